@@ -82,7 +82,7 @@ def _show(built: Built) -> None:
 
 def fail_preflight(image: Path, preflight: PreflightReport) -> None:
     """Print what an image that was written lacks, and exit with the code of a check that failed."""
-    first, *more = (result for result in preflight.findings() if result.status == "FAIL")
+    first, *more = (result for result in preflight.checks() if result.status == "FAIL")
     print_message(first.line(), problem=True)
     others = f", and {pluralize(len(more), 'other problem')}" if more else ""
     text = f"{image}: written, but some programs would not start (see above{others})"

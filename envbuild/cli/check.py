@@ -39,8 +39,8 @@ def command(
         )
     if json:
         print_json(checked.document())
-    for finding in checked.findings():
-        print_messages(finding.line(), problem=finding.status == "FAIL")
+    for check in checked.checks():
+        print_messages(check.line(), problem=check.status == "FAIL")
     print_message(_summary(checked), problem=not checked.passed)
     raise typer.Exit(0 if checked.passed else 4)
 

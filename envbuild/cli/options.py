@@ -14,7 +14,7 @@ from envbuild.cli import completion
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.workflows.hosting import HostLibraries
+    from envbuild.launch.launchers import HostLibraries
 
 
 # The owner of the MPI or fabric libraries that an image uses.

@@ -66,13 +66,7 @@ def level() -> int:
 
 
 def print_message(text: str, *, problem: bool = False) -> None:
-    """Write one line for people to standard error; a line break in it is escaped.
-
-    Parameters
-    ----------
-    problem : bool
-        Whether it is shown even to those who want to hear of problems alone.
-    """
+    """Write one line for people to standard error, a `problem` also with ``-q``; line breaks are escaped."""
     print_messages(text.replace("\n", "\\n"), problem=problem)
 
 

@@ -68,10 +68,7 @@ def session(
 def choose_sink(stream: TextIO, *, json: bool, level: int = 0) -> Iterator[Emit]:
     """Yield the sink that fits a stream: JSON lines if asked for, live on a terminal, else plain lines.
 
-    Parameters
-    ----------
-    level : int
-        -1 for problems alone, 1 for everything.
+    `level` is that of `set_level`.
     """
     if json:
         yield json_lines(stream)
@@ -100,12 +97,7 @@ def plain_lines(stream: TextIO, level: int = 0) -> Emit:
 class Lines:
     """Events as lines of text; remembers the titles of running tasks.
 
-    Parameters
-    ----------
-    level : int
-        -1 for problems alone, 1 for everything.
-    live : bool
-        Whether a display shows what runs: then what ended needs no line.
+    `level` is that of `set_level`. With `live`, finished tasks have no line: a display shows running ones.
     """
 
     def __init__(self, level: int = 0, *, live: bool = False) -> None:

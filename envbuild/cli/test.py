@@ -58,16 +58,16 @@ def command(
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if place is not None:
             workflows.test.check_report(place, image, settings)
-        result = workflows.test.test_image(
-            image,
+        request = workflows.test.TestRequest(
+            image=image,
             ranks=ranks,
             timeout_s=timeout_s,
-            settings=settings,
             from_host=options.host_libraries(mpi, fabric),
             srun=launcher == "srun",
             quick=quick,
             require_gpu=require_gpu,
         )
+        result = workflows.test.test_image(request, settings)
     if json:
         print_data(result.to_json())
     print_message(result.last_line, problem=not result.passed)

@@ -12,12 +12,8 @@ MAX_BITS = 14_000
 def evaluate(expression: str, *, n: int, r: int = 0, h: int = 1) -> int:
     """Return the exact value of an integer expression in `n` (ranks), `r` (this rank) and `h` (hosts).
 
-    Integers, ``n``, ``r``, ``h``, ``+ - * // **``, signs and parentheses; nothing else.
-
-    Raises
-    ------
-    ValueError
-        It is something else, divides by zero, or is longer than `MAX_BITS` bits.
+    It may hold integers, ``n``, ``r``, ``h``, ``+ - * // **``, signs and parentheses. ValueError: it holds
+    anything else, divides by zero, or is longer than `MAX_BITS` bits.
     """
     if len(expression) > 500:
         raise ValueError("the expression is longer than 500 characters")

@@ -61,13 +61,7 @@ _SQUARES = b"""
 
 
 class Driver:
-    """The CUDA driver, as this process sees it.
-
-    Raises
-    ------
-    OSError
-        There is no libcuda, or a call of it fails; the text names the call.
-    """
+    """The CUDA driver, as this process sees it; OSError without libcuda, or if one of its calls fails."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
@@ -181,18 +175,9 @@ def hidden_by() -> str:
 def own_gpu(visible: int) -> int:
     """Return the index of this rank's GPU among those that its process sees.
 
-    A scheduler that binds GPUs to ranks shows each rank its own alone. Otherwise the ranks of a host take
-    one each, in order. The judge sees to it that no two ranks have the same.
-
-    Parameters
-    ----------
-    visible : int
-        GPUs that the process sees (count).
-
-    Raises
-    ------
-    RuntimeError
-        The host has more ranks than GPUs.
+    A scheduler that binds GPUs to ranks shows each rank only its own. Otherwise the ranks of a host take one
+    each, in order. The judge checks that no two ranks have the same. RuntimeError: the host has more ranks
+    than GPUs.
     """
     numbers = (os.environ.get(name, "") for name in _LOCAL_RANKS)
     local_rank = next((int(number) for number in numbers if number.isdigit()), 0)

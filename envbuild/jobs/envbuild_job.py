@@ -66,17 +66,8 @@ def report(rank, size, **values):
     # type: (int, int, object) -> None
     """Write this process's one report; it appears whole or not at all.
 
-    Parameters
-    ----------
-    rank, size : int
-        As the library under test sees them (rank from 0).
-    **values : object
-        Facts, as JSON can hold them.
-
-    Raises
-    ------
-    RuntimeError
-        The process has reported already.
+    `rank` (from 0) and `size` are those that the library under test sees; JSON must be able to hold the
+    values. RuntimeError: the process has reported already.
     """
     path = os.path.join(_directory(), "report-" + _process() + ".json")
     if os.path.exists(path):
@@ -101,17 +92,12 @@ def report(rank, size, **values):
 
 def training_data(rank, size, dtype="float32"):
     # type: (int, int, str) -> tuple[Any, Any, list[Any]]
-    """Return a rank's share of a regression problem, and the parameters to start with, as NumPy arrays.
+    """Return a rank's inputs and labels of a regression problem, and the first parameters, as NumPy arrays.
 
-    The labels are noisy, so that training on one share ends far from training on all rows.
-
-    Returns
-    -------
-    inputs, labels : array
-        Of shapes (rows, FEATURES) and (rows, 1); the shares of all ranks make up ROWS rows.
-    parameters : list of array
-        w, b, v and c of the network tanh(inputs @ w + b) @ v + c: of shapes (FEATURES, HIDDEN), (HIDDEN,),
-        (HIDDEN, 1) and (1,).
+    Inputs and labels have the shapes (rows, FEATURES) and (rows, 1); the ranks share ROWS rows. The
+    parameters w, b, v and c of the network tanh(inputs @ w + b) @ v + c have the shapes (FEATURES, HIDDEN),
+    (HIDDEN,), (HIDDEN, 1) and (1,). The labels are noisy, so that training on one share ends far from
+    training on all rows.
     """
     numpy = importlib.import_module("numpy")
     random = numpy.random.RandomState(2026)

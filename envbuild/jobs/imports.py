@@ -33,12 +33,7 @@ def try_imports(
 ) -> dict[str, str | None]:
     """Import each module in its own process; return None for those that import, else the reason.
 
-    Parameters
-    ----------
-    env : mapping, optional
-        The complete environment; this process's if absent.
-    limit_s : float, optional
-        Wall-clock limit of each import in seconds.
+    `env` is the complete environment, by default this process's. `limit_s` limits each import.
     """
     return {name: _try_import(name, env, limit_s) for name in modules}
 

@@ -77,7 +77,7 @@ def _test(
     default_s = timeout_s or manifest["timeout_s"]
     modules = manifest["imports"]
     imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
-    sections.add("image", [judge_imports(modules, imports)])
+    sections.add("imports", [judge_imports(modules, imports)])
     reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":
@@ -92,7 +92,7 @@ def _test(
         else:
             result = skipped_without_gpus(job, f"{gpus} GPUs here")
         reports += result.reports
-        sections.add(job.id, result.findings, result.output)
+        sections.add(job.id, result.checks, result.output)
     if manifest["jobs"]:
         sections.add("processes", [judge_mapped(reports)])
     else:
@@ -102,7 +102,7 @@ def _test(
         version=manifest["version"],
         digest="",
         ranks=ranks,
-        findings=sections.findings,
+        checks=sections.checks,
         outputs=sections.outputs,
         seconds=time.monotonic() - started,
         gpus=gpus,

@@ -55,7 +55,7 @@ class Job:
         return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})  # type: ignore[arg-type]
 
     def tolerances(self) -> dict[str, float]:
-        """Return the findings that compare numbers, each with its allowed relative difference."""
+        """Return the checks that compare numbers, each with its allowed relative difference."""
         single = {f"{self.id}/{name}-as-one-rank": limit for name, limit in self.compare_with_single.items()}
         reported = {
             f"{self.id}/{name}-as-{other}": limit
@@ -65,13 +65,7 @@ class Job:
         return {**single, **reported}
 
     def command(self) -> list[str]:
-        """Return the command line of one rank inside the image.
-
-        Raises
-        ------
-        ValueError
-            Recipe or file are not plain names.
-        """
+        """Return the command line of one rank in the image; ValueError if recipe or file is no plain name."""
         for name in (self.recipe, self.file):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"`{name}` is not a plain name")
@@ -129,31 +123,19 @@ class LaunchResult:
 def judge_job(
     job: Job, ranks: int, reports: Reports, ended: LaunchResult, single: Reports | None = None
 ) -> list[CheckResult]:
-    """Judge one job from what its ranks reported.
-
-    Parameters
-    ----------
-    ranks : int
-        Processes that the launcher was asked for.
-    reports, ended
-        Of the run on all ranks.
-    single : Reports, optional
-        Of the run on one rank, if the job is compared with it.
-    """
-    findings = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
-    findings += [
-        _judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())
-    ]
-    findings += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
-    findings += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
+    """Judge one job from the reports of its `ranks`; `single` is the report of a run on one rank."""
+    checks = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
+    checks += [_judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())]
+    checks += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
+    checks += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
     if job.gpus_per_rank:
-        findings.append(_judge_own_gpus(job, ranks, reports))
-    findings += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
+        checks.append(_judge_own_gpus(job, ranks, reports))
+    checks += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
     alone = single or Reports()
-    findings += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
+    checks += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
     for name, others in sorted(job.compare_with_reported.items()):
-        findings += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
-    return findings
+        checks += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
+    return checks
 
 
 def judge_ranks(job_id: str, ranks: int, reports: Reports) -> CheckResult:
@@ -378,13 +360,7 @@ def judge_mapped(reports: Iterable[Reports]) -> CheckResult:
 
 
 def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> CheckResult:
-    """Judge that every module of an image imports.
-
-    Parameters
-    ----------
-    results : mapping
-        What `imports.try_imports` returned: module → None, or why it does not import.
-    """
+    """Judge that every module of an image imports; `results` are those of `imports.try_imports`."""
     reasons = {name: results.get(name, "not tried") for name in modules}
     broken = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if broken:

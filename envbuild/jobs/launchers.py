@@ -12,20 +12,9 @@ _AS_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
 def mpiexec_words(
     family: str, ranks: int, *, root: bool, oversubscribe: bool, program: str = "mpiexec"
 ) -> list[str]:
-    """Return the words before a job's command that start its ranks with mpiexec.
+    """Return the words before a job's command that start its ranks with the mpiexec of an MPI family.
 
-    Parameters
-    ----------
-    family : str
-        Implementation whose mpiexec it is (``mpich``, ``openmpi``, ``intel-mpi``).
-    ranks : int
-        Processes to start (count).
-    root : bool
-        Whether the ranks run as root.
-    oversubscribe : bool
-        Whether there may be more ranks than cores.
-    program : str
-        The first on PATH if absent.
+    With `oversubscribe` there may be more ranks than cores.
     """
     flags = [*(_AS_ROOT.get(family, ()) if root else ())]
     flags += _OVERSUBSCRIBE.get(family, ()) if oversubscribe else ()

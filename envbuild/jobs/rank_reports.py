@@ -44,13 +44,7 @@ class Reports:
 
 
 def read_reports(directory: Path, token: str) -> Reports:
-    """Read the report files of one run; unsound ones are named, never used.
-
-    Parameters
-    ----------
-    token : str
-        Of this run; a report with another token is of another run.
-    """
+    """Read the report files of the run with this token; unsound ones are named, never used."""
     good: list[Mapping[str, object]] = []
     problems: list[str] = []
     for path in _files(directory, r"report-.*\.json"):
@@ -62,13 +56,7 @@ def read_reports(directory: Path, token: str) -> Reports:
 
 
 def ranks_that_said(directory: Path, wanted: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[int]]:
-    """Return, for each name, the ranks whose own output holds one of its texts.
-
-    Parameters
-    ----------
-    wanted : mapping of str to sequence of str
-        Name → texts.
-    """
+    """Return, for each name, the ranks whose own output holds one of its texts."""
     ranks: dict[str, set[int]] = {name: set() for name in wanted}
     for path in _files(directory, _OUTPUT) if wanted else []:
         try:
@@ -82,13 +70,7 @@ def ranks_that_said(directory: Path, wanted: Mapping[str, Sequence[str]]) -> Map
 
 
 def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
-    """Return the last lines that each process wrote, under a heading with its rank.
-
-    Parameters
-    ----------
-    lines, most : int
-        Lines of a process, and processes, that are shown (counts).
-    """
+    """Return the last lines that each process wrote, under a heading with its rank; `most` processes."""
     blocks = []
     for path in _files(directory, _OUTPUT):
         try:

@@ -1,4 +1,4 @@
-"""The report of a test: findings, the result that they add up to, and their text and JSON."""
+"""The report of a test: checks, the result that they add up to, and their text and JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 SCHEMA = 1
-# The finding of an image without any job.
+# The check of an image without any job.
 NO_JOBS = "image.jobs"
 # Whether the image saw a GPU.
 GPU_VISIBLE = "gpu.visible"
@@ -39,7 +39,7 @@ class Section:
     """Checks that belong together: of one job, or of the image's files."""
 
     name: str
-    findings: Sequence[CheckResult]
+    checks: Sequence[CheckResult]
     seconds: float = 0.0
     """Wall-clock duration."""
     output: str = ""
@@ -48,36 +48,30 @@ class Section:
     @property
     def status(self) -> str:
         """``FAIL`` if a check failed, ``PASS`` if one passed, else ``SKIP``."""
-        number = counts(self.findings)
+        number = counts(self.checks)
         return "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """Return a line, and below it what did not pass.
-
-        Parameters
-        ----------
-        verbose : bool
-            Also the checks that passed.
-        """
+        """Return a line, and below it the checks that did not pass; with `verbose` all checks."""
         lines = [f"{self.status} {self.name:<24} {self.seconds:>6.1f} s  {self._counted()}"]
-        for finding in self.findings:
-            if finding.status == "FAIL":
-                lines += [f"     {_visible(finding.id)}"]
+        for check in self.checks:
+            if check.status == "FAIL":
+                lines += [f"     {_visible(check.id)}"]
                 for name in ("expected", "observed", "hint"):
-                    lines += _fact(name, getattr(finding, name))
-            elif verbose or (finding.status != "PASS" and self.status != "SKIP"):
-                lines.append(f"     {finding.line()}")
+                    lines += _fact(name, getattr(check, name))
+            elif verbose or (check.status != "PASS" and self.status != "SKIP"):
+                lines.append(f"     {check.line()}")
         if self.output:
             lines += ["     output:", *(f"       {_visible(line)}" for line in self.output.splitlines())]
         return "\n".join(lines)
 
     def _counted(self) -> str:
-        number = counts(self.findings)
+        number = counts(self.checks)
         if self.status == "SKIP":
-            reasons = [": ".join(filter(None, (each.observed, each.hint))) for each in self.findings]
+            reasons = [": ".join(filter(None, (each.observed, each.hint))) for each in self.checks]
             return "; ".join(map(_visible, reasons))
         if self.status == "FAIL":
-            return f"{number['FAIL']} of {len(self.findings)} checks failed"
+            return f"{number['FAIL']} of {len(self.checks)} checks failed"
         checks = "1 check" if number["PASS"] == 1 else f"{number['PASS']} checks"
         return f"{checks}, {number['SKIP']} skipped" if number["SKIP"] else checks
 
@@ -89,18 +83,18 @@ class Sections:
         self._show, self._since = show, time.monotonic()
         self._sections: list[Section] = []
 
-    def add(self, name: str, findings: Iterable[CheckResult], output: str = "") -> None:
+    def add(self, name: str, checks: Iterable[CheckResult], output: str = "") -> None:
         """Add a section that ends now."""
         now = time.monotonic()
-        section = Section(name, tuple(findings), now - self._since, output)
+        section = Section(name, tuple(checks), now - self._since, output)
         self._since = now
         self._sections.append(section)
         self._show(section)
 
     @property
-    def findings(self) -> tuple[CheckResult, ...]:
-        """All findings, in the order of judging."""
-        return tuple(finding for section in self._sections for finding in section.findings)
+    def checks(self) -> tuple[CheckResult, ...]:
+        """All checks, in the order of judging."""
+        return tuple(check for section in self._sections for check in section.checks)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -118,7 +112,7 @@ class Report:
     """Of the image; digest ``sha256:…``, empty inside the image, which cannot know it."""
     ranks: int
     """Requested processes (count)."""
-    findings: Sequence[CheckResult]
+    checks: Sequence[CheckResult]
     """In the order of judging."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Job id → last lines of its ranks, of jobs that did not pass."""
@@ -138,18 +132,18 @@ class Report:
     @property
     def passed(self) -> bool:
         """Whether nothing failed and the ranks of every job communicated: a skipped job proves nothing."""
-        jobs = [finding.status for finding in self.findings if finding.id.endswith("/ranks")]
+        jobs = [check.status for check in self.checks if check.id.endswith("/ranks")]
         return not self.failed and bool(jobs) and all(status == "PASS" for status in jobs)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Ids of the findings that failed."""
-        return tuple(finding.id for finding in self.findings if finding.status == "FAIL")
+        """Ids of the checks that failed."""
+        return tuple(check.id for check in self.checks if check.status == "FAIL")
 
     @property
     def gpu_untested(self) -> bool:
         """Whether the image is for GPUs, and a check that needs one was skipped."""
-        skipped = [finding.id for finding in self.findings if finding.status == "SKIP"]
+        skipped = [check.id for check in self.checks if check.status == "SKIP"]
         return any(check == GPU_VISIBLE or check.endswith("/gpus") for check in skipped)
 
     @property
@@ -157,7 +151,7 @@ class Report:
         """Why the test proves nothing, with the counts; empty if it passed or failed."""
         if self.passed or self.failed:
             return ""
-        empty = any(finding.id == NO_JOBS for finding in self.findings)
+        empty = any(check.id == NO_JOBS for check in self.checks)
         why = "it carries no jobs" if empty else "not every job ran on its ranks"
         return f"{self._counted or 'nothing was checked'}; {why}"
 
@@ -176,7 +170,7 @@ class Report:
 
     @property
     def _counted(self) -> str:
-        return ", ".join(f"{count} {status}" for status, count in counts(self.findings).items() if count)
+        return ", ".join(f"{count} {status}" for status, count in counts(self.checks).items() if count)
 
     @property
     def last_line(self) -> str:
@@ -199,8 +193,8 @@ class Report:
             "image": {"name": self.name, "version": self.version, "digest": self.digest},
             "ranks": self.ranks,
             "passed": self.passed,
-            "counts": counts(self.findings),
-            "findings": [asdict(finding) for finding in self.findings],
+            "counts": counts(self.checks),
+            "findings": [asdict(check) for check in self.checks],
             "host": {"fingerprint": self.fingerprint, "facts": self.facts},
             "when": self.when,
             "seconds": round(self.seconds, 3),
@@ -212,9 +206,9 @@ class Report:
         return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
-def counts(findings: Iterable[CheckResult]) -> dict[str, int]:
-    """Return the number of findings of each status, all four named."""
-    statuses = [finding.status for finding in findings]
+def counts(checks: Iterable[CheckResult]) -> dict[str, int]:
+    """Return the number of checks of each status, all four named."""
+    statuses = [check.status for check in checks]
     return {status: statuses.count(status) for status in ("PASS", "FAIL", "SKIP", "STALE")}
 
 

@@ -23,7 +23,7 @@ Start = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchRes
 class JobResult:
     """The result of one job."""
 
-    findings: tuple[CheckResult, ...]
+    checks: tuple[CheckResult, ...]
     """Of the ranks first, then of the values."""
     reports: tuple[Reports, ...] = ()
     """Of each run: on all ranks, and on one if the job is compared with it."""
@@ -33,12 +33,12 @@ class JobResult:
 
 def skipped(job: Job, ranks: int) -> JobResult:
     """Return the result of a job that nothing can start here, which is no pass."""
-    return JobResult(findings=(skip_job(job, ranks),))
+    return JobResult(checks=(skip_job(job, ranks),))
 
 
 def skipped_without_gpus(job: Job, why: str) -> JobResult:
     """Return the result of a job that needs GPUs, and for which there are none."""
-    return JobResult(findings=(skip_gpu_job(job, why),))
+    return JobResult(checks=(skip_gpu_job(job, why),))
 
 
 def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
@@ -47,22 +47,15 @@ def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
 
 
 def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
-    """Run a job and judge it.
+    """Run a job and judge it; `limit_s` limits each run.
 
-    Parameters
-    ----------
-    directory : Path
-        An empty private directory, which all ranks see; the caller removes it.
-    ranks : int
-        Processes to start (count).
-    limit_s : float
-        Wall-clock limit of one run in seconds.
+    `directory` is empty and private, and all ranks see it; the caller removes it.
     """
     try:
         command = job.command()
     except ValueError as error:
-        finding = CheckResult("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error))
-        return JobResult(findings=(finding,))
+        check = CheckResult("FAIL", f"{job.id}/end", "exit code 0", "not started", str(error))
+        return JobResult(checks=(check,))
 
     def run(name: str, count: int) -> tuple[Reports, LaunchResult, str]:
         results = directory / name
@@ -75,11 +68,9 @@ def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: flo
         single, _, single_output = run("one-rank", 1)
         output = f"{output}\n--- on one rank\n{single_output}"
         runs.append(single)
-    findings = judge_job(job, ranks, reports, ended, single)
-    passed = all(finding.status == "PASS" for finding in findings)
-    return JobResult(
-        findings=tuple(findings), reports=tuple(runs), output="" if passed else output.strip("\n")
-    )
+    checks = judge_job(job, ranks, reports, ended, single)
+    passed = all(check.status == "PASS" for check in checks)
+    return JobResult(checks=tuple(checks), reports=tuple(runs), output="" if passed else output.strip("\n"))
 
 
 def _run(

@@ -48,13 +48,7 @@ class MutatedJob:
         return f"{self.control.job_id}: {self.control.name}"
 
     def text(self) -> str:
-        """Return the changed job.
-
-        Raises
-        ------
-        ValueError
-            The control does not fit the job.
-        """
+        """Return the changed job; ValueError if the control does not fit the job."""
         return self.control.before + self.control.changed(self.original)
 
 
@@ -81,15 +75,7 @@ def job_of(container: Container, mutated: MutatedJob) -> Job | None:
 def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LIMIT_S) -> list[str]:
     """Run a control; return the failures that the judge should have reported and did not.
 
-    Parameters
-    ----------
-    limit_s : float
-        Wall-clock limit of one run in seconds.
-
-    Raises
-    ------
-    RequestError
-        The image does not hold the job, or nothing can start it here.
+    RequestError: the image does not hold the job, or nothing can start it here.
     """
     job = job_of(container, mutated)
     if job is None:
@@ -104,30 +90,24 @@ def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LI
 
 def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
     """Return the failures of a control that the judge did not report. Pure."""
-    failed = {finding.id: finding for finding in result.findings if finding.status == "FAIL"}
+    failed = {check.id: check for check in result.checks if check.status == "FAIL"}
     tolerances = job.tolerances()
-    missed = [f"{check} did not fail" for check in control.fails if check not in failed]
-    for check, finding in failed.items():
-        if check in tolerances and finding.observed.startswith("difference="):
-            distance = float(finding.observed.removeprefix("difference="))
-            if not distance > BY_FAR * tolerances[check]:
-                missed.append(f"{check} failed by {distance:g} only")
+    missed = [f"{name} did not fail" for name in control.fails if name not in failed]
+    for name, check in failed.items():
+        if name in tolerances and check.observed.startswith("difference="):
+            distance = float(check.observed.removeprefix("difference="))
+            if not distance > BY_FAR * tolerances[name]:
+                missed.append(f"{name} failed by {distance:g} only")
     if control.name == EVERY_RANK_ALONE and not missed:
         # A job that only crashes proves nothing: each process must report itself as rank 0 of 1.
         observed = failed[f"{job.id}/ranks"].observed
         if observed != f"ranks={','.join('0' * RANKS)} size=1 processes={RANKS}":
             missed.append(f"{job.id}/ranks failed, but the ranks did not run alone: {observed}")
-    return [*missed, *(finding.line() for finding in result.findings), result.output] if missed else []
+    return [*missed, *(check.line() for check in result.checks), result.output] if missed else []
 
 
 def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, limit_s: float) -> JobResult:
-    """Run a job with another text in its place, and judge it.
-
-    Raises
-    ------
-    RequestError
-        Nothing can start its ranks here.
-    """
+    """Run a job with another text, and judge it; RequestError if nothing can start its ranks here."""
     launcher = own_launcher(container, job.launcher)
     if launcher is None:
         raise RequestError(

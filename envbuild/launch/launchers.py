@@ -63,17 +63,7 @@ class Launcher:
         return f"{self.program} --mpi={self.mpi_type}" if self.mpi_type else self.program
 
     def words(self, ranks: int, *, root: bool, oversubscribe: bool) -> list[str]:
-        """Return the words before the command of a rank.
-
-        Parameters
-        ----------
-        ranks : int
-            Processes to start (count); 0 leaves it to srun's allocation.
-        root : bool
-            Whether the ranks run as root.
-        oversubscribe : bool
-            Whether there may be more ranks than cores.
-        """
+        """Return the words before the command of a rank; 0 ranks leave their number to srun's allocation."""
         if self.program == "torchrun":
             return torchrun_words(ranks)
         if self.is_srun:
@@ -107,14 +97,25 @@ def env_under_srun(family: str) -> dict[str, str]:
 def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
     """Return the implementation whose words a host's launcher takes (``cray-mpich`` → ``mpich``).
 
-    Parameters
-    ----------
-    abis : sequence of str
-        By which the image's programs load the host's MPI, if known.
+    `abis` are those by which the image's programs load the host's MPI, if known.
     """
     if any(abi.startswith("openmpi") for abi in abis):
         return "openmpi"
     return "mpich" if implementation == "cray-mpich" else implementation
+
+
+@dataclass(frozen=True, slots=True)
+class HostLibraries:
+    """The libraries of the site's host that an image uses in place of its own."""
+
+    mpi: bool = False
+    fabric: bool = False
+
+    def __bool__(self) -> bool:
+        return self.mpi or self.fabric
+
+
+NO_HOST_LIBS = HostLibraries()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +127,8 @@ class LaunchContext:
     """Of the image's MPI; empty for none."""
     site: Site | None = None
     """None for a machine without a site file."""
-    on_host_mpi: bool = False
-    """Whether ranks run on the site's MPI in place of the image's."""
-    on_host_fabric: bool = False
-    """Whether ranks use the site's fabric libraries in place of the image's, with its variables."""
+    from_host: HostLibraries = NO_HOST_LIBS
+    """Libraries of the site's host that replace the image's own; a fabric comes with its variables."""
     srun: bool = False
     """Whether srun starts the ranks."""
     offered: tuple[str, ...] = ()
@@ -140,12 +139,12 @@ class LaunchContext:
     @property
     def host_mpi(self) -> SiteMpi | None:
         """The site's MPI, if ranks run on it."""
-        return self.site.mpi if self.on_host_mpi and self.site is not None else None
+        return self.site.mpi if self.from_host.mpi and self.site is not None else None
 
     @property
     def srun_options(self) -> tuple[str, ...]:
         """Options of srun that the variables of the site's fabric need."""
-        fabric = self.site.fabric if self.on_host_fabric and self.site is not None else None
+        fabric = self.site.fabric if self.from_host.fabric and self.site is not None else None
         return fabric.srun_options if fabric is not None else ()
 
     @property
@@ -177,10 +176,7 @@ def running_mpi(family: str, version: str, host_mpi: SiteMpi | None) -> tuple[st
 def choose_launcher(context: LaunchContext) -> Launcher | None:
     """Return srun, the host's mpiexec, or the image's own inside it; None if the image has no MPI.
 
-    Raises
-    ------
-    RequestError
-        The scheduler offers no PMI that the MPI speaks.
+    RequestError: the scheduler offers no PMI that the MPI speaks.
     """
     family, _ = context.running_mpi
     if context.srun:
@@ -189,7 +185,7 @@ def choose_launcher(context: LaunchContext) -> Launcher | None:
             family=launcher_family(family),
             outside=True,
             mpi_type=choose_pmi(context) if family else "",
-            image_mpi=not context.on_host_mpi,
+            image_mpi=not context.from_host.mpi,
             options=context.srun_options,
         )
     host_mpi = context.host_mpi
@@ -203,13 +199,8 @@ def choose_pmi(context: LaunchContext) -> str:
     """Return the type for ``srun --mpi`` that both the MPI and the scheduler know.
 
     Types that the MPI surely speaks come before those that it may be built with.
-    If the scheduler may offer more than is known, the first that the MPI speaks
-    is taken, and `pmi_doubt` says so.
-
-    Raises
-    ------
-    RequestError
-        There is none: every rank would be alone.
+    If the scheduler may offer more than is known, the first that the MPI speaks is used, and `pmi_doubt`
+    says so. RequestError: there is none, so every rank would be alone.
     """
     (family, version), (spoken, optional) = context.running_mpi, spoken_types(context)
     known = context.mpi_types
@@ -247,18 +238,10 @@ def spoken_types(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[CheckResult]:
-    """Judge whether the scheduler offers a PMI that an MPI speaks.
+    """Judge whether the scheduler offers a PMI that an MPI speaks; an empty family means no MPI.
 
-    The wrong one gives as many jobs of one rank as there are ranks, often with exit code 0.
-
-    Parameters
-    ----------
-    family, version : str
-        Of the MPI that the ranks would run on; an empty family for none.
-    offered : sequence of str
-        The types that ``srun --mpi=list`` lists.
-    default : str
-        The type that srun takes without ``--mpi``; empty if unknown.
+    `default` is the type that srun uses without ``--mpi``, empty if unknown. The wrong type gives as many
+    jobs of one rank as there are ranks, often with exit code 0.
     """
     expected = "a PMI that the MPI speaks"
     if not family:
@@ -275,12 +258,12 @@ def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str
     if not common:
         hint = "ask the site for one of these types, or choose another MPI: every rank would be alone"
         return [CheckResult("FAIL", OFFERED, speaks, offers, hint)]
-    finding = CheckResult("PASS", OFFERED, speaks, offers)
+    check = CheckResult("PASS", OFFERED, speaks, offers)
     if default in known:
-        return [finding, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
+        return [check, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
     observed = f"the default of srun is {default}" if default else "the default of srun is not known"
     hint = f"`srun --mpi={common[0]}`, or SLURM_MPI_TYPE={common[0]}; `envbuild launch` writes it"
-    return [finding, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
+    return [check, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
 
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:

@@ -29,10 +29,7 @@ _MAX_NODES_BYTES = 1 << 22
 def with_offer(context: LaunchContext) -> LaunchContext:
     """Return a context with the types that srun lists, if they matter and the site does not list them all.
 
-    Raises
-    ------
-    MachineError
-        Neither srun nor the site says which types it takes.
+    MachineError: neither srun nor the site names the types.
     """
     if not context.srun or context.mpi_types_complete:
         return context
@@ -80,12 +77,9 @@ def allocated() -> int | None:
 
 
 def slurm_offers() -> tuple[tuple[str, ...], str]:
-    """Return the types that ``srun --mpi`` takes here, and its default; empty if that is not known.
+    """Return the types that ``srun --mpi`` takes here, and its default, empty if unknown.
 
-    Raises
-    ------
-    MachineError
-        There is no srun, or it does not answer.
+    MachineError: there is no srun, or it does not answer.
     """
     offered = _offered()
     chosen = os.environ.get("SLURM_MPI_TYPE", "")
@@ -111,18 +105,10 @@ def _offered() -> tuple[str, ...]:
     return offered
 
 
-def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
-    """Ask srun, and judge its types for the MPI that ranks would run on.
+def pmi_checks(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
+    """Ask srun for its PMI types, and judge them for the MPI that ranks would run on: `host_mpi`, if given.
 
-    Parameters
-    ----------
-    host_mpi : SiteMpi or None
-        The host's MPI, if it takes the place of the image's.
-
-    Raises
-    ------
-    MachineError
-        There is no srun, or it does not answer.
+    MachineError: there is no srun, or it does not answer.
     """
     offered, default = slurm_offers()
     version = manifest.recipes.get(manifest.mpi, "")
@@ -131,13 +117,7 @@ def pmi_findings(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResu
 
 
 def slurm_version() -> str:
-    """Return the version that srun reports (``slurm 24.05.1``); ``slurm`` if it reports none.
-
-    Raises
-    ------
-    MachineError
-        There is no srun.
-    """
+    """Return the version that srun reports (``slurm 24.05.1``), else ``slurm``; MachineError without srun."""
     return _ask("--version").stdout.strip() or "slurm"
 
 

@@ -21,7 +21,7 @@ from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imp
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
-from envbuild.launch.launchers import LaunchContext, Launcher
+from envbuild.launch.launchers import HostLibraries, LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
@@ -77,7 +77,7 @@ class Container:
 
 
 def launch_context(
-    container: Container, site: Site | None, *, on_host_mpi: bool, on_host_fabric: bool, srun: bool
+    container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of an image are started, before srun is asked."""
     manifest = container.manifest
@@ -85,8 +85,7 @@ def launch_context(
         family=manifest.mpi_family,
         version=manifest.recipes.get(manifest.mpi, ""),
         site=site,
-        on_host_mpi=on_host_mpi,
-        on_host_fabric=on_host_fabric,
+        from_host=from_host,
         srun=srun,
         abis=container.host_libs.abis if container.host_libs else (),
     )
@@ -151,20 +150,10 @@ def rank_line(
 ) -> list[str]:
     """Return the command line that starts a command on the ranks of an image.
 
-    Parameters
-    ----------
-    command : sequence of str
-        The command line of one rank.
-    ranks : int
-        Processes to start (count); 0 leaves it to srun's allocation.
-    variables : mapping, optional
-        Environment variables of the ranks.
-    results : Path, optional
-        Of a test: the directory that its ranks write to. They see neither home nor environment of the user,
-        and those in one container only a loopback network and a minimal /dev. Without it the ranks are the
-        user's own work, and see what Apptainer shows by default.
-    user_set : collection of str
-        Variables that the user has set, which the launcher leaves alone.
+    0 ranks leave their number to srun's allocation. `results` is the directory that the ranks of a test write
+    to: they see neither home nor environment of the user, and in one container only a loopback network and a
+    minimal /dev. Without it the ranks are the user's own work, and see what Apptainer shows by default. The
+    launcher does not change the variables of `user_set`.
     """
     chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not launcher.outside}
     chosen |= variables or {}
@@ -227,10 +216,7 @@ def start_ranks(
 ) -> LaunchResult:
     """Start the ranks of a test and wait for them; after `limit_s` seconds all their processes end.
 
-    Parameters
-    ----------
-    directory : Path
-        The results directory; the launcher runs there.
+    The launcher runs in the results directory.
     """
     argv = rank_line(container, launcher, command, ranks, variables=variables, results=directory)
     env = environment_of_srun() if launcher.is_srun else host.environment()
@@ -242,12 +228,7 @@ def wait_for_ranks(
 ) -> LaunchResult:
     """Start a launcher and wait for its end; the middle of long rank outputs is cut out meanwhile.
 
-    Parameters
-    ----------
-    directory : Path
-        Where it runs, and where ranks write their outputs.
-    limit_s : float
-        Wall-clock limit in seconds.
+    It runs in `directory`, where ranks write their outputs.
     """
     over = threading.Event()
 
@@ -275,15 +256,7 @@ def wait_for_ranks(
 def run_image_job(
     container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
 ) -> JobResult:
-    """Run a job of an image on its ranks and judge it.
-
-    Parameters
-    ----------
-    ranks : int
-        Processes to start (count).
-    limit_s : float
-        Wall-clock limit of one run in seconds.
-    """
+    """Run a job of an image on its ranks and judge it; `limit_s` limits each run."""
     # All nodes must see it: with srun it is in the working directory.
     with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
         start = partial(start_ranks, container, launcher)
@@ -303,17 +276,9 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def check_imports(container: Container, *, limit_s: float) -> CheckResult:
-    """Import the image's Python modules in it.
+    """Import the image's Python modules in it, all within `limit_s` seconds.
 
-    Parameters
-    ----------
-    limit_s : float
-        Wall-clock limit in seconds.
-
-    Raises
-    ------
-    NotStartedError
-        Apptainer started nothing, because of the machine or because of the image.
+    NotStartedError: Apptainer started nothing, because of the machine or because of the image.
     """
     modules = container.manifest.imports
     argv = container.apptainer.command(container.image, ["/usr/bin/python3", "-I", "-", *modules], cwd="/")

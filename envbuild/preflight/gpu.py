@@ -37,7 +37,7 @@ def framework_facts(code: Mapping[str, GpuCode]) -> dict[str, Fact]:
     return facts
 
 
-def findings(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[CheckResult]:
+def checks(code: Mapping[str, GpuCode], gpus: Sequence[str]) -> Iterator[CheckResult]:
     """Yield a line of a report for each file that lacks code for one of a site's GPUs, or one for all files.
 
     There are no lines without `gpus` (``sm_90``, ``gfx90a``). A vendor's own libraries keep code in other

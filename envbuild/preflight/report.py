@@ -59,7 +59,7 @@ class PreflightReport:
         """Whether there are no problems."""
         return not self.problems
 
-    def findings(self) -> list[CheckResult]:
+    def checks(self) -> list[CheckResult]:
         """Return a line of a report for each problem, and for each rule without any."""
         results = []
         for rule, expected in EXPECTED.items():
@@ -268,7 +268,7 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
             yield problem
 
 
-def findings_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
+def checks_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
     """Yield a line of a report for each rule result; an unknown one, if shown, is SKIP, which is no pass.
 
     All unknown results are shown with `all_unknown`, else only those that warn.

@@ -74,7 +74,7 @@ def record(store: Store, report: Report) -> str:
         "passed": report.passed,
         "ranks": report.ranks,
         "when": report.when,
-        "counts": counts(report.findings),
+        "counts": counts(report.checks),
         "failed": list(report.failed),
         "unproven": report.unproven,
         "gpu_untested": report.gpu_untested,

@@ -13,9 +13,10 @@ from envbuild.image.model import Manifest
 from envbuild.image.sif import image_entries, read_manifest
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
-from envbuild.launch.slurm import pmi_findings
+from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
+from envbuild.launch.slurm import pmi_checks
 from envbuild.preflight import gpu
-from envbuild.preflight.report import PreflightReport, findings_of, run_preflight
+from envbuild.preflight.report import PreflightReport, checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
@@ -23,8 +24,8 @@ from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
-from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, plan_on_host, site_of_host
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.hosting import plan_on_host, site_of_host
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
@@ -54,12 +55,12 @@ class CheckedImage:
     @property
     def passed(self) -> bool:
         """Whether no check fails; unknown is reported, and is not a failure."""
-        return all(result.status != "FAIL" for result in self.findings())
+        return all(result.status != "FAIL" for result in self.checks())
 
-    def findings(self, *, all_unknown: bool = False) -> list[CheckResult]:
-        """Return the lines of a report; see `envbuild.preflight.report.findings_of`."""
-        fit = findings_of(self.rule_results, all_unknown=all_unknown)
-        own = (*self.changed, *self.preflight.findings())
+    def checks(self, *, all_unknown: bool = False) -> list[CheckResult]:
+        """Return the lines of a report; see `envbuild.preflight.report.checks_of`."""
+        fit = checks_of(self.rule_results, all_unknown=all_unknown)
+        own = (*self.changed, *self.preflight.checks())
         return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]
 
     def document(self) -> dict[str, object]:
@@ -70,7 +71,7 @@ class CheckedImage:
         (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``.
         """
         manifest, preflight = self.manifest, self.preflight
-        results = self.findings(all_unknown=True)
+        results = self.checks(all_unknown=True)
         return {
             "schema": SCHEMA,
             "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
@@ -127,10 +128,10 @@ def check_image(
             manifest=manifest,
             preflight=preflight,
             rule_results=rule_results,
-            gpu_code=tuple(gpu.findings(preflight.gpu_code, gpus)),
+            gpu_code=tuple(gpu.checks(preflight.gpu_code, gpus)),
             changed=(judge_bytes(scan.changed),) if scan.changed else (),
             runtime=tuple(_lint_shifter(image, manifest, preflight)) if lint_shifter else (),
-            scheduler=tuple(pmi_findings(manifest, host_libs.mpi if host_libs else None)) if srun else (),
+            scheduler=tuple(pmi_checks(manifest, host_libs.mpi if host_libs else None)) if srun else (),
             seconds=time.monotonic() - started,
         )
         running.failed = not checked.passed
@@ -157,5 +158,4 @@ def _lint_shifter(image: Path, manifest: Manifest, preflight: PreflightReport) -
 def _site(settings: Settings, from_host: HostLibraries) -> Site | None:
     if from_host:
         return site_of_host(settings, from_host)
-    loaded = read_site(settings.site) if settings.site else None
-    return None if loaded is None else loaded.value
+    return site_of(settings) if settings.site else None

@@ -65,7 +65,7 @@ from envbuild.system.files import read_input, sha256
 from envbuild.workflows.arguments import check_outside_store, check_room, output_path
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, read_own, write_own
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.inputs import MAX_FILE_BYTES, read_site
+from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
 from envbuild.workflows.settings import Settings
 
 _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
@@ -210,8 +210,7 @@ def _choose_packages(
     stage: Path,
 ) -> Addition:
     """Choose the wheels that the image gains, and fetch them; refuse what would break it."""
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
         if own is not None:
             check_own(own, wanted.requests)

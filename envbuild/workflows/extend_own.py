@@ -56,7 +56,7 @@ from envbuild.system import tools
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.inputs import read_recipe, read_site
+from envbuild.workflows.inputs import read_recipe, site_of
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
 
@@ -313,8 +313,7 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
                 at=Location(path=own.image.path),
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     old, new = (judge(stack_facts(facts_of_lock(each), site)) for each in (own.lock, lock))
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}

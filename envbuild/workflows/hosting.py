@@ -8,13 +8,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
+from envbuild.launch.launchers import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
 from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
 from envbuild.launch.start import Container
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
@@ -26,22 +27,9 @@ from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, plan_host_libraries
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
-
-@dataclass(frozen=True, slots=True)
-class HostLibraries:
-    """The libraries of the site's host that an image uses in place of its own."""
-
-    mpi: bool = False
-    fabric: bool = False
-
-    def __bool__(self) -> bool:
-        return self.mpi or self.fabric
-
-
-NO_HOST_LIBS = HostLibraries()
 _APPTAINER_LIBS = "/.singularity.d/libs"
 # Preflight problems of programs that run on the host's MPI.
 _MPI_PROBLEMS = ("loader.symbols", "loader.mpi-abi")
@@ -109,13 +97,13 @@ def image_libraries(
 
 def site_of_host(settings: Settings, wanted: HostLibraries) -> Site:
     """Return the site that the command line, the environment or the machine names; RequestError if none."""
-    loaded = read_site(settings.site)
-    if loaded is None:
+    site = site_of(settings)
+    if site is None:
         raise RequestError(
             f"no site file describes the host's {'MPI' if wanted.mpi else 'fabric'}",
             hint="name the site with --site SITE",
         )
-    return loaded.value
+    return site
 
 
 def warn_of_absent_binds(site: Site, emit: Emit) -> None:

@@ -105,15 +105,7 @@ class Choices:
     def with_requirements(self, draft: SpecDraft, file: Path, path: Path) -> SpecDraft:
         """Return a draft that names a file with requirements, and the frameworks that the file asks for.
 
-        Parameters
-        ----------
-        path : Path
-            The spec's file.
-
-        Raises
-        ------
-        RequestError
-            The file does not lie beside the spec or below.
+        RequestError: the file does not lie beside the spec at `path`, or below.
         """
         if not is_below(file, path.parent):
             hint = f"a spec names files beside it: write it there, `envbuild init {shell_path(file.parent)}`"

@@ -35,6 +35,7 @@ from envbuild.system.files import (
 )
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_is_spec
+from envbuild.workflows.settings import Settings
 
 MAX_FILE_BYTES = 64 << 20
 MAX_REQUIREMENTS_BYTES = 16 << 20
@@ -185,6 +186,12 @@ def read_spec(
 def read_site(given: Path | None) -> Loaded[Site] | None:
     """Read the site that a command line names; without one, as `read_spec`."""
     return _site_of(find_catalog(), None, given)
+
+
+def site_of(settings: Settings) -> Site | None:
+    """Read the site of a run: the named one, else as `read_spec`; None without one."""
+    loaded = read_site(settings.site)
+    return loaded.value if loaded is not None else None
 
 
 def read_upstreams() -> tuple[SiteUpstream, ...]:

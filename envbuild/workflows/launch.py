@@ -12,7 +12,14 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch import start
-from envbuild.launch.launchers import choose_launcher, pmi_doubt, spoken_types, visible_variables
+from envbuild.launch.launchers import (
+    NO_HOST_LIBS,
+    HostLibraries,
+    choose_launcher,
+    pmi_doubt,
+    spoken_types,
+    visible_variables,
+)
 from envbuild.launch.slurm import in_slurm_job, other_nodes, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
 from envbuild.lock.text import load
@@ -26,13 +33,11 @@ from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
 from envbuild.workflows.hosting import (
-    NO_HOST_LIBS,
-    HostLibraries,
     host_libraries_for,
     lasting_stage,
     warn_of_absent_binds,
 )
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 
@@ -47,28 +52,15 @@ def launch_line(
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
-    The work is the user's own: home, working directory, devices and network
-    are as Apptainer gives them, and the environment is passed on.
+    The program sees home, working directory, devices, network and environment as Apptainer passes them on.
+    By default `ranks` are the tasks of the allocation, else 1. The host libraries `from_host` replace the
+    image's own. For a `dry_run` with a named site, the line is for that site, on any machine.
 
-    Parameters
-    ----------
-    ranks : int, optional
-        Processes to start (count); if absent, the tasks of the allocation, else 1.
-    from_host : HostLibraries
-        Libraries of the site's host that take the place of the image's own.
-    dry_run : bool
-        Whether nothing will start: with a named site the line is for that site, wherever this runs.
-
-    Raises
-    ------
-    RequestError
-        Nothing starts them so that they find each other, the image is not for this site or machine, or
-        the host's MPI does not fit.
-    MachineError
-        There is no usable Apptainer, or srun does not say what it takes.
+    RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
+    machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
+    its types.
     """
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
     container = _container(image, site, settings, elsewhere)
     srun = in_slurm_job() or (
@@ -78,9 +70,7 @@ def launch_line(
     if from_host:
         container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    context = launch_context(
-        container, site, on_host_mpi=from_host.mpi, on_host_fabric=from_host.fabric, srun=srun
-    )
+    context = launch_context(container, site, from_host, srun=srun)
     try:
         context = with_offer(context)
     except MachineError:
@@ -115,8 +105,7 @@ def launch_line(
 
 def program_line(image: Path, command: Sequence[str], settings: Settings, *, prompt: str = "") -> list[str]:
     """Return the command line that starts one program in an image; see `launch_line`."""
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     container = _container(image, site, settings)
     refuse_or_warn(_judge_start(_facts(image), site, NO_HOST_LIBS, by_scheduler=False), settings.emit)
     container = replace(container, gpu_flags=gpu_flags(container, None, site))
@@ -186,12 +175,6 @@ def _judge_start(
 
 
 def launch(line: Sequence[str]) -> NoReturn:
-    """Become the process of a launch line, without variables of the user that would mislead an image.
-
-    Raises
-    ------
-    MachineError
-        It cannot be started.
-    """
+    """Become the process of a launch line, without variables of the user that would mislead an image."""
     kept = visible_variables(tuple(os.environ))
     process.become(line, env={name: os.environ[name] for name in kept})

@@ -26,7 +26,7 @@ from envbuild.image.extension import foreign_note, manifest_of_extended
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
-from envbuild.launch.launchers import env_one_container_per_rank, env_under_srun
+from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_one_container_per_rank, env_under_srun
 from envbuild.launch.start import Container
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
@@ -36,13 +36,11 @@ from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.hosting import (
-    NO_HOST_LIBS,
-    HostLibraries,
     for_one_container_per_rank,
     host_libraries_for,
     warn_of_absent_binds,
 )
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
@@ -99,8 +97,7 @@ def install_module(
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = _manifest_of(image, name, version)
     _check_writers(root, manifest, settings.emit)
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if site is not None:
         warn_of_absent_binds(site, settings.emit)

@@ -22,7 +22,7 @@ from envbuild.system.files import sha256, write_atomically
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.choices import StartFormat
 from envbuild.workflows.export import Written, begins
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _JUDGED = ("ARCH.", "GPU.vendor", "PMI.pmix-of-slurm")
@@ -40,10 +40,9 @@ def export_start(
     first of the site that fits. RequestError: it is not an image of envbuild's, no site is named, the image
     does not fit it, or nothing there starts it.
     """
-    manifest, loaded = read_manifest(image), read_site(settings.site)
-    if loaded is None:
+    manifest, site = read_manifest(image), site_of(settings)
+    if site is None:
         raise RequestError("it is not known where the image is to start", hint="name a site with --site")
-    site = loaded.value
     start_of_file = EDF_START if form == "edf" else BATCH_START
     check_target(
         path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
-from envbuild.jobs.judge import Job, judge_gpus, judge_mapped, no_jobs
+from envbuild.jobs.judge import GpuSurvey, Job, judge_gpus, judge_mapped, no_jobs
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, skipped, skipped_without_gpus
-from envbuild.launch.launchers import DEFAULT, Launcher, choose_launcher
+from envbuild.launch.launchers import DEFAULT, NO_HOST_LIBS, HostLibraries, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
-from envbuild.launch.slurm import allocated, pmi_findings, slurm_version, with_offer
+from envbuild.launch.slurm import allocated, pmi_checks, slurm_version, with_offer
 from envbuild.launch.start import (
     Container,
     check_imports,
@@ -32,7 +32,7 @@ from envbuild.launch.start import (
     run_image_job,
     with_gpus,
 )
-from envbuild.preflight.report import findings_of, run_preflight
+from envbuild.preflight.report import checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
@@ -43,111 +43,87 @@ from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, host_libraries_for, lasting_stage
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.hosting import host_libraries_for, lasting_stage
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 
-def test_image(
-    image: Path,
-    *,
-    ranks: int | None = None,
-    timeout_s: float | None = None,
-    settings: Settings,
-    from_host: HostLibraries = NO_HOST_LIBS,
-    srun: bool = False,
-    quick: bool = False,
-    require_gpu: bool = False,
-) -> Report:
-    """Test an image and record the verdict.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRequest:
+    """The image to test, and how."""
 
-    Parameters
-    ----------
-    ranks : int, optional
-        Processes to start (count); if absent, with `srun` the tasks of the job, else the image's number.
-    timeout_s : float, optional
-        Wall-clock limit of each job in seconds; the job's or the image's if absent.
-    from_host : HostLibraries
-        Libraries of the site's host that take the place of the image's own.
-    srun : bool
-        Whether Slurm's srun starts the ranks in place of the image's mpiexec.
-    quick : bool
-        Run the first job of each framework alone; no verdict is recorded.
-    require_gpu : bool
-        Fail an image for GPUs if there is none to test it on.
+    image: Path
+    ranks: int | None = None
+    """Processes to start (count); by default, with `srun` the tasks of the job, else the image's number."""
+    timeout_s: float | None = None
+    """Wall-clock limit of each job; by default the job's or the image's."""
+    from_host: HostLibraries = NO_HOST_LIBS
+    """Libraries of the site's host that replace the image's own."""
+    srun: bool = False
+    """Whether Slurm's srun starts the ranks in place of the image's mpiexec."""
+    quick: bool = False
+    """Whether to run only the first job of each framework; no verdict is recorded."""
+    require_gpu: bool = False
+    """Whether an image for GPUs fails without one to test it on."""
 
-    Returns
-    -------
-    Report
-        A failed check is no exception.
 
-    Raises
-    ------
-    RequestError
-        It is no image of envbuild, the host's MPI does not fit, or srun offers no PMI that the MPI speaks.
-    MachineError
-        There is no usable Apptainer, no srun, or no container starts on this machine: an earlier verdict
-        stays.
+def test_image(request: TestRequest, settings: Settings) -> Report:
+    """Test an image and record the verdict; a failed check is no exception.
+
+    RequestError: it is no image of envbuild, the host's MPI does not fit, or srun offers no PMI that the MPI
+    speaks. MachineError: there is no usable Apptainer, no srun, or no container starts on this machine; an
+    earlier verdict stays.
     """
     started = time.monotonic()
-    manifest = read_manifest(image)
+    manifest, site = read_manifest(request.image), site_of(settings)
     _warn_of_untrusted_layers(manifest, settings)
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
-    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    container = Container(
+        image=request.image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site)
+    )
     # Combinations that do not fit are refused before anything starts.
-    if from_host:
-        container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
-    launcher = _choose_launcher(container, site, from_host, srun=srun)
-    count = ranks or (allocated() if srun else None) or manifest.ranks
-    host = _fingerprint(container, launcher, srun=srun)
+    if request.from_host:
+        host_libs = host_libraries_for(container, settings, request.from_host)
+        container = replace(container, host_libs=host_libs)
+    launcher = _choose_launcher(container, site, request)
+    ranks = request.ranks or (allocated() if request.srun else None) or manifest.ranks
+    limit_s = request.timeout_s or manifest.timeout_s
+    host = _fingerprint(container, launcher, request)
 
-    def show(section: Section) -> None:
-        brief, full = section.to_text(), section.to_text(verbose=True)
-        settings.emit(Judged(status=section.status, text=brief, full=full))
-
-    sections = Sections(show)
-    sections.add("image", _check_files(container, settings, limit_s=timeout_s or manifest.timeout_s))
-    container, survey = with_gpus(container, launcher, site, limit_s=timeout_s or manifest.timeout_s)
+    sections = Sections(lambda section: _show(section, settings))
+    sections.add("image", _check_files(container, settings))
+    if not judge_architecture(manifest):
+        sections.add("imports", [_check_imports(container, settings, limit_s=limit_s)])
+    container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if manifest.accelerator != "cpu":
-        checks = judge_gpus(survey)
-        sections.add("gpu", [_required(check) for check in checks] if require_gpu else checks)
-    if srun:
-        host_mpi = site.mpi if site is not None and from_host.mpi else None
+        sections.add("gpu", _check_gpus(survey, request))
+    if request.srun:
+        host_mpi = site.mpi if site is not None and request.from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
-        sections.add("slurm", (check for check in pmi_findings(manifest, host_mpi) if check.id != DEFAULT))
+        sections.add("slurm", (check for check in pmi_checks(manifest, host_mpi) if check.id != DEFAULT))
     if container.host_libs is not None:
-        stage = lasting_stage(container.host_libs, settings, one_machine=not srun)
+        stage = lasting_stage(container.host_libs, settings, one_machine=not request.srun)
         container = replace(container, stage=stage)
-    jobs = _first_jobs(container) if quick else container.jobs
+    jobs = _first_jobs(container) if request.quick else container.jobs
     # A job about the image's own MPI proves nothing about another MPI; nor does one that needs all ranks in
     # one container about srun.
-    fitting = [job for job in jobs if not (job.own_mpi and (container.host_libs is not None or srun))]
+    fitting = [job for job in jobs if not (job.own_mpi and (request.from_host or request.srun))]
     reports: list[Reports] = []
     for job in fitting:
-        limit_s = timeout_s or job.timeout_s or manifest.timeout_s
-        # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
-        job_ranks = count if srun and container.gpus else ranks_on_gpus(job, count, container.gpus)
-        if job_ranks:
-            result = _run(job, container, launcher, settings, ranks=job_ranks, limit_s=limit_s)
-        else:
-            result = skipped_without_gpus(job, f"{container.gpus} GPUs here")
+        result = _run_job(job, container, launcher, request, settings, ranks=ranks)
         reports += result.reports
-        sections.add(job.id, result.findings, result.output)
+        sections.add(job.id, result.checks, result.output)
     if manifest.unproven:
         sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
-    findings = [judge_mapped(reports) if fitting else no_jobs()]
-    if from_host.mpi and container.host_libs is not None:
-        findings.append(judge_host_mpi(reports, container.host_libs))
-    if from_host.fabric and container.host_libs is not None:
-        findings.append(judge_host_fabric(reports, container.host_libs))
-    sections.add("processes" if fitting else "jobs", [*findings, *judge_nccl(reports, site)])
-    test_report = Report(
+    last = judge_mapped(reports) if fitting else no_jobs()
+    loaded = _check_loaded_libraries(reports, container, site, request)
+    sections.add("processes" if fitting else "jobs", [last, *loaded])
+
+    report = Report(
         name=manifest.name,
         version=manifest.version,
         digest=manifest.digest,
-        ranks=count,
-        findings=sections.findings,
+        ranks=ranks,
+        checks=sections.checks,
         outputs=sections.outputs,
         left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
@@ -156,9 +132,34 @@ def test_image(
         seconds=time.monotonic() - started,
         gpus=container.gpus,
     )
-    if not quick:
-        _record(test_report, settings)
-    return test_report
+    if not request.quick:
+        _record(report, settings)
+    return report
+
+
+def _show(section: Section, settings: Settings) -> None:
+    brief, full = section.to_text(), section.to_text(verbose=True)
+    settings.emit(Judged(status=section.status, text=brief, full=full))
+
+
+def _check_gpus(survey: GpuSurvey, request: TestRequest) -> list[CheckResult]:
+    """Judge the GPUs; if they are required, a skipped check fails."""
+    return [
+        replace(check, status="FAIL") if request.require_gpu and check.status == "SKIP" else check
+        for check in judge_gpus(survey)
+    ]
+
+
+def _check_loaded_libraries(
+    reports: Sequence[Reports], container: Container, site: Site | None, request: TestRequest
+) -> list[CheckResult]:
+    """Judge which libraries of the host the ranks loaded, and what carried the messages of NCCL."""
+    checks = []
+    if container.host_libs is not None and request.from_host.mpi:
+        checks.append(judge_host_mpi(reports, container.host_libs))
+    if container.host_libs is not None and request.from_host.fabric:
+        checks.append(judge_host_fabric(reports, container.host_libs))
+    return [*checks, *judge_nccl(reports, site)]
 
 
 def _unproven(recipe: str, version: str) -> CheckResult:
@@ -176,31 +177,14 @@ def _first_jobs(container: Container) -> list[Job]:
     return frameworks or list(first.values())
 
 
-def _required(check: CheckResult) -> CheckResult:
-    """Fail a check that was skipped."""
-    return replace(check, status="FAIL") if check.status == "SKIP" else check
-
-
 def write_report(path: Path, report: Report) -> None:
-    """Write a report as JSON; apart from the test, so that its result is shown first.
-
-    Raises
-    ------
-    RequestError, MachineError
-        It cannot be written.
-    """
-    # In JSON that is the escape of what was no text: a name that is not UTF-8.
+    """Write a report as JSON; apart from the test, so that its result is shown first."""
+    # In JSON that is the escape of a name that is not UTF-8.
     files.write_atomically(path, report.to_json().encode(errors="backslashreplace"))
 
 
 def check_report(path: Path, image: Path, settings: Settings) -> None:
-    """Refuse a place where `write_report` cannot or should not write, before any work is done.
-
-    Raises
-    ------
-    RequestError
-        It is a directory, lies in none that can be written, or is a file of another kind.
-    """
+    """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
     hint = "name another file with --report FILE.json"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
@@ -219,26 +203,22 @@ def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:
         settings.emit(Warned(text=f"layers of an account that is not trusted: {names}", hint=hint))
 
 
-def _choose_launcher(
-    container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
-) -> Launcher | None:
+def _choose_launcher(container: Container, site: Site | None, request: TestRequest) -> Launcher | None:
     """Return what starts the ranks of jobs that name no launcher; None if nothing can on this machine."""
-    if srun and not os.access(Path.cwd(), os.W_OK | os.X_OK):
+    if request.srun and not os.access(Path.cwd(), os.W_OK | os.X_OK):
         raise RequestError(
             f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
             hint="start the test in a directory of yours that all nodes share",
         )
-    context = launch_context(
-        container, site, on_host_mpi=from_host.mpi, on_host_fabric=from_host.fabric, srun=srun
-    )
+    context = launch_context(container, site, request.from_host, srun=request.srun)
     launcher = choose_launcher(with_offer(context))
     return None if judge_architecture(container.manifest) else launcher
 
 
-def _fingerprint(container: Container, launcher: Launcher | None, *, srun: bool) -> HostFingerprint:
+def _fingerprint(container: Container, launcher: Launcher | None, request: TestRequest) -> HostFingerprint:
     """Return the facts of this host that the verdict is bound to."""
     host = fingerprint(container.apptainer)
-    if srun:
+    if request.srun:
         pmi = f" --mpi={launcher.mpi_type}" if launcher and launcher.mpi_type else ""
         host = host.with_fact("launcher", f"{slurm_version()}{pmi}")
     identities = container.host_libs.identities if container.host_libs else {}
@@ -247,60 +227,67 @@ def _fingerprint(container: Container, launcher: Launcher | None, *, srun: bool)
     return host
 
 
-def _check_files(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
-    """Check all that needs no ranks: the image's bytes, what it would load, and its imports."""
+def _check_files(container: Container, settings: Settings) -> list[CheckResult]:
+    """Check all that needs no start of the image: its bytes, what it would load, and its architecture."""
     total = container.image.stat().st_size
-    with task(settings.emit, "test:static", "what the image holds", total_bytes=total) as running:
+    with task(settings.emit, "test:image", "files of the image", total_bytes=total) as running:
         changed = verify_image(container.image, advanced=running.advance)
         preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
-        findings = [judge_bytes(changed), *preflight.findings()]
-        site = read_site(settings.site) if settings.site else None
-        if site is not None:
+        checks = [judge_bytes(changed), *preflight.checks()]
+        if settings.site and (site := site_of(settings)) is not None:
             # The rules that forbid the image, on its own libraries, at the site that was named.
-            verdicts = judge(stack_facts(preflight.facts, site.value))
-            findings += [check for check in findings_of(verdicts) if check.status == "FAIL"]
+            verdicts = judge(stack_facts(preflight.facts, site))
+            checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.manifest):
-            findings.append(foreign)
-        else:
-            findings.append(_check_imports(container, settings, limit_s=limit_s))
-        running.failed = _any_failed(findings)
-    return findings
+            checks.append(foreign)
+        running.failed = _any_failed(checks)
+    return checks
 
 
 def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> CheckResult:
-    try:
-        with explain_failure("test", settings, apptainer=container.apptainer.program):
-            return check_imports(container, limit_s=limit_s)
-    except NotStartedError as error:
-        if error.early:
-            raise
-        # Doctor blames nothing on this machine: the cause is the image.
-        return imports_failed(error.said)
+    """Import the image's modules in it, which also proves that a container starts here."""
+    with task(settings.emit, "test:imports", "imports of the image") as running:
+        try:
+            with explain_failure("test", settings, apptainer=container.apptainer.program):
+                check = check_imports(container, limit_s=limit_s)
+        except NotStartedError as error:
+            if error.early:
+                raise
+            # Doctor blames nothing on this machine: the cause is the image.
+            check = imports_failed(error.said)
+        running.failed = _any_failed([check])
+    return check
 
 
-def _run(
+def _run_job(
     job: Job,
     container: Container,
     launcher: Launcher | None,
+    request: TestRequest,
     settings: Settings,
     *,
     ranks: int,
-    limit_s: float,
 ) -> JobResult:
+    # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
+    if not (request.srun and container.gpus):
+        ranks = ranks_on_gpus(job, ranks, container.gpus)
+    if not ranks:
+        return skipped_without_gpus(job, f"{container.gpus} GPUs here")
     if job.launcher != "mpiexec":
         # torchrun: its ranks start each other, in one container, without an MPI.
         container, launcher = replace(container, host_libs=None), own_launcher(container, job.launcher)
+    limit_s = request.timeout_s or job.timeout_s or container.manifest.timeout_s
     with task(settings.emit, f"test:{job.id}", f"{job.id} {job.title}".strip()) as running:
         if launcher is None:
             result = skipped(job, ranks)
         else:
             result = run_image_job(container, launcher, job, ranks=ranks, limit_s=limit_s)
-        running.failed = _any_failed(result.findings)
+        running.failed = _any_failed(result.checks)
     return result
 
 
-def _any_failed(findings: Sequence[CheckResult]) -> bool:
-    return any(finding.status == "FAIL" for finding in findings)
+def _any_failed(checks: Sequence[CheckResult]) -> bool:
+    return any(check.status == "FAIL" for check in checks)
 
 
 def _record(report: Report, settings: Settings) -> None:

@@ -46,7 +46,7 @@ def report_of(image: Path, status: str, here: HostFingerprint) -> Report:
         version=manifest.version,
         digest=manifest.digest,
         ranks=2,
-        findings=(CheckResult(status, "demo.sum/ranks", "1", "1", ""),),
+        checks=(CheckResult(status, "demo.sum/ranks", "1", "1", ""),),
         outputs={},
         fingerprint=here.digest,
         facts=here.facts,

@@ -84,8 +84,8 @@ def test_a_hanging_job_is_ended_with_all_its_children_and_its_output_is_shown(
 ) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     found: JobResult = try_text(job(small_container), HANG.replace("@MARK@", mark), limit_s=15.0)
-    assert [finding.status for finding in found.findings] == ["FAIL", "FAIL"]
-    assert found.findings[1].observed == "ended after 15 s"
+    assert [finding.status for finding in found.checks] == ["FAIL", "FAIL"]
+    assert found.checks[1].observed == "ended after 15 s"
     assert "so far so good" in found.output
     assert "daemon starts" in found.output
     assert "in stuck" in found.output
@@ -127,7 +127,7 @@ def test_ranks_have_a_loopback_alone_and_nothing_of_the_host(
     monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
     monkeypatch.setenv("APPTAINERENV_SECRET", "1")
     found = try_text(job(small_container), LOOK.replace("@HOME@", str(tmp_path)))
-    assert {finding.status for finding in found.findings} == {"PASS"}, found.output
+    assert {finding.status for finding in found.checks} == {"PASS"}, found.output
     for report in found.reports[0].good:
         values = report["values"]
         assert isinstance(values, dict)

@@ -34,9 +34,9 @@ def test_a_shipped_job_passes_on_three_ranks(container: Container, name: str) ->
     launcher = own_launcher(container, job.launcher)
     assert launcher is not None
     result = run_image_job(container, launcher, job, ranks=3, limit_s=300.0)
-    assert [finding.line() for finding in result.findings if finding.status != "PASS"] == [], result.output
+    assert [finding.line() for finding in result.checks if finding.status != "PASS"] == [], result.output
     details = (job.expect, job.says, job.same_on_all_ranks, job.compare_with_single)
-    assert len(result.findings) == 2 + sum(map(len, details))
+    assert len(result.checks) == 2 + sum(map(len, details))
 
 
 # Other toolkits and variants need images of their own: `make toolkits`.

@@ -56,7 +56,7 @@ def tried(container: Container, job: Job) -> JobResult:
 
 def test_ucx_carries_the_messages_over_tcp(small_container: Container) -> None:
     found = tried(small_container, tcp_job(small_container))
-    assert [finding.line() for finding in found.findings if finding.status != "PASS"] == [], found.output
+    assert [finding.line() for finding in found.checks if finding.status != "PASS"] == [], found.output
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_ucx_carries_the_messages_over_tcp(small_container: Container) -> None:
 def test_another_transport_is_told(small_container: Container, other: dict[str, str], what: set[str]) -> None:
     job = tcp_job(small_container)
     found = tried(small_container, replace(job, environment={**job.environment, **other}))
-    failed = {finding.id for finding in found.findings if finding.status == "FAIL"}
+    failed = {finding.id for finding in found.checks if finding.status == "FAIL"}
     assert failed == {f"mpi.ucx-tcp/{name}" for name in what}, found.output

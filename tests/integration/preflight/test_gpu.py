@@ -157,8 +157,8 @@ def test_a_form_that_is_not_known_leaves_the_published_list(tmp_path: Path, told
 
 
 def test_nothing_is_told_where_the_site_names_no_gpu() -> None:
-    assert list(gpu.findings({EXTENSION: GpuCode(1, {"sm_80": 1})}, ())) == []
-    assert list(gpu.findings({}, ("sm_80",))) == []
+    assert list(gpu.checks({EXTENSION: GpuCode(1, {"sm_80": 1})}, ())) == []
+    assert list(gpu.checks({}, ("sm_80",))) == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_whose_a_file_is(path: str, vendors: bool) -> None:
 
 def test_amd_s_gpus_run_code_for_their_own_target_alone() -> None:
     code = {EXTENSION: GpuCode(2, {"gfx908": 1, "gfx90a": 2})}
-    assert [one.status for one in gpu.findings(code, ("gfx90a", "gfx908"))] == ["PASS"]
-    (wrong,) = gpu.findings(code, ("gfx90a", "gfx942"))
+    assert [one.status for one in gpu.checks(code, ("gfx90a", "gfx908"))] == ["PASS"]
+    (wrong,) = gpu.checks(code, ("gfx90a", "gfx942"))
     assert (wrong.status, wrong.expected) == ("FAIL", "code for gfx942")
     assert wrong.observed == f"{EXTENSION} has gfx908, gfx90a"

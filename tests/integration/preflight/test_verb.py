@@ -88,7 +88,7 @@ def test_many_problems_of_one_rule_are_counted() -> None:
         Problem("loader.libraries", "/opt/tool", f"lib{number:03}.so", "nothing", "") for number in range(50)
     )
     found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
-    told = [finding for finding in found.findings() if finding.status == "FAIL"]
+    told = [finding for finding in found.checks() if finding.status == "FAIL"]
     assert len(told) == 21
     assert told[-1].observed == "30 more of this rule"
 
@@ -98,7 +98,7 @@ def test_files_that_lack_the_same_library_have_one_line() -> None:
         Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
     )
     found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
-    (line,) = [finding for finding in found.findings() if finding.status == "FAIL"]
+    (line,) = [finding for finding in found.checks() if finding.status == "FAIL"]
     assert line.observed == "/000 and 49 other files get nothing"
 
 

@@ -36,7 +36,7 @@ start = (lambda _, *rest: inner(instead, *rest)) if instead else inner
 (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
 with results_directory(Path.cwd()) as directory:
     result = run_job(job, start, directory, ranks=2, limit_s=float(limit_s))
-print(json.dumps([[each.status, each.id, each.observed, each.hint] for each in result.findings]))
+print(json.dumps([[each.status, each.id, each.observed, each.hint] for each in result.checks]))
 """
 
 

@@ -135,7 +135,7 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
     (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
     with results_directory() as directory:
         result = run_job(job, hang, directory, ranks=2, limit_s=15.0)
-    assert [finding.status for finding in result.findings[:2]] == ["FAIL", "FAIL"]
+    assert [finding.status for finding in result.checks[:2]] == ["FAIL", "FAIL"]
     for _ in range(50):
         listed = subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
         if f"sleep {mark}" not in listed:
@@ -163,7 +163,7 @@ def finding_of(
     hosted = replace(container, host_libs=plan, stage=stage)
     result = run_image_job(hosted, launcher, job, ranks=2, limit_s=120.0)
     # The ranks talk all the same, which is why talking proves nothing here.
-    assert {finding.status for finding in result.findings} == {"PASS"}
+    assert {finding.status for finding in result.checks} == {"PASS"}
     return judge_host_mpi(result.reports, judged_by).status
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -41,7 +40,7 @@ def container(**changes: object) -> Container:
 
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "read_site", lambda _: None)
+    monkeypatch.setattr(hosting, "site_of", lambda _: None)
     with pytest.raises(RequestError, match="no site file describes the host's MPI"):
         hosting.host_libraries_for(
             container(mpi_family="mpich"), settings(tmp_path), hosting.HostLibraries(mpi=True)
@@ -49,7 +48,7 @@ def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosting, "read_site", lambda _: SimpleNamespace(value=Site(name="here")))
+    monkeypatch.setattr(hosting, "site_of", lambda _: Site(name="here"))
     with pytest.raises(RequestError, match="has no MPI that the host's could replace"):
         hosting.host_libraries_for(
             container(mpi="", mpi_family=""), settings(tmp_path), hosting.HostLibraries(mpi=True)

@@ -14,13 +14,13 @@ SKIP = CheckResult("SKIP", "mpi.collectives/bor", "3", "1 of 2 ranks reported")
 STATIC = CheckResult("PASS", "image.imports", "torch", "all import")
 
 
-def report(*findings: CheckResult, **changes: object) -> Report:
+def report(*checks: CheckResult, **changes: object) -> Report:
     fields: dict[str, object] = {
         "name": "demo",
         "version": "1",
         "digest": "sha256:" + "ab" * 32,
         "ranks": 2,
-        "findings": findings,
+        "checks": checks,
         "seconds": 1.23456,
     }
     return Report(**{**fields, **changes})  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ def test_a_line_can_be_read_by_people_and_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "passed", "text"),
+    ("checks", "passed", "text"),
     [
         ((), False, "not proven: nothing was checked; not every job ran on its ranks"),
         ((PASS,), True, "passed: 1 PASS"),
@@ -44,10 +44,10 @@ def test_a_line_can_be_read_by_people_and_programs() -> None:
         ((PASS, STATIC, FAIL), False, "failed: 2 PASS, 1 FAIL"),
     ],
 )
-def test_what_findings_come_to(findings: tuple[CheckResult, ...], passed: bool, text: str) -> None:
-    assert report(*findings).passed is passed
-    assert report(*findings).summary == text
-    assert report(*findings).last_line == f"demo/1 (abababababab) on 2 ranks in 1 s: {text}"
+def test_what_checks_come_to(checks: tuple[CheckResult, ...], passed: bool, text: str) -> None:
+    assert report(*checks).passed is passed
+    assert report(*checks).summary == text
+    assert report(*checks).last_line == f"demo/1 (abababababab) on 2 ranks in 1 s: {text}"
 
 
 @pytest.mark.parametrize("check", ["gpu.visible", "pytorch.nccl/gpus"])

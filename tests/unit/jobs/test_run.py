@@ -40,7 +40,7 @@ def result(
 
 
 def failed(found: JobResult) -> dict[str, str]:
-    return {finding.id: finding.hint for finding in found.findings if finding.status == "FAIL"}
+    return {finding.id: finding.hint for finding in found.checks if finding.status == "FAIL"}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
@@ -48,8 +48,8 @@ def test_honest_ranks_pass(tmp_path: Path, ranks: int) -> None:
     demo = job(expect={"sum": "n*(n+1)//2"}, same_on_all_ranks=("word",), compare_with_single={"one": 0.1})
     text = HONEST.replace("word=word", "one=1.0, word=word")
     found = result(tmp_path, text, ranks=ranks, job=demo)
-    assert [finding.line() for finding in found.findings if finding.status != "PASS"] == []
-    assert len(found.findings) == 5
+    assert [finding.line() for finding in found.checks if finding.status != "PASS"] == []
+    assert len(found.checks) == 5
     assert [len(reports.good) for reports in found.reports] == [ranks, 1]
     assert found.output == ""
     assert judge_mapped(found.reports).observed == "none mapped"
@@ -114,7 +114,7 @@ def test_a_forged_report_beside_the_true_ones_is_named(tmp_path: Path) -> None:
 def test_a_hanging_rank_is_ended_and_shows_where_it_stood(tmp_path: Path) -> None:
     text = "import time\ndef stuck():\n    time.sleep(60)\nprint('so far', flush=True)\nstuck()\n"
     found = result(tmp_path, text, limit_s=2.0, job=job(compare_with_single={"x": 0.1}))
-    assert found.findings[1].observed == "ended after 2 s"
+    assert found.checks[1].observed == "ended after 2 s"
     assert "in stuck" in found.output
     assert "so far" in found.output
     # A job that hung is not started again on one rank.
@@ -123,12 +123,12 @@ def test_a_hanging_rank_is_ended_and_shows_where_it_stood(tmp_path: Path) -> Non
 
 def test_a_job_outside_its_place_is_not_started(tmp_path: Path) -> None:
     found = result(tmp_path, HONEST, job=Job(id="demo.train", recipe="..", file="demo.py"))
-    assert [finding.status for finding in found.findings] == ["FAIL"]
+    assert [finding.status for finding in found.checks] == ["FAIL"]
 
 
 def test_without_a_launcher_a_job_is_skipped() -> None:
-    (finding,) = skipped(job(), 2).findings
-    assert (finding.status, finding.id) == ("SKIP", "demo.train/ranks")
+    (check,) = skipped(job(), 2).checks
+    assert (check.status, check.id) == ("SKIP", "demo.train/ranks")
 
 
 NESTED = """
@@ -160,7 +160,7 @@ def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path
     silent = text.replace("print('on", "rank == 1 or print('on")
     found = result(tmp_path, silent, job=demo)
     assert set(failed(found)) == {"demo.train/road"}
-    (finding,) = [each for each in found.findings if each.status == "FAIL"]
+    (finding,) = [each for each in found.checks if each.status == "FAIL"]
     assert "not that of rank 1" in finding.line()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.launch.launchers import (
+    HostLibraries,
     LaunchContext,
     Launcher,
     choose_launcher,
@@ -53,7 +54,7 @@ CONTEXTS = {
     "an image with Open MPI, no site, as root": context(family="openmpi", version="5.0.11"),
     "MPICH, pmi2 and pmix offered": context(site=slurm("none", "pmi2", "pmix")),
     "MPICH on the host's own, pmix alone, which that may have": context(
-        site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True
+        site=slurm("none", "pmix", mpi=HOST_MPICH), from_host=HostLibraries(mpi=True)
     ),
     "Open MPI 5, pmi2 and pmix offered": context(
         family="openmpi", version="5.0.11", site=slurm("cray_shasta", "none", "pmi2", "pmix")
@@ -67,18 +68,22 @@ CONTEXTS = {
     "Intel MPI, pmi2 offered": context(
         family="intel-mpi", version="2021.18.0", site=slurm("none", "pmi2", "pmix")
     ),
-    "MPICH on the host's Cray MPICH": context(site=slurm("cray_shasta", mpi=CRAY), on_host_mpi=True),
+    "MPICH on the host's Cray MPICH": context(
+        site=slurm("cray_shasta", mpi=CRAY), from_host=HostLibraries(mpi=True)
+    ),
     "MPICH on the fabric of a site whose variables need an option": context(
         site=slurm("pmi2").model_copy(
             update={"fabric": SiteFabric(name="slingshot-11", srun_options=("--network=disable_rdzv_get",))}
         ),
-        on_host_fabric=True,
+        from_host=HostLibraries(fabric=True),
     ),
     "in an allocation, srun asked": context(srun=True, offered=("pmi2", "none")),
     "no MPI, tasks alone": context(family="", version="", site=slurm("none")),
-    "MPICH on the host's Intel MPI": context(site=Site(name="here", mpi=INTEL), on_host_mpi=True),
+    "MPICH on the host's Intel MPI": context(
+        site=Site(name="here", mpi=INTEL), from_host=HostLibraries(mpi=True)
+    ),
     "Open MPI on the host's, as root": context(
-        family="openmpi", site=Site(name="here", mpi=OPEN_MPI), on_host_mpi=True
+        family="openmpi", site=Site(name="here", mpi=OPEN_MPI), from_host=HostLibraries(mpi=True)
     ),
     "the host's MPI is there, and not asked for": context(site=Site(name="here", mpi=INTEL)),
 }
@@ -139,7 +144,7 @@ def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
     with pytest.raises(RequestError, match=r"PMI\.intersection"):
         choose_pmi(replace(open_mpi, offered=("pmi2",)))
     assert pmi_doubt(context(site=slurm("pmi2")), "pmi2") == ""
-    may = context(site=slurm("none", "pmix", mpi=HOST_MPICH), on_host_mpi=True)
+    may = context(site=slurm("none", "pmix", mpi=HOST_MPICH), from_host=HostLibraries(mpi=True))
     assert pmi_doubt(may, "pmix") == "PMI.intersection: mpich 5.0.2 speaks pmix only where it was built to"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +72,7 @@ class Bench:
         self._patch.setattr(launch, "_facts", lambda *_: facts_from(facts, "lock"))
 
     def site(self, site: Site | None) -> None:
-        loaded = SimpleNamespace(value=site) if site else None
-        self._patch.setattr(launch, "read_site", lambda _: loaded)
+        self._patch.setattr(launch, "site_of", lambda _: site)
         self._patch.setattr(launch, "host_libraries_for", lambda *_: HOST_LIBS)
 
     def srun(self, listed: str | None, *, code: int = 0) -> None:
@@ -83,7 +81,7 @@ class Bench:
             # Which cluster it is stands in the user's environment.
             assert env.get("SLURM_CONF") == os.environ.get("SLURM_CONF")
             if listed is None:
-                raise MachineError("`srun` cannot be started", hint="mend it")
+                raise MachineError("`srun` cannot be started", hint="fix it")
             return Finished(argv=("srun",), code=code, stdout="", stderr=listed)
 
         self._patch.setattr(process, "run", run)

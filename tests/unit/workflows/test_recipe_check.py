@@ -355,7 +355,7 @@ class TestWhatTheJudgeMissed:
 
     def missed(self, status: str, observed: str) -> list[str]:
         finding = CheckResult(status, "demo.y/losses-as-one-rank", "difference<=1e-05", observed)
-        return missed_by(JobResult(findings=(finding,), output="out"), self.job, self.control)
+        return missed_by(JobResult(checks=(finding,), output="out"), self.job, self.control)
 
     def test_by_far_is_seen(self) -> None:
         assert self.missed("FAIL", "difference=0.2") == []
@@ -372,7 +372,7 @@ class TestWhatTheJudgeMissed:
             finding = CheckResult(
                 "FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}"
             )
-            assert missed_by(JobResult(findings=(finding,)), job, control)[:1] == told
+            assert missed_by(JobResult(checks=(finding,)), job, control)[:1] == told
 
     @pytest.mark.parametrize(
         ("observed", "missed"),
@@ -386,7 +386,7 @@ class TestWhatTheJudgeMissed:
             "y", VerifyJob.model_validate({"id": "demo.y", "job": "y.py", "title": "y"}), "pass\n"
         ).control
         finding = CheckResult("FAIL", "demo.y/ranks", "ranks=0,1 size=2 processes=2", observed)
-        result = missed_by(JobResult(findings=(finding,)), self.job, control)
+        result = missed_by(JobResult(checks=(finding,)), self.job, control)
         assert [line.partition("ranks=")[0] for line in result[:1]] == missed
 
     def test_a_pass_is_missed(self) -> None:

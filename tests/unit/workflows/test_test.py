@@ -14,7 +14,7 @@ from envbuild.cli.test import command
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
-from envbuild.jobs.report import CheckResult
+from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
@@ -41,7 +41,7 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.events: list[Event] = []
         self.started: list[tuple[int, float]] = []
-        self.findings: tuple[CheckResult, ...] = (GOOD,)
+        self.checks: tuple[CheckResult, ...] = (GOOD,)
         self.problems: tuple[Problem, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = container().manifest
@@ -58,6 +58,9 @@ class Stage:
             testing, "check_imports", lambda *_, limit_s: CheckResult("PASS", "image.imports", "", "")
         )
 
+    def test(self, **options: Any) -> Report:
+        return testing.test_image(testing.TestRequest(image=Path("a.sif"), **options), self.settings)
+
     def scan_image(self, image: Path, store: Store, *, changed: tuple[str, ...]) -> Stage:
         assert changed == self.changed, "decides whether a kept scan is the image's"
         return self
@@ -69,7 +72,7 @@ class Stage:
 
     def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
         self.started.append((ranks, limit_s))
-        return JobResult(findings=self.findings, output="why" if BAD in self.findings else "")
+        return JobResult(checks=self.checks, output="why" if BAD in self.checks else "")
 
 
 def warnings(stage: Stage) -> list[Warned]:
@@ -82,10 +85,10 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
 
 
 def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     testing.write_report(tmp_path / "r.json", report)
     assert report.passed
-    assert [finding.id for finding in report.findings] == [
+    assert [check.id for check in report.checks] == [
         "image.digest",
         *EXPECTED,
         "image.imports",
@@ -97,12 +100,12 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
-    assert [type(event) for event in stage.events].count(TaskDone) == 2
+    assert [type(event) for event in stage.events].count(TaskDone) == 3
 
 
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
     stage.problems = (Problem("loader.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     assert report.failed == ("loader.symbols",)
     assert not report.passed
 
@@ -113,22 +116,23 @@ def test_a_site_that_forbids_the_image_fails_the_test(
 ) -> None:
     site = tmp_path / "there.yaml"
     site.write_text(f"name: there\narchitecture: {architecture}\n")
-    report = testing.test_image(Path("a.sif"), settings=replace(stage.settings, site=site))
+    stage.settings = replace(stage.settings, site=site)
+    report = stage.test()
     assert report.failed == failed
 
 
 def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> None:
     stage.changed = ("layer wheel:numpy", "the lock")
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     assert not report.passed
-    (wrong,) = (one for one in report.findings if one.status == "FAIL")
+    (wrong,) = (check for check in report.checks if check.status == "FAIL")
     assert (wrong.id, wrong.observed) == ("image.digest", "layer wheel:numpy, the lock")
     assert stage.started == [(2, 300.0)]
 
 
 def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
-    stage.findings = (GOOD, BAD)
-    report = testing.test_image(Path("a.sif"), ranks=7, timeout_s=1.5, settings=stage.settings)
+    stage.checks = (GOOD, BAD)
+    report = stage.test(ranks=7, timeout_s=1.5)
     assert not report.passed
     assert report.outputs == {"demo.sum": "why"}
     assert stage.started == [(7, 1.5)]
@@ -139,9 +143,9 @@ def test_a_failure_is_recorded_too_and_shows_its_output(stage: Stage) -> None:
 
 
 def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage) -> None:
-    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.test()
     stage.changed = ("layer wheel:numpy",)
-    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.test()
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert verdict.state == "passed"
@@ -189,11 +193,11 @@ def test_a_machine_that_starts_no_container_says_nothing_of_the_image(
     how: dict[str, Any],
     message: str,
 ) -> None:
-    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.test()
     stage.started.clear()
     fail_to_start(monkeypatch, problems=problems, **how)
     with pytest.raises(MachineError) as caught:
-        testing.test_image(Path("a.sif"), settings=stage.settings)
+        stage.test()
     assert caught.value.problem.startswith(message)
     assert "envbuild doctor" in caught.value.hint
     assert stage.started == []
@@ -206,17 +210,17 @@ def test_an_image_that_a_sound_machine_does_not_start_fails(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_to_start(monkeypatch, problems=[], **SETUP)
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     assert report.failed == ("image.imports",)
-    (finding,) = (each for each in report.findings if each.id == "image.imports")
-    assert finding.hint == "FATAL: container creation failed"
+    (check,) = (check for check in report.checks if check.id == "image.imports")
+    assert check.hint == "FATAL: container creation failed"
 
 
 def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> None:
-    stage.findings = (BAD,)
-    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.checks = (BAD,)
+    stage.test()
     stage.manifest = stage.manifest.model_copy(update={"jobs": ()})
-    testing.test_image(Path("a.sif"), settings=stage.settings)
+    stage.test()
     verdict = verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER))
     assert verdict is not None
     assert (verdict.state, verdict.unproven.rpartition("; ")[2]) == ("unproven", "it carries no jobs")
@@ -224,9 +228,9 @@ def test_a_later_test_that_proves_nothing_replaces_a_failure(stage: Stage) -> No
 
 def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
     stage.manifest = container(jobs=()).manifest
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     assert (report.passed, report.failed) == (False, ())
-    last = report.findings[-1]
+    last = report.checks[-1]
     assert (last.status, last.id) == ("SKIP", "image.jobs")
     assert "name an `mpi` or a framework" in last.hint
     assert report.last_line.endswith("; it carries no jobs")
@@ -266,15 +270,15 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
 
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
     stage.manifest = container(architecture="riscv64").manifest
-    report = testing.test_image(Path("a.sif"), settings=stage.settings)
+    report = stage.test()
     assert "image.architecture" in report.failed
-    assert "image.imports" not in [finding.id for finding in report.findings]
+    assert "image.imports" not in [check.id for check in report.checks]
     assert stage.started == []
 
 
 def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> None:
     stage.settings.store.path.parent.joinpath("store").write_text("in the way")
-    assert testing.test_image(Path("a.sif"), settings=stage.settings).passed
+    assert stage.test().passed
     (warned,) = warnings(stage)
     assert warned.text.startswith("the verdict was not kept: ")
     assert "--store" in str(warned.hint)
@@ -285,7 +289,7 @@ def test_a_quick_test_runs_one_job_of_each_framework_and_keeps_no_verdict(stage:
     names = {"mpi.sum": "mpich", "torch.ddp": "pytorch", "torch.train": "pytorch", "jax.sum": "jax"}
     jobs = tuple(job.model_copy(update={"id": name, "recipe": recipe}) for name, recipe in names.items())
     stage.manifest = stage.manifest.model_copy(update={"jobs": jobs, "mpi": "mpich"})
-    report = testing.test_image(Path("a.sif"), settings=stage.settings, quick=True)
+    report = stage.test(quick=True)
     assert len(stage.started) == 2
     assert report.left_out == ("mpi.sum", "torch.train")
     assert report.passed
