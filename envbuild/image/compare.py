@@ -99,8 +99,7 @@ def _title(descriptor: Descriptor) -> str:
 
 def _is_same(left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor) -> bool:
     return left.size == right.size and (
-        digest_of(left_file, left.offset, left.size)
-        == digest_of(right_file, right.offset, right.size)
+        digest_of(left_file, left.offset, left.size) == digest_of(right_file, right.offset, right.size)
     )
 
 
