@@ -27,6 +27,7 @@ def record(name: str, digit: str) -> LayerRecord:
         data="sha256:d" + digit * 63,
         tables="sha256:e" + digit * 63,
         tree=Tree(entries={}),
+        imported=False,
     )
 
 
