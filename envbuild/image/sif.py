@@ -78,7 +78,14 @@ def write_sif(
     number of bytes of each part that was copied. RequestError: nothing can be written at `path`.
     MachineError: the disk is full or fails, or a layer cannot be read.
     """
-    contents = {**_described(manifest), **data}
+    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
+    contents = {
+        _DEFINITION: startup.definition_text(manifest).encode(),
+        _INSPECTION: startup.inspection(manifest).encode(),
+        _LABELS: labels.encode(),
+        MANIFEST: manifest.to_json().encode(),
+        **data,
+    }
     sizes = {name: len(contents[name]) for name in DATA}
     frame = frame_of(
         sizes,
@@ -95,17 +102,6 @@ def write_sif(
             write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def _described(manifest: Manifest) -> dict[str, bytes]:
-    """Return the data of an image that are made from its manifest: name → content."""
-    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
-    return {
-        _DEFINITION: startup.definition_text(manifest).encode(),
-        _INSPECTION: startup.inspection(manifest).encode(),
-        _LABELS: labels.encode(),
-        MANIFEST: manifest.to_json().encode(),
-    }
 
 
 def _lay_out(
@@ -158,20 +154,16 @@ def frame_of(
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
     table = _lay_out(sizes, file_system_bytes, architecture, note_bytes)
+    # The identity is the digest of what `sha256sum` would print of all data.
+    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
     header = form.pack_header(
         architecture,
-        _identity(digests),
+        identity_of(sha256_of(sums)),
         used=len(table),
         data_bytes=max(descriptor.end for descriptor in table) - form.DATA_OFFSET,
     )
     head = header.ljust(form.DESCRIPTORS_OFFSET, b"\0")
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
-
-
-def _identity(digests: Mapping[str, str]) -> uuid.UUID:
-    """Return the UUID of the digest of what `sha256sum` would print of all data."""
-    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    return identity_of(sha256_of(sums))
 
 
 def identity_of(digest: str) -> uuid.UUID:
