@@ -113,7 +113,7 @@ class Base:
     @staticmethod
     def of(squashfs: Path, tree: Tree) -> Base:
         """Return the base with the tree of its layer."""
-        return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree.entries)
+        return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree)
 
 
 class MmdebstrapError(BuildError):
@@ -226,29 +226,29 @@ def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
     whiteout.
     """
     kept: dict[str, str] = {}
-    for path, what in tree_entries.entries.items():
-        if base.entries.get(path) != what:
+    for path, what in tree_entries.items():
+        if base.get(path) != what:
             kept[path] = what
     gone = [
         path
-        for path in base.entries
+        for path in base
         # Only the topmost path: it hides everything below, as does a file in place of a directory.
-        if path not in tree_entries.entries and _is_directory(path.rpartition("/")[0], tree_entries)
+        if path not in tree_entries and _is_directory(path.rpartition("/")[0], tree_entries)
     ]
     for path in (*kept, *gone):
         for parent in Path(path).parents:
             if parent != Path():
-                kept.setdefault(parent.as_posix(), tree_entries.entries[parent.as_posix()])
-    for path in sorted(tree_entries.entries, reverse=True):
+                kept.setdefault(parent.as_posix(), tree_entries[parent.as_posix()])
+    for path in sorted(tree_entries, reverse=True):
         if path not in kept:
             target = tree / path
             target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
     kept.update(dict.fromkeys(gone, WHITEOUT))
-    return Tree(entries=dict(sorted(kept.items())))
+    return dict(sorted(kept.items()))
 
 
 def _is_directory(path: str, tree: Tree) -> bool:
-    return not path or tree.entries.get(path, "").startswith("d ")
+    return not path or tree.get(path, "").startswith("d ")
 
 
 def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:

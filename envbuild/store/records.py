@@ -35,13 +35,11 @@ _ENTRY = re.compile(r"d [0-7]{4}|f [0-7]{4} [0-9a-f]{64}|l [^\0]+|whiteout", re.
 
 def _tree(value: object) -> Tree:
     """Check the paths of a record; pydantic's own texts hold no path that is not UTF-8."""
-    if isinstance(value, Tree):
-        return value
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("not a mapping of texts")
     if not all(map(_PATH.fullmatch, value)) or not all(map(_ENTRY.fullmatch, value.values())):
         raise ValueError("paths that no layer holds")
-    return Tree(entries=value)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,4 +104,4 @@ def read_record(path: Path) -> LayerRecord:
 
 def record_data(record: LayerRecord) -> dict[str, object]:
     """Return the record of a layer as JSON data."""
-    return {"format": RECORD_FORMAT, **asdict(record), "tree": dict(record.tree.entries)}
+    return {"format": RECORD_FORMAT, **asdict(record)}

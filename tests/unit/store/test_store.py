@@ -21,14 +21,13 @@ from envbuild.errors import BuildError, MachineError, RequestError
 from envbuild.store.opening import MARKER
 from envbuild.store.records import RECORD_FORMAT, LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
 from envbuild.system import host, process
 from envbuild.system.sealing import sealed
 from envbuild.workflows.settings import default_root
 from tests.support.stores import aged
 
 KEY = "sha256:" + "a1" * 32
-TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})
+TREE = {"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64}
 
 
 @pytest.fixture
