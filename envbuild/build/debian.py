@@ -13,7 +13,6 @@ import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -102,20 +101,6 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """A finished base that packages are added to."""
-
-    squashfs: Path
-    is_older: bool
-    """Whether its suite is older than bookworm."""
-
-    @staticmethod
-    def of(squashfs: Path, tree: Tree) -> Base:
-        """Return the base with the tree of its layer."""
-        return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree)
-
-
 class MmdebstrapError(BuildError):
     """mmdebstrap failed: because of a package, or of what it needs of the machine."""
 
@@ -128,12 +113,13 @@ def make_root(
     texts: Mapping[str, str],
     tree: Path,
     log: Path,
-    base: Base | None = None,
+    base: tuple[Path, Tree] | None = None,
 ) -> None:
     """Install packages into a new root `tree` with mmdebstrap, rootless and without network.
 
     `debs` maps every verified package file to its SHA-256 (hex). `texts` maps absolute paths to the content
-    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, or to an empty root.
+    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base` (the squashfs of a finished
+    base, and its paths), or to an empty root.
 
     MmdebstrapError: it failed. BuildError: a file is not a package, or the root cannot be unpacked.
     """
@@ -146,9 +132,10 @@ def make_root(
         scratch = work / f"made-{secrets.token_hex(16)}"
         scratch.mkdir()
         scratch.chmod(0o1777)  # root of the namespace is another user
+        # Suites before bookworm have no package usr-is-merged.
         if base is not None:
-            hooks = [_unpack_hook(base.squashfs, work)]
-            is_older = base.is_older
+            hooks = [_unpack_hook(base[0], work)]
+            is_older = "var/lib/dpkg/info/usr-is-merged.list" not in base[1]
         else:
             is_older = not any(name.startswith("usr-is-merged=") for name in names)
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]

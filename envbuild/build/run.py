@@ -272,7 +272,7 @@ def _run_step(
     if isinstance(step, SystemStep):
         base = below["base"]
         blob = context.store.blob_for_programs(base, stage)
-        _debian_root(step, context, tree, log, debian.Base.of(blob, base.tree))
+        _debian_root(step, context, tree, log, (blob, base.tree))
         return tree, debian.subtract(tree, scan(tree), base.tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
@@ -305,7 +305,7 @@ def _debian_root(
     context: BuildContext,
     tree: Path,
     log: Path,
-    base: debian.Base | None = None,
+    base: tuple[Path, Tree] | None = None,
 ) -> None:
     debian.make_root(
         {context.locate(deb): deb.sha256 for deb in step.debs},

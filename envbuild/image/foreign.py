@@ -140,38 +140,30 @@ def write_foreign(
                 splice.write(file, 0, advanced)
                 return
             frame, moves, root_offset = _lay_out(source, image.sif, splice)
-            for move in moves:
-                copy_range(source.fileno(), move.offset, move.size, file, move.target, advanced)
+            for offset, size, target in moves:
+                copy_range(source.fileno(), offset, size, file, target, advanced)
             splice.write(file, root_offset, advanced)
             write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Move:
-    """`size` bytes of a SIF, from `offset` to `target`."""
-
-    offset: int
-    size: int
-    target: int
-
-
-def _lay_out(source: BinaryIO, sif: SifFile, splice: Splice) -> tuple[bytes, list[_Move], int]:
+def _lay_out(source: BinaryIO, sif: SifFile, splice: Splice) -> tuple[bytes, list[tuple[int, int, int]], int]:
     """Place each object of a SIF, the root behind all others.
 
-    Returns header and descriptors, the moves of the objects besides the root, and the offset of the root.
+    Returns header and descriptors; of the objects besides the root where they lie, their sizes and where they
+    go; and the offset of the root.
     """
     header, entries = read_frame(source)
     at = begin = form.DESCRIPTORS_OFFSET + len(entries) * form.DESCRIPTOR_BYTES
     objects = [(index, thing) for index, entry in enumerate(entries) if (thing := Descriptor.parse(entry))]
     kept: dict[int, bytes] = {}
-    moves: list[_Move] = []
+    moves: list[tuple[int, int, int]] = []
     for index, thing in sorted(objects, key=lambda pair: pair[1].offset):
         if thing.kind in (Kind.PARTITION, Kind.SIGNATURE):
             continue
         kept[index] = form.moved(entries[index], offset=at, size=thing.size, padded_size=thing.size)
-        moves.append(_Move(offset=thing.offset, size=thing.size, target=at))
+        moves.append((thing.offset, thing.size, at))
         at += thing.size
     root_offset = form.aligned(at, form.PARTITION_ALIGNMENT)
     padded_size = root_offset - at + splice.size_bytes

@@ -101,14 +101,14 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     simulation = simulate(scan, host_libs)
     processes = list(simulation.processes())
     missing_problems, excused = judge_missing(processes, simulation, manifest.lacks)
-    python = judge_python(
+    python_problems, distributions = judge_python(
         scan.files,
         python=manifest.python,
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
     problems = {problem for process in processes for problem in judge(process, simulation)}
-    problems |= {*missing_problems, *python.problems}
+    problems |= {*missing_problems, *python_problems}
     problems |= {
         Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
         for path, reason in scan.files.unreadable.items()
@@ -132,7 +132,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=len(processes),
-        distributions=python.distributions,
+        distributions=distributions,
         gpu_code=code,
         facts=facts_of_image(scan.lock, facts, apply(manifest.environment, {})),
     )

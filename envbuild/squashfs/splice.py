@@ -44,20 +44,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
-    """A part in the spliced file system: `size` bytes from `offset` on."""
-
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
     """A spliced file system, ready to be written."""
 
     parts: tuple[Part, ...]
-    areas: tuple[Area, ...]
-    """One for each part."""
+    offsets: tuple[int, ...]
+    """Where each part begins in it."""
     superblock: bytes
     tables: bytes
     """Everything behind the data."""
@@ -84,9 +76,9 @@ class Splice:
         `advanced` is called with the number of bytes of each part that was copied. OSError: an input cannot
         be read or has become shorter, or the file cannot be written.
         """
-        for part, area in zip(self.parts, self.areas, strict=True):
+        for part, begin in zip(self.parts, self.offsets, strict=True):
             source, start = part.squashfs.file.fileno(), part.squashfs.offset + part.offset
-            copy_range(source, start, area.size, file, offset + area.offset, advanced)
+            copy_range(source, start, part.size, file, offset + begin, advanced)
         write_at(file, self._padded_tables, offset + self.tables_offset)
         write_at(file, self.superblock, offset)
 
@@ -134,17 +126,17 @@ def splice(
     """
     if parts is None:
         parts = [whole(squashfs) for squashfs in inputs.values()]
-    areas, end = [], 0
+    offsets, end = [], 0
     for part in parts:
-        areas.append(Area(offset=_aligned(end) + part.offset % ALIGNMENT, size=part.size))
-        end = areas[-1].offset + part.size
+        offsets.append(_aligned(end) + part.offset % ALIGNMENT)
+        end = offsets[-1] + part.size
     sources: list[_Source] = []
     root: _Node | None = None
     for name, squashfs in inputs.items():
         try:
             if sources:
                 _check_fits(squashfs, sources[0].squashfs)
-            sources.append(_Source(squashfs, parts, areas))
+            sources.append(_Source(squashfs, parts, offsets))
             root = _add(sources[-1], root, keep_directories=keep_directories)
             if len(sources) == 1:
                 _hide(root, hidden)
@@ -155,7 +147,7 @@ def splice(
     superblock, tables = _Writer(sources, len(parts), end).write(root)
     return Splice(
         parts=tuple(parts),
-        areas=tuple(areas),
+        offsets=tuple(offsets),
         superblock=superblock.pack(),
         tables=tables,
         tables_offset=end,
@@ -168,12 +160,12 @@ def whole(squashfs: Squashfs) -> Part:
 
 
 class _Source:
-    """An input, and the places of its data in a file system of these parts in these areas."""
+    """An input, and the places of its data in a file system in which these parts begin at these offsets."""
 
-    def __init__(self, squashfs: Squashfs, parts: Sequence[Part], areas: Sequence[Area]) -> None:
+    def __init__(self, squashfs: Squashfs, parts: Sequence[Part], offsets: Sequence[int]) -> None:
         self.squashfs = squashfs
         self._moves = sorted(
-            (part.offset, part.size, number, areas[number].offset - part.offset)
+            (part.offset, part.size, number, offsets[number] - part.offset)
             for number, part in enumerate(parts)
             if part.squashfs is squashfs
         )
