@@ -192,7 +192,6 @@ class TestPackages:
         assert libc == InstalledDeb(
             name="libc6",
             version="2.36-9",
-            architecture="amd64",
             depends=(("libgcc-s1",), ("libcrypt1", "libcrypt2")),
         )
         assert gcc.provides == ("libgcc1",)
