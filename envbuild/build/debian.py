@@ -118,8 +118,8 @@ def make_root(
     """Install packages into a new root `tree` with mmdebstrap, rootless and without network.
 
     `debs` maps every verified package file to its SHA-256 (hex). `texts` maps absolute paths to the content
-    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, the squashfs of a base and
-    its paths, or to an empty root.
+    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, the squashfs of a base
+    and its paths, or to an empty root.
 
     MmdebstrapError: it failed. BuildError: a file is not a package, or the root cannot be unpacked.
     """
