@@ -419,7 +419,7 @@ def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -
     replaced = {one.name for one in addition.replaced}
     same = set()
     for name, tree in trees.items():
-        for path, what in tree.entries.items():
+        for path, what in tree.items():
             entry = image.entries.get(f"/{path}")
             if entry is None or f"/{path}" in hidden or (what[0] == "d" and entry.kind == "directory"):
                 continue

@@ -256,7 +256,7 @@ def foreign_note(path: Path) -> tuple[ForeignImage, ExtensionNote] | None:
 def tables_digest(squashfs: Squashfs) -> str:
     """Return the digest of a file system's tables, which identifies it without reading its data."""
     begin, end = squashfs.data_end, squashfs.superblock.bytes_used
-    return digest_of(squashfs.file.fileno(), squashfs.offset + begin, end - begin)
+    return digest_of(squashfs.file, squashfs.offset + begin, end - begin)
 
 
 def note_with(note: ExtensionNote | None, extension: Extension) -> ExtensionNote:

@@ -10,7 +10,7 @@ from envbuild import jobs
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, FileSystem, ImageJob, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, ImageJob, Manifest
 from envbuild.jobs.judge import JOBS
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
@@ -18,8 +18,8 @@ from envbuild.plan.model import InlineFile
 from envbuild.spec.resolved import ResolvedSpec
 
 
-def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
-    """Return the manifest of an image; without `file_system` the copy inside the image."""
+def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
+    """Return the manifest of an image; the copy inside the image, which names no file system."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.imports)
@@ -29,7 +29,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         version=spec.version,
         summary=spec.summary,
         architecture=lock.base.architecture,
-        file_system=file_system,
+        file_system=None,
         environment=default_environment(
             *(chosen.recipe.environment for chosen in resolved.recipes), spec.environment
         ),

@@ -37,15 +37,6 @@ _OTHER = "two distributions want other versions of it: choose versions of them t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonPackages:
-    """The result for an image's Python packages."""
-
-    distributions: int = 0
-    """Those that were judged: the image's own (count)."""
-    problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Package:
     metadata_path: str
     directory: str
@@ -55,9 +46,10 @@ class _Package:
 
 def judge_python(
     scan: FileSystemScan, *, python: str, architecture: str, requests: Sequence[str] = ()
-) -> PythonPackages:
+) -> tuple[set[Problem], int]:
     """Check distributions and extension modules for an image's Python (``3.11``) and Debian architecture.
 
+    Returns the problems, and how many distributions were judged: the image's own.
     Debian's packages count if the image's Python sees them, but their own requirements, with other names and
     bounds, are left to dpkg. `requests` are the lock's requirements; the extras that they name count.
     """
@@ -83,7 +75,7 @@ def judge_python(
         if not _runs_on(python, package.distribution.python)
     }
     problems |= set(_foreign_extensions(scan.objects, own, python))
-    return PythonPackages(distributions=len(judged), problems=tuple(sorted(problems)))
+    return problems, len(judged)
 
 
 def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[str]:

@@ -69,7 +69,12 @@ class PreflightReport:
             if len(lines) > _SHOWN:
                 more = f"{len(lines) - _SHOWN} more of this rule"
                 results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
-            accepted = [*self._accepted(rule)]
+            accepted = [
+                replace(line, hint=f"excused by the spec: {excuse.reason}")
+                for excuse, excused in self.excuses.items()
+                if excuse.id == rule
+                for line in _lines(excused, "SKIP")
+            ]
             results += accepted
             if not problems and not accepted:
                 results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
@@ -78,12 +83,6 @@ class PreflightReport:
                 wanted, hint = f"{excuse.id} in {excuse.path}", "remove it from `check` in the spec"
                 results.append(CheckResult("SKIP", "check.excuse", wanted, "nothing to excuse", hint))
         return results
-
-    def _accepted(self, rule: str) -> Iterator[CheckResult]:
-        for excuse, problems in self.excuses.items():
-            if excuse.id == rule:
-                for line in _lines(problems, "SKIP"):
-                    yield replace(line, hint=f"excused by the spec: {excuse.reason}")
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
@@ -102,14 +101,14 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     simulation = simulate(scan, host_libs)
     processes = list(simulation.processes())
     missing_problems, excused = judge_missing(processes, simulation, manifest.lacks)
-    python = judge_python(
+    python_problems, distributions = judge_python(
         scan.files,
         python=manifest.python,
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
     problems = {problem for process in processes for problem in judge(process, simulation)}
-    problems |= {*missing_problems, *python.problems}
+    problems |= {*missing_problems, *python_problems}
     problems |= {
         Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
         for path, reason in scan.files.unreadable.items()
@@ -117,7 +116,13 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
     facts = {**_facts(simulation, processes), **framework_facts(code)}
     excuses = {
-        excuse: tuple(sorted(problem for problem in problems if _is_excused(problem, excuse)))
+        excuse: tuple(
+            sorted(
+                problem
+                for problem in problems
+                if problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
+            )
+        )
         for excuse in manifest.excuses
     }
     problems -= {problem for accepted in excuses.values() for problem in accepted}
@@ -127,7 +132,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=len(processes),
-        distributions=python.distributions,
+        distributions=distributions,
         gpu_code=code,
         facts=facts_of_image(scan.lock, facts, apply(manifest.environment, {})),
     )
@@ -240,10 +245,6 @@ def _rocm_major(simulation: Simulation) -> str | None:
     sonames = {file.elf.soname for file in simulation.objects.values()}
     majors = {match[1] for name in sonames if (match := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))}
     return majors.pop() if len(majors) == 1 else None
-
-
-def _is_excused(problem: Problem, excuse: Excuse) -> bool:
-    return problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
 
 
 def _lines(problems: Sequence[Problem], status: str) -> Iterator[CheckResult]:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -61,7 +60,7 @@ def fetch(
         network.Client(limits, hosts) as client,
         task(context.emit, "fetch", title, total_bytes=total) as running,
     ):
-        _Downloads(client, addresses, resolved, files, running).all(missing)
+        _download(missing, addresses, resolved, files, client, running)
         running.detail = f"{total / 1e6:.0f} MB"
 
 
@@ -192,42 +191,34 @@ def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[s
     return addresses
 
 
-@dataclass(frozen=True, slots=True)
-class _Downloads:
-    """Downloads into the cache; `running` shows their progress."""
+def _download(
+    pins: Sequence[Pin],
+    addresses: Mapping[str, Sequence[str]],
+    resolved: ResolvedSpec,
+    files: FileCache,
+    client: network.Client,
+    running: Task,
+) -> None:
+    """Download files into the cache in parallel; report all errors at once.
 
-    client: network.Client
-    addresses: Mapping[str, Sequence[str]]
-    """SHA-256 of a file → addresses, in order."""
-    resolved: ResolvedSpec
-    files: FileCache
-    running: Task
+    `addresses` maps the SHA-256 of a file to its addresses, in order.
+    """
 
-    def all(self, pins: Sequence[Pin]) -> None:
-        """Download in parallel; report all errors at once."""
-        # The largest first: a big file at the end would leave the other threads idle.
-        ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
-        with thread_pool(_THREADS) as pool:
-            results = list(pool.map(self._download, ordered))
-        failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
-        gone = [pin for pin, error in failed if _is_gone(error)]
-        raise_all([*_gone(gone, self.resolved), *(error for _, error in failed if not _is_gone(error))])
-
-    def _download(self, pin: Pin) -> EnvbuildError | None:
+    def download(pin: Pin) -> EnvbuildError | None:
         """Try the addresses of a file until one serves the locked bytes; else return the last error."""
         error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
         reported = 0
-        for address in self.addresses[pin.sha256]:
+        for address in addresses[pin.sha256]:
             try:
-                with self.files.adding(pin) as part:
-                    for count in self.client.download(address, part, size_bytes=pin.size_bytes):
+                with files.adding(pin) as part:
+                    for count in client.download(address, part, size_bytes=pin.size_bytes):
                         if count > reported:  # less after a new address or a restarted transfer
-                            self.running.advance(count - reported)
+                            running.advance(count - reported)
                             reported = count
             except WrongBytes as difference:
                 error = RequestError(
                     f"{redact(address)} is not the locked file: {difference}",
-                    at=Location(path=self.resolved.path),
+                    at=Location(path=resolved.path),
                     hint="it was not kept; a broken mirror or a proxy may have changed it",
                 )
             except network.NetworkError as failure:
@@ -236,6 +227,14 @@ class _Downloads:
             else:
                 return None
         return error
+
+    # The largest first: a big file at the end would leave the other threads idle.
+    ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
+    with thread_pool(_THREADS) as pool:
+        results = list(pool.map(download, ordered))
+    failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
+    gone = [pin for pin, error in failed if _is_gone(error)]
+    raise_all([*_gone(gone, resolved), *(error for _, error in failed if not _is_gone(error))])
 
 
 def _is_gone(error: EnvbuildError) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.base import BaseImage
@@ -108,7 +106,7 @@ def _python_packages(
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
             hint = f"remove the line, or choose another version under `{key}` of the spec: "
             yield RequestError(problem, at=at, hint=hint + ", ".join(recipe.versions))
-        elif not can_be_met(requirement.specifier):
+        elif requirement.specifier.is_unsatisfiable():
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
         elif in_spec and name in first and requirement.marker is None:
@@ -208,43 +206,3 @@ def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
             shared = next((name.partition("-")[2] for name in both if name.startswith(f"{family}-")), "")
             hint = f"both have `accelerator: {family}@{shared}`" if shared else "make an image of each"
             yield RequestError(problem, at=chosen.at, hint=hint)
-
-
-def can_be_met(constraint: SpecifierSet) -> bool:
-    """Return whether some version meets a constraint; True if that is unknown (``===``).
-
-    A constraint is a union of intervals that end at the versions it names, so it is enough to try those,
-    their neighbours and the lowest version.
-    """
-    if not len(constraint) or any(part.operator == "===" for part in constraint):
-        return True
-    try:
-        named = [Version(part.version.removesuffix(".*")) for part in constraint]
-    except InvalidVersion:
-        return True
-    longest = max(len(version.release) for version in named)
-    return any(
-        constraint.contains(candidate, prereleases=True)
-        for version in named
-        for candidate in _neighbours(version, longest)
-    )
-
-
-def _neighbours(version: Version, longest: int) -> Iterator[Version]:
-    yield version
-    epoch = f"{version.epoch}!"
-    release = list(version.release)
-    padding = [0] * (longest + 1 - len(release))
-    # Longer than any named version, so that no `!=` takes it away.
-    yield Version(epoch + ".".join(map(str, [*release, *padding, 1])))
-    yield Version(epoch + ".".join(map(str, [*release[:-1], release[-1] + 1])))
-    public = Version(version.public)
-    base = epoch + ".".join(map(str, release))
-    pre = "".join(map(str, public.pre)) if public.pre else ""
-    if public.pre:
-        yield Version(f"{base}{public.pre[0]}{public.pre[1] + 1}")
-    yield Version(f"{base}{pre}.post{(public.post or 0) + 1}")
-    if public.dev is not None:
-        post = f".post{public.post}" if public.post is not None else ""
-        yield Version(f"{base}{pre}{post}.dev{public.dev + 1}")
-    yield Version(f"{epoch}0")

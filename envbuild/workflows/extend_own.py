@@ -377,7 +377,7 @@ def _check_conflicts(
     replaced = {"metadata", "files"} & set(extension.new)
     conflicts = []
     for name, record in records.items():
-        for path, what in record.tree.entries.items():
+        for path, what in record.tree.items():
             entry = files.entries.get(f"/{path}")
             if entry is None or entry.path in extension.hidden or _described(entry, files) == what:
                 continue

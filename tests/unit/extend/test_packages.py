@@ -274,11 +274,11 @@ def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path,
         assert scan(again) == before
     assert hidden == ()
     assert (tree / "usr/local/bin/plain").read_text().startswith("#!/usr/local/bin/python3\n")
-    cached = [path for path in before.entries if path.endswith(".pyc")]
+    cached = [path for path in before if path.endswith(".pyc")]
     assert {path.rpartition("/__pycache__/")[0] for path in cached} == {
         f"{SITE_BELOW}/{name}" for name in ("plain", "numpy", "tabulate")
     }
-    assert {path.split("/")[0] for path in before.entries} == {"usr"}
+    assert {path.split("/")[0] for path in before} == {"usr"}
 
 
 def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Path) -> None:
