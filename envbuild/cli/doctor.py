@@ -49,8 +49,8 @@ def _data(diagnosis: Diagnosis) -> dict[str, object]:
             "verbs": list(problem.verbs),
             "problem": problem.problem,
             "why": problem.why,
-            "mend": problem.fix,
-            "by": problem.who,
+            "fix": problem.fix,
+            "who": problem.who,
         }
         for problem in diagnosis.problems
     ]

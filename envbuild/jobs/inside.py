@@ -23,11 +23,21 @@ from typing import IO, Any
 
 from envbuild.jobs import envbuild_gpus
 from envbuild.jobs.imports import try_imports
-from envbuild.jobs.judge import GpuSurvey, Job, LaunchResult, judge_gpus, judge_imports, judge_mapped, no_jobs
+from envbuild.jobs.judge import (
+    GpuSurvey,
+    Job,
+    LaunchResult,
+    judge_gpus,
+    judge_imports,
+    judge_mapped,
+    no_jobs,
+    skip_gpu_job,
+    skip_job,
+)
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import Report, Section, Sections
-from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job, skipped, skipped_without_gpus
+from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
 # Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
@@ -90,7 +100,7 @@ def _test(
         if count:
             result = _run(job, manifest["mpi_family"], count, limit_s)
         else:
-            result = skipped_without_gpus(job, f"{gpus} GPUs here")
+            result = JobResult(checks=(skip_gpu_job(job, f"{gpus} GPUs here"),))
         reports += result.reports
         sections.add(job.id, result.checks, result.output)
     if manifest["jobs"]:
@@ -111,7 +121,7 @@ def _test(
 
 def _run(job: Job, family: str, ranks: int, limit_s: float) -> JobResult:
     if job.launcher == "mpiexec" and not family:
-        return skipped(job, ranks)
+        return JobResult(checks=(skip_job(job, ranks),))
 
     def start(
         command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float

@@ -223,14 +223,6 @@ def test_a_modulefile_of_somebody_else_is_not_written_over(put, tmp_path, name, 
     assert listing(tmp_path / "sw") == before
 
 
-def test_a_lua_modulefile_of_an_earlier_envbuild_goes(put):
-    """Lmod would read it in place of the one in Tcl."""
-    old = put().layout.lua_modulefile
-    old.write_text("-- Made by envbuild: `envbuild module install` writes this file anew.\nhelp()\n")
-    assert put().changed
-    assert not old.exists()
-
-
 def test_both_modulefiles_of_somebody_else_are_reported_at_once(put, tmp_path):
     directory = tmp_path / "sw/modulefiles/pytorch-mpi"
     directory.mkdir(parents=True)

@@ -62,8 +62,8 @@ def test_what_only_hampers_keeps_no_verb_from_working(
                 "verbs": ["test"],
                 "problem": "no srun",
                 "why": "ranks",
-                "mend": "module load",
-                "by": "an administrator",
+                "fix": "module load",
+                "who": "an administrator",
             }
         ],
     }
