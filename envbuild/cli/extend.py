@@ -57,8 +57,8 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("-o", "--output", metavar="NEW.sif", help="The image to write [beside the old one]."),
+        Path | None,
+        options.output("NEW.sif", "The image to write [beside the old one]."),
     ] = None,
     like: Annotated[
         Path | None,

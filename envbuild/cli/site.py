@@ -56,8 +56,8 @@ def show(
 @app.command("probe")
 def probe(
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("--output", "-o", metavar="FILE", help="Write it here; the stem becomes the name."),
+        Path | None,
+        options.output("FILE", "Write it here; the stem becomes the name."),
     ] = None,
     mpi: Annotated[
         list[Path] | None,
@@ -66,9 +66,7 @@ def probe(
 ) -> None:
     """Draft a site file of what can be seen here."""
     with session():
-        text = workflows.sites.probe_machine(
-            output=None if output is None else workflows.arguments.output_path(output), mpi=tuple(mpi or ())
-        )
+        text = workflows.sites.probe_machine(output=output, mpi=mpi or ())
     if output is None:
         print_data(text)
     else:

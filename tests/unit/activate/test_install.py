@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.cli.main import app
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.site.host_libs import HostLibraryPlan
@@ -249,15 +250,15 @@ def test_a_relative_root_becomes_absolute(put, tmp_path, monkeypatch):
 def test_what_to_run_next_is_shown(tmp_path, monkeypatch, capsys, put):
     installed = put()
     monkeypatch.setattr("envbuild.workflows.module.install_module", lambda *_, **__: installed)
-    install_command(Path("a.sif"), root="sw")
+    install_command(Path("a.sif"), root=Path("sw"))
     line = capsys.readouterr().err.splitlines()[-1]
     assert line == f"next: module use {tmp_path}/sw/modulefiles && module load pytorch-mpi/2026.11"
 
 
 def test_an_empty_root_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="root for modules is empty"):
-        install_command(Path("a.sif"), root="")
+    with pytest.raises(RequestError, match="name of a directory is empty"):
+        app(["module", "install", "a.sif", "--root", ""], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
 
