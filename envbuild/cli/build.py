@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def command(
     spec: options.Spec,
     output: Annotated[
-        Path | None,
-        options.output("IMAGE.sif", "The image to write [STEM.sif beside the spec]."),
+        Path | None, options.output("IMAGE.sif", "The image to write [STEM.sif beside the spec].")
     ] = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse a lock that does not satisfy the spec.")

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def command(
     image: Annotated[
-        Path,
-        typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is."),
+        Path, typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is.")
     ],
     python: Annotated[
         list[str] | None,
@@ -57,8 +56,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        options.output("NEW.sif", "The image to write [beside the old one]."),
+        Path | None, options.output("NEW.sif", "The image to write [beside the old one].")
     ] = None,
     like: Annotated[
         Path | None,

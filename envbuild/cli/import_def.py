@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 def command(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A Dockerfile, Apptainer definition file or requirements file.",
-        ),
+        typer.Argument(metavar="FILE", help="A Dockerfile, Apptainer definition file or requirements file."),
     ],
-    output: Annotated[
-        Path | None,
-        options.output("SPEC.yaml", "Write the spec there."),
-    ] = None,
+    output: Annotated[Path | None, options.output("SPEC.yaml", "Write the spec there.")] = None,
     recipes: options.Recipes = None,
     json: options.Json = False,
 ) -> None:

@@ -24,8 +24,7 @@ app = typer.Typer(
 def export(
     spec: options.Spec,
     to: Annotated[
-        Path,
-        typer.Option("--to", metavar="DIR", parser=options.directory, help="Where to write the layers."),
+        Path, typer.Option("--to", metavar="DIR", parser=options.directory, help="Where to write the layers.")
     ],
     compression: options.CompressedBy = "zstd",
     store: options.Store = None,

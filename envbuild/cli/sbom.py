@@ -13,8 +13,7 @@ from envbuild.cli.output import print_data, print_message
 def command(
     image: options.Image,
     output: Annotated[
-        Path | None,
-        options.output("FILE", "Write it here; to standard output if absent."),
+        Path | None, options.output("FILE", "Write it here; to standard output if absent.")
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""

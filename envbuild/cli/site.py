@@ -56,8 +56,7 @@ def show(
 @app.command("probe")
 def probe(
     output: Annotated[
-        Path | None,
-        options.output("FILE", "Write it here; the stem becomes the name."),
+        Path | None, options.output("FILE", "Write it here; the stem becomes the name.")
     ] = None,
     mpi: Annotated[
         list[Path] | None,

@@ -37,10 +37,7 @@ def command(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report",
-            metavar="FILE.json",
-            parser=options.output_path,
-            help="Write the report here as well.",
+            "--report", metavar="FILE.json", parser=options.output_path, help="Write the report here as well."
         ),
     ] = None,
     launcher: Annotated[
@@ -51,8 +48,7 @@ def command(
         bool, typer.Option("--quick", help="Run one job of each framework; no verdict is kept.")
     ] = False,
     require_gpu: Annotated[
-        bool,
-        typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on."),
+        bool, typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on.")
     ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",

@@ -122,11 +122,7 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
 
 
 def read_spec(
-    spec_path: Path,
-    *,
-    recipes: Sequence[Path] = (),
-    site: Path | None = None,
-    content: bytes | None = None,
+    spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | None = None, content: bytes | None = None
 ) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 

@@ -34,11 +34,7 @@ from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.hosting import (
-    host_libraries_for,
-    lasting_stage,
-    warn_of_absent_binds,
-)
+from envbuild.workflows.hosting import host_libraries_for, lasting_stage, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 

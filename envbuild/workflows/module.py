@@ -35,11 +35,7 @@ from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
-from envbuild.workflows.hosting import (
-    for_one_container_per_rank,
-    host_libraries_for,
-    warn_of_absent_binds,
-)
+from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
