@@ -63,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     test.add_argument("--json", action="store_true", help="write the report as JSON")
     options = parser.parse_args(argv)
     if options.ranks is not None and not 1 <= options.ranks <= 4096:
-        parser.error("--ranks wants 1 to 4096")
+        parser.error("--ranks must be 1 to 4096")
     if options.timeout is not None and not 0 < options.timeout <= 86_400:
-        parser.error("--timeout wants more than 0 and at most 86400 seconds")
+        parser.error("--timeout must be more than 0 and at most 86400 seconds")
     manifest = json.loads(Path(MANIFEST).read_text(encoding="utf-8"))
 
     def show(section: Section) -> None:

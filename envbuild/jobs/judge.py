@@ -240,8 +240,8 @@ class _ValueJudge:
         expected = f"every rank's log says {' or '.join(repr(text) for text in self._job.says[name])}"
         silent = sorted(set(range(self._ranks)) - self._reports.said.get(name, frozenset()))
         if silent:
-            return self._failed(name, expected, f"not that of rank {_some(silent)}")
-        return self._passed(name, expected, "so it does")
+            return self._failed(name, expected, f"missing in the log of rank {_some(silent)}")
+        return self._passed(name, expected, "every log does")
 
     def at_least(self, name: str) -> CheckResult:
         """Judge that a value is large enough on each rank."""

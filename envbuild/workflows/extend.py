@@ -449,7 +449,7 @@ def _check_existing(path: Path, extension: Extension) -> None:
         if made and (made.digest, made.requests) == (extension.digest, extension.requests):
             return
     raise RequestError(
-        f"`{path}` is there already, and is another image: it is left alone",
+        f"`{path}` exists already, and is another image",
         at=Location(path=path),
         hint="name another file with -o NEW.sif, or remove it",
     )

@@ -161,7 +161,7 @@ def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path
     found = result(tmp_path, silent, job=demo)
     assert set(failed(found)) == {"demo.train/road"}
     (finding,) = [each for each in found.checks if each.status == "FAIL"]
-    assert "not that of rank 1" in finding.line()
+    assert "missing in the log of rank 1" in finding.line()
 
 
 def test_a_job_cannot_set_what_is_ours(tmp_path: Path) -> None:

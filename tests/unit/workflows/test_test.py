@@ -156,7 +156,7 @@ def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage
 STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
 PROBLEM = doctor.Diagnostic(
     "user-namespaces.forbidden",
-    "blocks",
+    "error",
     ("test",),
     "no user namespaces",
     "images start in one",
