@@ -9,7 +9,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
 
 if TYPE_CHECKING:
@@ -92,12 +92,9 @@ def ls(
     if json:
         print_json([_list_data(item) for item in listed])
         return
-    rows = [_list_row(item) for item in listed]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        print_data(line.rstrip().replace("\n", "\\n"))
-    if not rows:
+    if listed:
+        print_data(columns([_list_row(item) for item in listed]))
+    else:
         print_message(f"{root}: nothing is installed")
 
 

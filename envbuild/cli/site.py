@@ -9,7 +9,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
@@ -29,8 +29,7 @@ def ls(json: options.Json = False) -> None:
     if json:
         print_json([{"name": name, "summary": summary, "file": path} for name, summary, path in sites])
     elif sites:
-        width = max(len(name) for name, _, _ in sites)
-        print_data("\n".join(f"{name:<{width}}  {summary}".rstrip() for name, summary, _ in sites))
+        print_data(columns([(name, summary) for name, summary, _ in sites]))
     # After listing the readable ones.
     raise_all(listing.errors)
 
