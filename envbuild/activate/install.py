@@ -82,10 +82,6 @@ def install(
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
         changed |= _write(layout.modulefile, modulefile_text(installation))
-        if is_there(layout.lua_modulefile):
-            # Of an earlier envbuild: Lmod would prefer it.
-            layout.lua_modulefile.unlink()
-            changed = True
         if default:
             changed |= write_default(layout)
     return InstallResult(
@@ -154,13 +150,15 @@ def write_default(layout: Layout) -> bool:
 
 def _check_foreign_files(layout: Layout, *, default: bool) -> None:
     """Reject files of others that would be overwritten, or that would override the default marker."""
+    # Lmod would prefer a modulefile in Lua.
+    in_lua = layout.modulefile.with_name(f"{layout.version}.lua")
     errors = [
         RequestError(
             f"there is a module {layout.label} already, and envbuild did not make it",
             at=Location(path=path),
             hint="install under another root with --root DIR, or move that file away",
         )
-        for path in (layout.modulefile, layout.lua_modulefile)
+        for path in (layout.modulefile, in_lua)
         if is_there(path) and not made_by_us(path)
     ]
     marker = layout.default_marker
@@ -207,7 +205,7 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
         version=manifest.version,
         digest=manifest.digest,
         image=str(installation.image) if installation.stamp else "",
-        lent=host_libs.identities if host_libs is not None else {},
+        host_libraries=host_libs.identities if host_libs is not None else {},
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)

@@ -106,9 +106,9 @@ def select(root: Path, name: str, version: str | None, *, every: bool) -> tuple[
 def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
     """Yield an error for each file that prevents a removal because envbuild did not make it."""
     hint = "move it away, or remove it yourself"
-    for path in (layout.modulefile, layout.lua_modulefile):
-        if is_there(path) and not made_by_us(path):
-            yield RequestError("envbuild did not make this modulefile", at=Location(path=path), hint=hint)
+    path = layout.modulefile
+    if is_there(path) and not made_by_us(path):
+        yield RequestError("envbuild did not make this modulefile", at=Location(path=path), hint=hint)
     if is_there(layout.home) and layout.in_use is None:
         yield RequestError("this is no installation of envbuild's", at=Location(path=layout.home), hint=hint)
     for release in layout.releases:
@@ -130,7 +130,7 @@ def uninstall(layout: Layout) -> Uninstalled:
     If the file system fails later, repeat it.
     """
     marker, directories = layout.default_marker, (layout.modulefile.parent, layout.releases_dir)
-    modulefiles = [path for path in (layout.modulefile, layout.lua_modulefile) if is_there(path)]
+    modulefiles = [layout.modulefile] if is_there(layout.modulefile) else []
     releases, links = layout.releases, [layout.home] if is_there(layout.home) else []
     with os_errors_explained(layout.root, "uninstall", hint="who installed it can remove it"):
         raise_all([*foreign_files(layout)])

@@ -62,11 +62,6 @@ class Layout:
         return self.root / "modulefiles" / self.name / self.version
 
     @property
-    def lua_modulefile(self) -> Path:
-        """The modulefile in Lua, which Lmod would prefer."""
-        return self.modulefile.with_name(f"{self.version}.lua")
-
-    @property
     def default_marker(self) -> Path:
         """The file that chooses the default version of the name."""
         return self.modulefile.with_name(".version")
@@ -115,7 +110,7 @@ class Record(BaseModel):
     """The image's identity."""
     image: str = ""
     """The image that the release refers to; empty if it holds a copy."""
-    lent: dict[str, str] = {}
+    host_libraries: dict[str, str] = {}
     """The host's libraries that it uses, as test verdicts identify them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +14,6 @@ from envbuild.cli.progress import session
 from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from envbuild.preflight.report import PreflightReport
     from envbuild.workflows.build import Built
 
@@ -22,10 +21,7 @@ if TYPE_CHECKING:
 def command(
     spec: options.Spec,
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option(
-            "-o", "--output", metavar="IMAGE.sif", help="The image to write [STEM.sif beside the spec]."
-        ),
+        Path | None, options.output("IMAGE.sif", "The image to write [STEM.sif beside the spec].")
     ] = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse a lock that does not satisfy the spec.")

@@ -208,10 +208,11 @@ def prune(
         ),
     ] = "1d",
     keep: Annotated[
-        str | None,
+        int | None,
         typer.Option(
             "--keep-bytes",
             metavar="SIZE",
+            parser=options.read_size,
             help="Stop when no more than this remains, the longest unused gone first: 500MB, 20GB.",
         ),
     ] = None,
@@ -219,10 +220,10 @@ def prune(
     json: options.Json = False,
 ) -> None:
     """Remove what no image and no pin needs, once no build runs."""
-    keep_bytes, unused_s = None if keep is None else options.read_size(keep), options.read_age(older_than)
+    unused_s = options.read_age(older_than)
     with session(json=json, store=store) as settings:
         pruned, gone = workflows.cache.prune_cache(
-            settings, unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run
+            settings, unused_s=unused_s, keep_bytes=keep, dry_run=dry_run
         )
     if json:
         print_json(_pruned_data(pruned, gone, dry_run=dry_run))

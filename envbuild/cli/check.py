@@ -47,10 +47,9 @@ def command(
 
 def _summary(checked: CheckedImage) -> str:
     preflight, manifest = checked.preflight, checked.manifest
-    others = (*checked.changed, *checked.gpu_code, *checked.runtime, *checked.scheduler)
     problems = len(preflight.problems)
     problems += sum(result.outcome == "incompatible" for result in checked.rule_results)
-    problems += sum(result.status == "FAIL" for result in others)
+    problems += sum(result.status == "FAIL" for result in checked.others)
     unknown = sum(result.outcome == "unknown" for result in checked.rule_results)
     outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
     lacking = f"; {unknown} rules lack facts (--json names them)" if unknown else ""

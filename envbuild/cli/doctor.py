@@ -45,12 +45,12 @@ def _data(diagnosis: Diagnosis) -> dict[str, object]:
     problems = [
         {
             "id": problem.id,
-            "weight": problem.weight,
+            "severity": problem.severity,
             "verbs": list(problem.verbs),
             "problem": problem.problem,
             "why": problem.why,
-            "mend": problem.fix,
-            "by": problem.who,
+            "fix": problem.fix,
+            "who": problem.who,
         }
         for problem in diagnosis.problems
     ]
@@ -71,7 +71,7 @@ def _text(verb: str | None, diagnosis: Diagnosis) -> str:
 def _problem_text(problem: Diagnostic) -> str:
     who = "" if problem.who == "you" else f" ({problem.who})"
     return (
-        f"{problem.weight.upper():<8}{problem.id}: {problem.problem}\n"
+        f"{problem.severity.upper():<8}{problem.id}: {problem.problem}\n"
         f"        {', '.join(problem.verbs)}: {problem.why}\n"
         f"        fix{who}: {problem.fix}"
     )

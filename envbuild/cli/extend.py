@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.build import fail_preflight
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import named_lines, print_data, print_json, print_message
 from envbuild.cli.progress import session
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 def command(
     image: Annotated[
-        Path,
-        typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is."),
+        Path, typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is.")
     ],
     python: Annotated[
         list[str] | None,
@@ -57,8 +55,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("-o", "--output", metavar="NEW.sif", help="The image to write [beside the old one]."),
+        Path | None, options.output("NEW.sif", "The image to write [beside the old one].")
     ] = None,
     like: Annotated[
         Path | None,
@@ -118,7 +115,7 @@ def _show(image: Path, *, json: bool) -> None:
     elif note is None:
         print_message(f"{image}: nothing was added")
     else:
-        print_data(lines_of(note_rows(note)))
+        print_data(named_lines(note_rows(note)))
 
 
 def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
@@ -140,11 +137,6 @@ def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
         rows += [("file", f"{file.target} ({file.sha256[:12]})") for file in requests.files]
         rows += [("environment", f"{name} = {value}") for name, value in requests.environment.items()]
     return rows
-
-
-def lines_of(rows: Sequence[tuple[str, str]]) -> str:
-    """Return lines of ``name: value``, without those whose value is empty."""
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in rows if value)
 
 
 def _data(extended: Extended) -> dict[str, object]:

@@ -19,21 +19,14 @@ if TYPE_CHECKING:
 def command(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A Dockerfile, Apptainer definition file or requirements file.",
-        ),
+        typer.Argument(metavar="FILE", help="A Dockerfile, Apptainer definition file or requirements file."),
     ],
-    output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("-o", "--output", metavar="SPEC.yaml", help="Write the spec there."),
-    ] = None,
+    output: Annotated[Path | None, options.output("SPEC.yaml", "Write the spec there.")] = None,
     recipes: options.Recipes = None,
     json: options.Json = False,
 ) -> None:
     """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
-    place = None if output is None else workflows.arguments.output_path(output)
-    imported = workflows.import_def.import_definition(source, recipes or (), output=place)
+    imported = workflows.import_def.import_definition(source, recipes or (), output=output)
     for line in format_notes(imported):
         print_message(line)
     if json:

@@ -12,18 +12,15 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_message, print_messages
+from envbuild.cli.output import columns, print_message, print_messages
 from envbuild.errors import EnvbuildError, render
 
 if TYPE_CHECKING:
     from envbuild.spec.recipe import Recipe
     from envbuild.workflows.init import Choices, SpecDraft
 
-_Words = list[str] | None
-_Word = str | None
-
 FrameworkOption = Annotated[
-    _Words,
+    list[str] | None,
     typer.Option(
         "--framework",
         "-f",
@@ -33,7 +30,7 @@ FrameworkOption = Annotated[
     ),
 ]
 MpiOption = Annotated[
-    _Word,
+    str | None,
     typer.Option(
         "--mpi",
         metavar="NAME[@VERSION]",
@@ -42,13 +39,14 @@ MpiOption = Annotated[
     ),
 ]
 AcceleratorOption = Annotated[
-    _Word, typer.Option("--accelerator", metavar="NAME[@VERSION]", help="What it computes on.")
+    str | None, typer.Option("--accelerator", metavar="NAME[@VERSION]", help="What it computes on.")
 ]
 BaseOption = Annotated[
-    _Word, typer.Option("--base", metavar="NAME", help="The base image.", autocompletion=completion.bases)
+    str | None,
+    typer.Option("--base", metavar="NAME", help="The base image.", autocompletion=completion.bases),
 ]
 FabricOption = Annotated[
-    _Words,
+    list[str] | None,
     typer.Option(
         "--fabric",
         metavar="NAME",
@@ -57,7 +55,8 @@ FabricOption = Annotated[
     ),
 ]
 PythonOption = Annotated[
-    _Words, typer.Option("--python", metavar="PACKAGE", help="A further Python package (repeatable).")
+    list[str] | None,
+    typer.Option("--python", metavar="PACKAGE", help="A further Python package (repeatable)."),
 ]
 RequirementsOption = Annotated[
     Path | None,
@@ -69,7 +68,8 @@ RequirementsOption = Annotated[
     ),
 ]
 SystemOption = Annotated[
-    _Words, typer.Option("--system", metavar="PACKAGE", help="A further Debian package (repeatable).")
+    list[str] | None,
+    typer.Option("--system", metavar="PACKAGE", help="A further Debian package (repeatable)."),
 ]
 
 
@@ -86,8 +86,10 @@ def command(
     python: PythonOption = None,
     requirements: RequirementsOption = None,
     system: SystemOption = None,
-    name: Annotated[_Word, typer.Option("--name", metavar="NAME", help="The image's name.")] = None,
-    version: Annotated[_Word, typer.Option("--version", metavar="TEXT", help="The image's version.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The image's name.")] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", metavar="TEXT", help="The image's version.")
+    ] = None,
     schema: Annotated[
         bool, typer.Option("--schema", help="Write a JSON Schema beside it, for editors.")
     ] = False,
@@ -165,7 +167,8 @@ def _ask(key: str, default: str | None, draft: SpecDraft, choices: Choices, path
 
 
 def _show(recipes: Sequence[Recipe]) -> None:
-    width = max((len(recipe.name) for recipe in recipes), default=0)
-    for recipe in recipes:
-        frozen = "frozen: " if recipe.frozen else ""
-        print_message(f"  {recipe.name:<{width}}  {frozen}{recipe.summary}")
+    if recipes:
+        rows = [
+            (f"  {recipe.name}", ("frozen: " if recipe.frozen else "") + recipe.summary) for recipe in recipes
+        ]
+        print_messages(columns(rows))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.extend import lines_of, note_rows
-from envbuild.cli.output import print_data, print_json
+from envbuild.cli.extend import note_rows
+from envbuild.cli.output import named_lines, print_data, print_json
 
 if TYPE_CHECKING:
     from envbuild.image.model import Manifest
@@ -40,7 +40,7 @@ def format_inspection(inspection: Inspection) -> str:
     if inspection.manifest is not None:
         rows += _manifest_rows(inspection.manifest, inspection.verdict)
     rows += note_rows(inspection.note) if inspection.note else []
-    return lines_of(rows)
+    return named_lines(rows)
 
 
 def _manifest_rows(manifest: Manifest, verdict: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import RequestError, raise_all
+from envbuild.errors import raise_all
 
 app = typer.Typer(
     help="Carry finished layers to a machine that cannot build them.",
@@ -24,8 +24,7 @@ app = typer.Typer(
 def export(
     spec: options.Spec,
     to: Annotated[
-        str,  # a path that is empty would become the working directory
-        typer.Option("--to", metavar="DIR", help="Where to write the layers."),
+        Path, typer.Option("--to", metavar="DIR", parser=options.directory, help="Where to write the layers.")
     ],
     compression: options.CompressedBy = "zstd",
     store: options.Store = None,
@@ -38,11 +37,9 @@ def export(
 
     The store has to hold them, as it does after `build`. Layers that are in DIR already stay.
     """
-    if not to:
-        raise RequestError("the directory for the layers is empty", hint="name one with --to DIR")
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         moved = workflows.layer.export_layers(
-            spec, settings, to=Path(to), compression=compression, upstreams=upstream or ()
+            spec, settings, to=to, compression=compression, upstreams=upstream or ()
         )
     if json:
         print_json({"directory": moved.directory, "layers": moved.layers})

@@ -186,9 +186,9 @@ def _run(words: Sequence[str]) -> int:
         return _report(error)
     except (KeyboardInterrupt, typer.Abort):
         resumed = next((word for word in words if not word.startswith("-")), "") in _RESUMED
-        outcome = "what was not finished was not written"
+        outcome = "unfinished results were not written"
         if resumed:
-            outcome = "what is finished is kept, the next run goes on from there"
+            outcome = "finished parts are kept, and the next run continues from there"
         sys.stderr.write(f"interrupted: {outcome}\n")
         return 130
     except OSError as error:
@@ -212,8 +212,8 @@ def _check_working_directory(words: Sequence[str]) -> None:
         Path.cwd()
     except FileNotFoundError as error:
         raise MachineError(
-            "the working directory is gone: somebody removed it",
-            hint="go to one that is there (`cd`), and run it again",
+            "the working directory no longer exists",
+            hint="change to another one (`cd`), and run it again",
         ) from error
 
 
@@ -226,7 +226,7 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
     command = error.ctx.command_path if getattr(error, "ctx", None) else "envbuild"
     hint = f"`{command} --help` shows what there is"
     if problem.endswith("is not readable"):
-        hint = "see that it may be read by you: `ls -l` shows who may"
+        hint = "check its permissions with `ls -l`"
     return _report(RequestError(problem, hint=hint))
 
 

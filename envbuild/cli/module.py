@@ -9,9 +9,8 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
@@ -20,15 +19,11 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
 RootOption = Annotated[
-    str,  # a path that is empty would become the working directory
-    typer.Option("--root", metavar="DIR", help="Where modules and images are installed."),
+    Path,
+    typer.Option(
+        "--root", metavar="DIR", parser=options.directory, help="Where modules and images are installed."
+    ),
 ]
-
-
-def _root(text: str) -> Path:
-    if not text:
-        raise RequestError("the root for modules is empty", hint="name a directory with --root DIR")
-    return Path(text)
 
 
 @app.command("install")
@@ -63,11 +58,10 @@ def install(
     json: options.Json = False,
 ) -> None:
     """Install an image with wrappers and a modulefile."""
-    directory = _root(root)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         installed = workflows.module.install_module(
             image,
-            root=directory,
+            root=root,
             link=link,
             default=default,
             require_pass=require_pass,
@@ -94,16 +88,13 @@ def ls(
 ) -> None:
     """List what is installed, with images and verdicts."""
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
-    listed = workflows.module.list_modules(_root(root), settings)
+    listed = workflows.module.list_modules(root, settings)
     if json:
         print_json([_list_data(item) for item in listed])
         return
-    rows = [_list_row(item) for item in listed]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
-        print_data(line.rstrip().replace("\n", "\\n"))
-    if not rows:
+    if listed:
+        print_data(columns([_list_row(item) for item in listed]))
+    else:
         print_message(f"{root}: nothing is installed")
 
 
@@ -123,7 +114,7 @@ def uninstall(
 ) -> None:
     """Remove what was installed, and nothing else."""
     with session(json=json):
-        results = workflows.module.uninstall_modules(module, root=_root(root), every=every)
+        results = workflows.module.uninstall_modules(module, root=root, every=every)
     if json:
         print_json(results)
     for result in results:
@@ -156,8 +147,8 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
         "digest": record.digest if record else None,
         "linked": bool(record and record.image),
         "image": module.image,
-        "lent": dict(record.lent) if record else {},
-        "verdict": {"state": listed.state, "text": listed.tested},
+        "host_libraries": dict(record.host_libraries) if record else {},
+        "verdict": {"state": listed.state, "text": listed.verdict.text if listed.verdict else ""},
         "home": module.layout.home,
         "modulefiles": [module.layout.modulefile],
         "replaced": module.kept,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -71,6 +71,23 @@ Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standa
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY_S = 86_400.0
 _MAX_DIGITS = 30
+
+
+def output_path(text: str) -> Path:
+    """Read the path of an output file, whose slash at the end `Path` would lose."""
+    return workflows.arguments.output_path(text)
+
+
+def output(metavar: str, text: str) -> Any:  # noqa: ANN401  # typer's own
+    """Return the option that names a command's output file."""
+    return typer.Option("-o", "--output", metavar=metavar, parser=output_path, help=text)
+
+
+def directory(text: str) -> Path:
+    """Read the path of a directory; an empty one would be the working directory."""
+    if not text:
+        raise RequestError("the name of a directory is empty", hint="name a directory, `.` for this one")
+    return Path(text)
 
 
 def read_timeout(text: str) -> float:

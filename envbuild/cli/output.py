@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,18 @@ def print_messages(text: str, *, problem: bool = False) -> None:
 def print_data(text: str) -> None:
     """Write text to standard output; MachineError if it is closed, or the disk is full."""
     _write_data(escape(text, keep="\n\t"))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def named_lines(rows: Iterable[tuple[str, str]]) -> str:
+    """Return lines of ``name: value``, without those whose value is empty."""
+    return "\n".join(f"{f'{name}:' if name else '':<13}{value}" for name, value in rows if value)
 
 
 def print_json(data: object) -> None:

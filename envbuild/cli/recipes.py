@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_data, print_json, print_messages
+from envbuild.cli.output import columns, named_lines, print_data, print_json, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize, raise_all
 
@@ -29,7 +29,7 @@ def ls(recipes: options.Recipes = None, json: options.Json = False) -> None:
     if json:
         print_json([_summary(recipe) for recipe in listing.recipes])
     elif listing.recipes:
-        print_data(format_recipes(listing.recipes))
+        print_data(columns([_row(recipe) for recipe in listing.recipes]))
     # After listing the readable ones.
     raise_all(listing.errors)
 
@@ -44,14 +44,9 @@ def _summary(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def format_recipes(recipes: Sequence[Recipe]) -> str:
-    """Return a line for each recipe, in columns."""
-    rows = [
-        (recipe.name, recipe.kind, recipe.versions[0], recipe.summary + " (frozen)" * bool(recipe.frozen))
-        for recipe in recipes
-    ]
-    name, kind, version = (max(len(row[column]) for row in rows) for column in range(3))
-    return "\n".join(f"{a:<{name}}  {b:<{kind}}  {c:<{version}}  {summary}" for a, b, c, summary in rows)
+def _row(recipe: Recipe) -> tuple[str, ...]:
+    frozen = " (frozen)" if recipe.frozen else ""
+    return recipe.name, recipe.kind, recipe.versions[0], recipe.summary + frozen
 
 
 @app.command("show")
@@ -63,11 +58,11 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
-    loaded = workflows.recipes.show_recipe(name, recipes or ())
+    loaded = workflows.inputs.read_recipe(name, recipes=recipes or ()).loaded
     if json:
         print_json(_recipe_data(loaded))
     else:
-        print_data(format_recipe(loaded))
+        print_data(named_lines(_rows(loaded.value, loaded.path)))
 
 
 def _recipe_data(loaded: Loaded[Recipe]) -> dict[str, object]:
@@ -78,12 +73,6 @@ def _recipe_data(loaded: Loaded[Recipe]) -> dict[str, object]:
         "jobs": [job.model_dump(mode="json", by_alias=True) for job in recipe.verify],
         "path": loaded.path,
     }
-
-
-def format_recipe(loaded: Loaded[Recipe]) -> str:
-    """Return lines of ``name: value``."""
-    rows = ((f"{name}:" if name else "", value) for name, value in _rows(loaded.value, loaded.path) if value)
-    return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
 
 def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from envbuild import workflows
 from envbuild.cli import options
@@ -14,14 +13,11 @@ from envbuild.cli.output import print_data, print_message
 def command(
     image: options.Image,
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("-o", "--output", metavar="FILE", help="Write it here; to standard output if absent."),
+        Path | None, options.output("FILE", "Write it here; to standard output if absent.")
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
-    text = workflows.sbom.write_sbom(
-        image, None if output is None else workflows.arguments.output_path(output)
-    )
+    text = workflows.sbom.write_sbom(image, output)
     if output is None:
         print_data(text)
     else:

@@ -9,7 +9,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
@@ -29,8 +29,7 @@ def ls(json: options.Json = False) -> None:
     if json:
         print_json([{"name": name, "summary": summary, "file": path} for name, summary, path in sites])
     elif sites:
-        width = max(len(name) for name, _, _ in sites)
-        print_data("\n".join(f"{name:<{width}}  {summary}".rstrip() for name, summary, _ in sites))
+        print_data(columns([(name, summary) for name, summary, _ in sites]))
     # After listing the readable ones.
     raise_all(listing.errors)
 
@@ -56,8 +55,7 @@ def show(
 @app.command("probe")
 def probe(
     output: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("--output", "-o", metavar="FILE", help="Write it here; the stem becomes the name."),
+        Path | None, options.output("FILE", "Write it here; the stem becomes the name.")
     ] = None,
     mpi: Annotated[
         list[Path] | None,
@@ -66,9 +64,7 @@ def probe(
 ) -> None:
     """Draft a site file of what can be seen here."""
     with session():
-        text = workflows.sites.probe_machine(
-            output=None if output is None else workflows.arguments.output_path(output), mpi=tuple(mpi or ())
-        )
+        text = workflows.sites.probe_machine(output=output, mpi=mpi or ())
     if output is None:
         print_data(text)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -25,14 +26,19 @@ def command(
         ),
     ] = None,
     timeout: Annotated[
-        str | None,
+        float | None,
         typer.Option(
-            "--timeout", metavar="TIME", help="Limit for each mini job (90s, 5min) [what the image says]."
+            "--timeout",
+            metavar="TIME",
+            parser=options.read_timeout,
+            help="Limit for each mini job (90s, 5min) [what the image says].",
         ),
     ] = None,
     report: Annotated[
-        str | None,  # a path would lose a slash at its end
-        typer.Option("--report", metavar="FILE.json", help="Write the report here as well."),
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE.json", parser=options.output_path, help="Write the report here as well."
+        ),
     ] = None,
     launcher: Annotated[
         Literal["image", "srun"],
@@ -42,8 +48,7 @@ def command(
         bool, typer.Option("--quick", help="Run one job of each framework; no verdict is kept.")
     ] = False,
     require_gpu: Annotated[
-        bool,
-        typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on."),
+        bool, typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on.")
     ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
@@ -53,15 +58,13 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
-    place = None if report is None else workflows.arguments.output_path(report)
-    timeout_s = None if timeout is None else options.read_timeout(timeout)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        if place is not None:
-            workflows.test.check_report(place, image, settings)
+        if report is not None:
+            workflows.test.check_report(report, image, settings)
         request = workflows.test.TestRequest(
             image=image,
             ranks=ranks,
-            timeout_s=timeout_s,
+            timeout_s=timeout,
             from_host=options.host_libraries(mpi, fabric),
             srun=launcher == "srun",
             quick=quick,
@@ -71,6 +74,6 @@ def command(
     if json:
         print_data(result.to_json())
     print_message(result.last_line, problem=not result.passed)
-    if place is not None:
-        workflows.test.write_report(place, result)
+    if report is not None:
+        workflows.test.write_report(report, result)
     raise typer.Exit(0 if result.passed else 4)

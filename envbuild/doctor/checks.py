@@ -102,7 +102,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
         if not is_directory(path):
             yield Diagnostic(
                 "index.find-links",
-                "hampers",
+                "warning",
                 _RESOLVE,
                 f"there is no directory `{path}`, and pip's or uv's configuration names it (find-links)",
                 "wheels that only it has are not found",
@@ -111,7 +111,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
     if sources.no_index and not any(map(is_directory, directories)):
         yield Diagnostic(
             "index.none",
-            "blocks",
+            "error",
             _RESOLVE,
             "the configuration forbids any Python index (no-index), and names no directory with wheels",
             "there is nowhere to take wheels from",
@@ -120,7 +120,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
     if not machine.apt:
         yield Diagnostic(
             "index.no-debian",
-            "hampers",
+            "warning",
             _RESOLVE,
             "apt has no source on this machine",
             "Debian packages come from apt's sources, unless the site file names archives",
@@ -155,7 +155,7 @@ def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
             if reason:
                 yield Diagnostic(
                     "index.unreachable",
-                    "blocks",
+                    "error",
                     _RESOLVE,
                     f"{redact(address)} cannot be reached: {reason}",
                     "packages come from there",
@@ -171,7 +171,7 @@ def _ask_uv(sources: PythonSources) -> Iterator[Diagnostic]:
     if not sources.indexes and (reason := unanswered("pip", sources)):
         yield Diagnostic(
             "index.unreachable",
-            "blocks",
+            "error",
             _RESOLVE,
             f"no index is configured, and uv's own cannot be reached: {reason}",
             "Python packages come from there",
@@ -181,7 +181,7 @@ def _ask_uv(sources: PythonSources) -> Iterator[Diagnostic]:
     if not own and _PYTORCH not in sources.named and (reason := unanswered("torch", sources, backend="cpu")):
         yield Diagnostic(
             "index.pytorch",
-            "hampers",
+            "warning",
             _RESOLVE,
             f"no index is configured for `{_PYTORCH}`, and PyTorch's own cannot be reached: {reason}",
             "wheels of PyTorch for CPUs come from there",
@@ -197,7 +197,7 @@ def check_build(survey: Survey) -> Iterator[Diagnostic]:
     if squashfs.corrupts(release):
         yield Diagnostic(
             "program.mksquashfs-corrupts",
-            "blocks",
+            "error",
             _BUILD,
             f"squashfs-tools {'.'.join(map(str, release))} corrupts sparse files",
             "every layer is packed by mksquashfs",
@@ -214,7 +214,7 @@ def check_build(survey: Survey) -> Iterator[Diagnostic]:
         if count < SUBORDINATE_IDS:
             yield Diagnostic(
                 "user-namespaces.subordinate-ids",
-                "blocks",
+                "error",
                 _BUILD,
                 f"`{user}` has {count} subordinate ids, of {SUBORDINATE_IDS}",
                 "the users and groups of a Debian root are mapped to them",
@@ -225,7 +225,7 @@ def check_build(survey: Survey) -> Iterator[Diagnostic]:
     if survey.architecture not in ("amd64", "arm64"):
         yield Diagnostic(
             "machine.architecture",
-            "blocks",
+            "error",
             _LOCK,
             f"this machine is {survey.architecture}",
             "bases and wheels are for amd64 and arm64",
@@ -241,11 +241,11 @@ def _check_program(
     if path is None:
         problem = f"`{names[0]}` is not on this machine"
         fix = f"install {package}{_setup(survey)}"
-        yield Diagnostic(f"program.{names[0]}", "blocks", verbs, problem, why, fix, _root())
+        yield Diagnostic(f"program.{names[0]}", "error", verbs, problem, why, fix, _root())
     elif not survey.starts(path):
         # The first one on PATH is used, as everywhere.
         fix = f"take it out of PATH, or replace it by a program for this machine; or install {package}"
-        yield Diagnostic(f"program.{names[0]}", "blocks", verbs, f"`{path}` cannot be started", why, fix)
+        yield Diagnostic(f"program.{names[0]}", "error", verbs, f"`{path}` cannot be started", why, fix)
 
 
 def _check_uv() -> Iterator[Diagnostic]:
@@ -256,7 +256,7 @@ def _check_uv() -> Iterator[Diagnostic]:
             return
         problem, force = f"`{path}` cannot be started", " --force-reinstall"
     fix = f"`python3 -m pip install{force} uv` in envbuild's environment"
-    yield Diagnostic("program.uv", "blocks", _LOCK, problem, "it resolves and installs Python packages", fix)
+    yield Diagnostic("program.uv", "error", _LOCK, problem, "it resolves and installs Python packages", fix)
 
 
 def _subordinate_ids(text: str, user: str) -> int:
@@ -273,13 +273,13 @@ def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
     elsewhere = "name a local directory with ENVBUILD_TMPDIR"
     if not _is_writable(path):
         problem = f"`{path}` cannot be written"
-        yield Diagnostic("tmp.read-only", "blocks", _BUILD, problem, "builds work there", elsewhere)
+        yield Diagnostic("tmp.read-only", "error", _BUILD, problem, "builds work there", elsewhere)
         return
     place = _existing(path)
     if not host.is_root() and not _others_pass(place):
         yield Diagnostic(
             "tmp.not-passable",
-            "hampers",
+            "warning",
             _BUILD,
             f"other users' processes cannot pass through `{path}`",
             "a build works under subordinate ids, and takes /var/tmp or /tmp instead",
@@ -288,7 +288,7 @@ def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
     if os.statvfs(place).f_flag & os.ST_NOEXEC:
         problem = f"nothing can be started below `{path}` (noexec)"
         yield Diagnostic(
-            "tmp.no-exec", "blocks", _BUILD, problem, "packages' own scripts run there", elsewhere
+            "tmp.no-exec", "error", _BUILD, problem, "packages' own scripts run there", elsewhere
         )
     yield from _check_space("tmp.space", path, NEEDED_TEMPORARY_BYTES, elsewhere, _BUILD)
 
@@ -306,7 +306,7 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
         is_there = is_named or any(map(survey.program, ("apptainer", "singularity")))
         yield Diagnostic(
             f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",
-            "blocks",
+            "error",
             verbs,
             error.problem,
             "images are built, tested and started with it",
@@ -318,7 +318,7 @@ def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
         still = "; images still start by Apptainer's set-user-id starter"
         yield Diagnostic(
             "user-namespaces.forbidden",
-            "blocks",
+            "error",
             _BUILD if setuid else verbs,
             "this user may not make a user namespace",
             f"roots are made in one{still if setuid else ', and images start in one'}",
@@ -337,14 +337,14 @@ def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> 
     if not os.access(survey.path("/dev/fuse"), os.R_OK | os.W_OK):
         fix = f"`modprobe fuse && chmod 0666 /dev/fuse`{_setup(survey)}"
         problem = "/dev/fuse cannot be used by this user"
-        yield Diagnostic("fuse.device", "blocks", verbs, problem, why, fix, _ADMINISTRATOR)
+        yield Diagnostic("fuse.device", "error", verbs, problem, why, fix, _ADMINISTRATOR)
     names = ("squashfuse_ll", "squashfuse")
     directories = [f"{prefix}/{directory}" for directory in _APPTAINER_TOOLS if prefix is not None]
     paths = [*map(survey.program, names), *(f"{parent}/{name}" for parent in directories for name in names)]
     if not any(path and survey.is_program(path) and survey.starts(path) for path in paths):
         fix = f"install squashfuse{_setup(survey)}"
         problem = "there is no squashfuse, on PATH or beside Apptainer"
-        yield Diagnostic("program.squashfuse", "blocks", verbs, problem, why, fix, _root())
+        yield Diagnostic("program.squashfuse", "error", verbs, problem, why, fix, _root())
 
 
 def _may_unshare(survey: Survey) -> bool:
@@ -360,7 +360,7 @@ def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
     if survey.module_system() is None:
         yield Diagnostic(
             "module-system.missing",
-            "hampers",
+            "warning",
             ("module",),
             "there is neither Lmod nor Environment Modules in this shell",
             "`module load` is one of them; wrappers in `envs/NAME/VERSION/bin` work without",
@@ -371,7 +371,7 @@ def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
     if in_cluster and not survey.program("srun"):
         yield Diagnostic(
             "slurm.no-srun",
-            "hampers",
+            "warning",
             ("test", "launch"),
             "this machine belongs to a Slurm cluster, and there is no `srun` on PATH",
             "it starts ranks on several nodes",
@@ -382,12 +382,12 @@ def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
             if variables.get(name):
                 why = f"it replaces an image's {variable}: its own MPI or Python is not found"
                 yield Diagnostic(
-                    f"variable.{name}", "hampers", _RUN, f"{name} is set", why, f"`unset {name}`"
+                    f"variable.{name}", "warning", _RUN, f"{name} is set", why, f"`unset {name}`"
                 )
     for name, why in _VARIABLES.items():
         if variables.get(name):
             fix, verbs = f"`unset {name}`, or `module purge`", (*_BUILD, *_RUN)
-            yield Diagnostic(f"variable.{name}", "hampers", verbs, f"{name} is set", why, fix)
+            yield Diagnostic(f"variable.{name}", "warning", verbs, f"{name} is set", why, fix)
 
 
 def check_store(store: Store) -> Iterator[Diagnostic]:
@@ -402,7 +402,7 @@ def check_store(store: Store) -> Iterator[Diagnostic]:
     if not _is_writable(store.path):
         yield Diagnostic(
             "store.read-only",
-            "blocks",
+            "error",
             _STORE,
             f"the store `{store.path}` cannot be written",
             "it keeps layers and files; without it only images of existing layers can be composed",
@@ -414,7 +414,7 @@ def check_store(store: Store) -> Iterator[Diagnostic]:
     if not _has_locks(_existing(store.path)):
         yield Diagnostic(
             "store.locks",
-            "hampers",
+            "warning",
             ("lock", "build", "cache"),
             f"the file system of the store `{store.path}` has no locks",
             "runs do not wait for one another, and `cache prune` may remove what a build uses",
@@ -472,7 +472,7 @@ def _check_space(
         free = f"{status.f_favail} files can still be made, of {NEEDED_INODES}"
     problem = f"in `{path}` {free} that an image with a framework takes"
     why = "a build that finds the disk full ends, and resumes once there is room"
-    yield Diagnostic(id, "hampers", verbs, problem, why, fix)
+    yield Diagnostic(id, "warning", verbs, problem, why, fix)
 
 
 def _from_errors(
@@ -484,7 +484,7 @@ def _from_errors(
     """Yield a blocking problem for each error in a group."""
     for single in error.each():
         problem = f"{single.problem} ({single.at})" if single.at else single.problem
-        yield Diagnostic(id, "blocks", verbs, problem, why, single.hint)
+        yield Diagnostic(id, "error", verbs, problem, why, single.hint)
 
 
 def _root() -> str:

@@ -21,8 +21,8 @@ class Diagnostic:
 
     id: str
     """Stable (``apptainer.missing``)."""
-    weight: Literal["blocks", "hampers"]
-    """``blocks``: the verbs cannot work; ``hampers``: they work with restrictions."""
+    severity: Literal["error", "warning"]
+    """``error``: the verbs cannot work; ``warning``: they work with restrictions."""
     verbs: tuple[str, ...]
     problem: str
     """With the values of this machine."""
@@ -36,4 +36,4 @@ class Diagnostic:
 
 def blocked(problems: Sequence[Diagnostic]) -> set[str]:
     """Return the verbs that cannot work."""
-    return {verb for problem in problems if problem.weight == "blocks" for verb in problem.verbs}
+    return {verb for problem in problems if problem.severity == "error" for verb in problem.verbs}

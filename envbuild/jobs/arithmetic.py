@@ -42,7 +42,7 @@ def _value(node: ast.expr, names: Mapping[str, int]) -> int:
 def _combined(operator: ast.operator, left: int, right: int) -> int:
     if isinstance(operator, ast.Pow):
         if right < 0 or left.bit_length() * right > MAX_BITS:
-            raise ValueError(f"{left}**{right} is no integer of at most {MAX_BITS} bits")
+            raise ValueError(f"{left}**{right} is not an integer of at most {MAX_BITS} bits")
         return int(left**right)
     if isinstance(operator, ast.FloorDiv):
         if right == 0:

@@ -23,11 +23,21 @@ from typing import IO, Any
 
 from envbuild.jobs import envbuild_gpus
 from envbuild.jobs.imports import try_imports
-from envbuild.jobs.judge import GpuSurvey, Job, LaunchResult, judge_gpus, judge_imports, judge_mapped, no_jobs
+from envbuild.jobs.judge import (
+    GpuSurvey,
+    Job,
+    LaunchResult,
+    judge_gpus,
+    judge_imports,
+    judge_mapped,
+    no_jobs,
+    skip_gpu_job,
+    skip_job,
+)
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import Report, Section, Sections
-from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job, skipped, skipped_without_gpus
+from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
 # Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
@@ -53,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     test.add_argument("--json", action="store_true", help="write the report as JSON")
     options = parser.parse_args(argv)
     if options.ranks is not None and not 1 <= options.ranks <= 4096:
-        parser.error("--ranks wants 1 to 4096")
+        parser.error("--ranks must be 1 to 4096")
     if options.timeout is not None and not 0 < options.timeout <= 86_400:
-        parser.error("--timeout wants more than 0 and at most 86400 seconds")
+        parser.error("--timeout must be more than 0 and at most 86400 seconds")
     manifest = json.loads(Path(MANIFEST).read_text(encoding="utf-8"))
 
     def show(section: Section) -> None:
@@ -90,7 +100,7 @@ def _test(
         if count:
             result = _run(job, manifest["mpi_family"], count, limit_s)
         else:
-            result = skipped_without_gpus(job, f"{gpus} GPUs here")
+            result = JobResult(checks=(skip_gpu_job(job, f"{gpus} GPUs here"),))
         reports += result.reports
         sections.add(job.id, result.checks, result.output)
     if manifest["jobs"]:
@@ -111,7 +121,7 @@ def _test(
 
 def _run(job: Job, family: str, ranks: int, limit_s: float) -> JobResult:
     if job.launcher == "mpiexec" and not family:
-        return skipped(job, ranks)
+        return JobResult(checks=(skip_job(job, ranks),))
 
     def start(
         command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float

@@ -124,17 +124,16 @@ def judge_job(
     job: Job, ranks: int, reports: Reports, ended: LaunchResult, single: Reports | None = None
 ) -> list[CheckResult]:
     """Judge one job from the reports of its `ranks`; `single` is the report of a run on one rank."""
+    judge = _ValueJudge(job, ranks, reports)
     checks = [judge_ranks(job.id, ranks, reports), _judge_end(job, ended)]
-    checks += [_judge_expected(job, name, text, ranks, reports) for name, text in sorted(job.expect.items())]
-    checks += [_judge_said(job, name, ranks, reports) for name in sorted(job.says)]
-    checks += [_judge_floor(job, name, ranks, reports) for name in sorted(job.at_least)]
-    if job.gpus_per_rank:
-        checks.append(_judge_own_gpus(job, ranks, reports))
-    checks += [_judge_same(job, name, ranks, reports) for name in job.same_on_all_ranks]
-    alone = single or Reports()
-    checks += [_judge_single(job, name, ranks, reports, alone) for name in sorted(job.compare_with_single)]
+    checks += [judge.exact(name) for name in sorted(job.expect)]
+    checks += [judge.said(name) for name in sorted(job.says)]
+    checks += [judge.at_least(name) for name in sorted(job.at_least)]
+    checks += [judge.own_gpus()] if job.gpus_per_rank else []
+    checks += [judge.same(name) for name in job.same_on_all_ranks]
+    checks += [judge.as_single(name, single or Reports()) for name in sorted(job.compare_with_single)]
     for name, others in sorted(job.compare_with_reported.items()):
-        checks += [_judge_reported(job, name, other, ranks, reports) for other in sorted(others)]
+        checks += [judge.as_reported(name, other) for other in sorted(others)]
     return checks
 
 
@@ -193,62 +192,125 @@ def _judge_end(job: Job, ended: LaunchResult) -> CheckResult:
     )
 
 
-def _judge_expected(job: Job, name: str, expression: str, ranks: int, reports: Reports) -> CheckResult:
-    check = f"{job.id}/{name}"
-    # If no rank reported, the check of the ranks fails.
-    hosts = len({report["host"] for report in reports.good}) or 1
-    try:
-        wanted = {rank: evaluate(expression, n=ranks, r=rank, h=hosts) for rank in range(ranks)}
-    except ValueError as error:
-        return CheckResult("FAIL", check, expression, "", f"the recipe's expression is wrong: {error}")
-    distinct = sorted(set(wanted.values()))
-    expected = _some(distinct)
-    wrong = []
-    for report in reports.good:
-        rank, value = number_of(report, "rank"), values_of(report).get(name)
-        # A rank that cannot be says nothing true; compare it with rank 0 so that it shows what it got.
-        if type(value) not in (int, float) or value != wanted.get(rank, wanted[0]):
-            wrong.append(f"{_short(value)} on rank {rank}")
-    if wrong:
-        return CheckResult("FAIL", check, expected, ", ".join(wrong[:4]), job.hint)
-    return _unless_incomplete(check, expected, expected, ranks, reports)
+class _ValueJudge:
+    """Judges the values that the ranks of a job reported."""
+
+    def __init__(self, job: Job, ranks: int, reports: Reports) -> None:
+        self._job, self._ranks, self._reports = job, ranks, reports
+
+    def _failed(self, name: str, expected: str, observed: str, hint: str | None = None) -> CheckResult:
+        check = f"{self._job.id}/{name}"
+        return CheckResult("FAIL", check, expected, observed, self._job.hint if hint is None else hint)
+
+    def _passed(self, name: str, expected: str, observed: str) -> CheckResult:
+        """Return a pass; but what holds on fewer than N ranks was not examined."""
+        check, count = f"{self._job.id}/{name}", len(self._reports.good)
+        if count == self._ranks:
+            return CheckResult("PASS", check, expected, observed)
+        return CheckResult("SKIP", check, expected, f"{count} of {self._ranks} ranks reported", SEE_RANKS)
+
+    def _values(self, name: str) -> list[object]:
+        """Return a value of each rank that reported; None if it lacks the value."""
+        return [values_of(report).get(name) for report in self._reports.good]
+
+    def exact(self, name: str) -> CheckResult:
+        """Judge that a value is what the recipe's expression gives for each rank."""
+        expression = self._job.expect[name]
+        # If no rank reported, the check of the ranks fails.
+        hosts = len({report["host"] for report in self._reports.good}) or 1
+        try:
+            wanted = {
+                rank: evaluate(expression, n=self._ranks, r=rank, h=hosts) for rank in range(self._ranks)
+            }
+        except ValueError as error:
+            return self._failed(name, expression, "", f"the recipe's expression is wrong: {error}")
+        expected = _some(sorted(set(wanted.values())))
+        wrong = []
+        for report in self._reports.good:
+            rank, value = number_of(report, "rank"), values_of(report).get(name)
+            # A rank that cannot be says nothing true; compare it with rank 0 so that it shows what it got.
+            if type(value) not in (int, float) or value != wanted.get(rank, wanted[0]):
+                wrong.append(f"{_short(value)} on rank {rank}")
+        if wrong:
+            return self._failed(name, expected, ", ".join(wrong[:4]))
+        return self._passed(name, expected, expected)
+
+    def said(self, name: str) -> CheckResult:
+        """Judge that the log of each rank holds one of the texts."""
+        expected = f"every rank's log says {' or '.join(repr(text) for text in self._job.says[name])}"
+        silent = sorted(set(range(self._ranks)) - self._reports.said.get(name, frozenset()))
+        if silent:
+            return self._failed(name, expected, f"missing in the log of rank {_some(silent)}")
+        return self._passed(name, expected, "every log does")
+
+    def at_least(self, name: str) -> CheckResult:
+        """Judge that a value is large enough on each rank."""
+        floor = self._job.at_least[name]
+        numbers = [_numbers(value) for value in self._values(name)]
+        if any(len(number) != 1 for number in numbers):
+            return self._failed(name, f">={floor:g}", "no number")
+        least = min((number[0] for number in numbers), default=0.0)
+        judged = self._failed if numbers and least < floor else self._passed
+        return judged(name, f">={floor:g}", f"{least:g}")
+
+    def own_gpus(self) -> CheckResult:
+        """Judge that each rank used as many GPUs as it needs, and none that another rank used."""
+        wanted = self._job.gpus_per_rank
+        expected = f"{wanted} a rank, none shared"
+        used: list[tuple[object, str]] = []
+        for report in self._reports.good:
+            gpus = values_of(report).get("gpus")
+            ids = [gpu for gpu in gpus if isinstance(gpu, str) and gpu] if isinstance(gpus, list) else []
+            if len(ids) != wanted:
+                return self._failed("gpus", expected, f"{len(ids)} on rank {number_of(report, 'rank')}")
+            used += [(report["host"], gpu) for gpu in ids]
+        if shared := sorted({str(gpu) for _, gpu in used if used.count((_, gpu)) > 1}):
+            hint = "two ranks used one GPU: start one rank for each, as `srun --gpus-per-task=1` does"
+            return self._failed("gpus", expected, f"shared: {_some(shared)}", hint)
+        return self._passed("gpus", expected, f"{len(used)} GPUs")
+
+    def same(self, name: str) -> CheckResult:
+        """Judge that all ranks report the same value."""
+        expected = "the same on all ranks"
+        values, count = self._reports.values(name), len(self._reports.good)
+        try:
+            texts = {json.dumps(value, sort_keys=True, allow_nan=False) for value in values}
+        except ValueError:
+            return self._failed(name, expected, "not a number")
+        if len(texts) > 1:
+            return self._failed(name, expected, f"{len(texts)} different")
+        if len(values) < count:
+            return self._failed(name, expected, f"{len(values)} of {count} reported it")
+        return self._passed(name, expected, expected)
+
+    def as_single(self, name: str, single: Reports) -> CheckResult:
+        """Judge that a value differs little from that of the run on one rank."""
+        limit = self._job.compare_with_single[name]
+        alone = judge_ranks(self._job.id, 1, single)
+        if alone.status != "PASS":
+            problem = "the run on one rank gave no sound report"
+            return self._failed(f"{name}-as-one-rank", _at_most(limit), problem, alone.hint)
+        reference = values_of(single.good[0]).get(name)
+        differences = [relative_difference(value, reference) for value in self._values(name)]
+        return self._small(f"{name}-as-one-rank", differences, limit)
+
+    def as_reported(self, name: str, other: str) -> CheckResult:
+        """Judge that two values of each rank differ little."""
+        differences = list(map(relative_difference, self._values(name), self._values(other)))
+        return self._small(f"{name}-as-{other}", differences, self._job.compare_with_reported[name][other])
+
+    def _small(self, name: str, differences: Sequence[float | None], limit: float) -> CheckResult:
+        """Judge the difference on each rank; None stands for values that cannot be compared."""
+        known = [difference for difference in differences if difference is not None]
+        if len(known) < len(differences):
+            return self._failed(name, _at_most(limit), "no comparable numbers")
+        worst = max(known, default=0.0)
+        judged = self._failed if worst > limit else self._passed
+        return judged(name, _at_most(limit), f"difference={worst:.1e}")
 
 
-def _judge_said(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
-    check = f"{job.id}/{name}"
-    expected = f"every rank's log says {' or '.join(repr(text) for text in job.says[name])}"
-    silent = sorted(set(range(ranks)) - reports.said.get(name, frozenset()))
-    if silent:
-        return CheckResult("FAIL", check, expected, f"not that of rank {_some(silent)}", job.hint)
-    return _unless_incomplete(check, expected, "so it does", ranks, reports)
-
-
-def _judge_floor(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
-    check, expected = f"{job.id}/{name}", f">={job.at_least[name]:g}"
-    values = [_numbers(values_of(report).get(name)) for report in reports.good]
-    if any(len(numbers) != 1 for numbers in values):
-        return CheckResult("FAIL", check, expected, "no number", job.hint)
-    least = min((numbers[0] for numbers in values), default=0.0)
-    if values and least < job.at_least[name]:
-        return CheckResult("FAIL", check, expected, f"{least:g}", job.hint)
-    return _unless_incomplete(check, expected, f"{least:g}", ranks, reports)
-
-
-def _judge_own_gpus(job: Job, ranks: int, reports: Reports) -> CheckResult:
-    """Judge that each rank used as many GPUs as it needs, and none that another rank used."""
-    check, expected = f"{job.id}/gpus", f"{job.gpus_per_rank} a rank, none shared"
-    used: list[tuple[object, str]] = []
-    for report in reports.good:
-        gpus = values_of(report).get("gpus")
-        ids = [gpu for gpu in gpus if isinstance(gpu, str) and gpu] if isinstance(gpus, list) else []
-        if len(ids) != job.gpus_per_rank:
-            observed = f"{len(ids)} on rank {number_of(report, 'rank')}"
-            return CheckResult("FAIL", check, expected, observed, job.hint)
-        used += [(report["host"], gpu) for gpu in ids]
-    if shared := sorted({str(gpu) for _, gpu in used if used.count((_, gpu)) > 1}):
-        hint = "two ranks used one GPU: start one rank for each, as `srun --gpus-per-task=1` does"
-        return CheckResult("FAIL", check, expected, f"shared: {_some(shared)}", hint)
-    return _unless_incomplete(check, expected, f"{len(used)} GPUs", ranks, reports)
+def _at_most(limit: float) -> str:
+    return f"difference<={limit:g}"
 
 
 def judge_gpus(survey: GpuSurvey) -> list[CheckResult]:
@@ -271,67 +333,6 @@ def judge_gpus(survey: GpuSurvey) -> list[CheckResult]:
         hint = "this GPU computes wrongly or not at all: `nvidia-smi -q` shows its errors" if wrong else ""
         results.append(CheckResult(status, GPU_KERNEL, f"{wanted} on each", observed, hint))
     return results
-
-
-def _judge_same(job: Job, name: str, ranks: int, reports: Reports) -> CheckResult:
-    check, values = f"{job.id}/{name}", reports.values(name)
-    expected = "the same on all ranks"
-    try:
-        texts = sorted({json.dumps(value, sort_keys=True, allow_nan=False) for value in values})
-    except ValueError:
-        return CheckResult("FAIL", check, expected, "not a number", job.hint)
-    if len(texts) > 1 or len(values) < len(reports.good):
-        observed = (
-            f"{len(texts)} different"
-            if len(texts) > 1
-            else f"{len(values)} of {len(reports.good)} reported it"
-        )
-        return CheckResult("FAIL", check, expected, observed, job.hint)
-    return _unless_incomplete(check, expected, expected, ranks, reports)
-
-
-def _judge_single(job: Job, name: str, ranks: int, reports: Reports, single: Reports) -> CheckResult:
-    check = f"{job.id}/{name}-as-one-rank"
-    alone = judge_ranks(job.id, 1, single)
-    if alone.status != "PASS":
-        problem = "the run on one rank gave no sound report"
-        return CheckResult("FAIL", check, _at_most(job.tolerances()[check]), problem, alone.hint)
-    reference = values_of(single.good[0]).get(name)
-    differences = [relative_difference(values_of(report).get(name), reference) for report in reports.good]
-    return _judge_differences(job, check, differences, ranks, reports)
-
-
-def _judge_reported(job: Job, name: str, other: str, ranks: int, reports: Reports) -> CheckResult:
-    reported = [values_of(report) for report in reports.good]
-    differences = [relative_difference(values.get(name), values.get(other)) for values in reported]
-    return _judge_differences(job, f"{job.id}/{name}-as-{other}", differences, ranks, reports)
-
-
-def _judge_differences(
-    job: Job, check: str, differences: Sequence[float | None], ranks: int, reports: Reports
-) -> CheckResult:
-    """Judge the difference on each rank that reported; None where there were no comparable numbers."""
-    tolerance = job.tolerances()[check]
-    known = [difference for difference in differences if difference is not None]
-    if len(known) < len(differences):
-        return CheckResult("FAIL", check, _at_most(tolerance), "no comparable numbers", job.hint)
-    worst = max(known, default=0.0)
-    observed = f"difference={worst:.1e}"
-    if worst > tolerance:
-        return CheckResult("FAIL", check, _at_most(tolerance), observed, job.hint)
-    return _unless_incomplete(check, _at_most(tolerance), observed, ranks, reports)
-
-
-def _at_most(tolerance: float) -> str:
-    return f"difference<={tolerance:g}"
-
-
-def _unless_incomplete(check: str, expected: str, observed: str, ranks: int, reports: Reports) -> CheckResult:
-    """Return a pass; but what holds on fewer than N ranks was not examined."""
-    if len(reports.good) == ranks:
-        return CheckResult("PASS", check, expected, observed)
-    observed = f"{len(reports.good)} of {ranks} ranks reported"
-    return CheckResult("SKIP", check, expected, observed, SEE_RANKS)
 
 
 def judge_mapped(reports: Iterable[Reports]) -> CheckResult:

@@ -134,7 +134,7 @@ def _sound(data: object, token: str) -> Mapping[str, object]:
         raise ValueError("a report of another run")
     for name, kind in _FIELDS.items():
         if type(data.get(name)) is not kind:
-            raise ValueError(f"`{name}` is missing or no {kind.__name__}")
+            raise ValueError(f"`{name}` is missing or not of type {kind.__name__}")
     return data
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.jobs.judge import Job, LaunchResult, judge_job, skip_gpu_job, skip_job
+from envbuild.jobs.judge import Job, LaunchResult, judge_job
 from envbuild.jobs.rank_reports import Reports, rank_outputs, ranks_that_said, read_reports
 from envbuild.jobs.report import CheckResult
 
@@ -29,16 +29,6 @@ class JobResult:
     """Of each run: on all ranks, and on one if the job is compared with it."""
     output: str = ""
     """The last lines of launcher and ranks if something did not pass; else empty."""
-
-
-def skipped(job: Job, ranks: int) -> JobResult:
-    """Return the result of a job that nothing can start here, which is no pass."""
-    return JobResult(checks=(skip_job(job, ranks),))
-
-
-def skipped_without_gpus(job: Job, why: str) -> JobResult:
-    """Return the result of a job that needs GPUs, and for which there are none."""
-    return JobResult(checks=(skip_gpu_job(job, why),))
 
 
 def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:

@@ -72,7 +72,7 @@ def job_of(container: Container, mutated: MutatedJob) -> Job | None:
     return job
 
 
-def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LIMIT_S) -> list[str]:
+def undetected(container: Container, mutated: MutatedJob) -> list[str]:
     """Run a control; return the failures that the judge should have reported and did not.
 
     RequestError: the image does not hold the job, or nothing can start it here.
@@ -84,7 +84,7 @@ def undetected(container: Container, mutated: MutatedJob, *, limit_s: float = LI
             hint="name an image of its recipe, in the job's variant",
         )
     ranks = ranks_on_gpus(job, RANKS, container.gpus)
-    result = run_changed_job(container, job, mutated.text(), ranks=ranks, limit_s=limit_s)
+    result = run_changed_job(container, job, mutated.text(), ranks=ranks, limit_s=LIMIT_S)
     return missed_by(result, job, mutated.control)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 from envbuild.errors import EnvbuildError
 from envbuild.image.model import Manifest
@@ -281,27 +282,50 @@ def check_imports(container: Container, *, limit_s: float) -> CheckResult:
     NotStartedError: Apptainer started nothing, because of the machine or because of the image.
     """
     modules = container.manifest.imports
-    argv = container.apptainer.command(container.image, ["/usr/bin/python3", "-I", "-", *modules], cwd="/")
-    # Apptainer opens the directory that it is started in, and ours may be closed to it.
+    results, why = _ask_inside(container, imports, modules, limit_s=limit_s)
+    return judge_imports(modules, results) if isinstance(results, dict) else imports_failed(why)
+
+
+def _ask_inside(
+    container: Container,
+    script: ModuleType,
+    arguments: Sequence[str],
+    *,
+    limit_s: float,
+    launcher: Launcher | None = None,
+) -> tuple[object, str]:
+    """Run a file of `envbuild.jobs` in a container; return what it prints as JSON, and why it may be useless.
+
+    A `launcher` of the host starts it where it starts ranks. NotStartedError: Apptainer started nothing.
+    """
+    outside = launcher is not None and launcher.outside
+    line = container.apptainer.command(
+        container.image,
+        ["/usr/bin/python3", "-I", "-", *arguments],
+        flags=container.gpu_flags,
+        env={name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not outside},
+        cwd="/",
+        isolated=not outside,
+        home=False,
+    )
+    if launcher is not None and outside:
+        line = [*launcher.words(1, root=host.is_root(), oversubscribe=True), *line]
     done = process.run(
-        argv,
-        env=host.environment(),
-        cwd=Path("/"),
+        line,
+        env=environment_of_srun() if launcher and launcher.is_srun else host.environment(),
+        # Apptainer opens the directory that it is started in, and ours may be closed to it.
+        cwd=Path.cwd() if outside else Path("/"),
         timeout_s=limit_s,
-        stdin=Path(imports.__file__).read_bytes(),
+        stdin=Path(str(script.__file__)).read_bytes(),
         guarded=True,
     )
-    try:
-        results = json.loads(done.stdout) if done.ok else None
-    except ValueError:
-        results = None
-    if isinstance(results, dict):
-        return judge_imports(modules, results)
-    if done.timed_out:
-        return imports_failed(f"ended after {limit_s:g} s")
+    why = f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
     if (refusal := not_started(done, container.image.name)) is not None:
         raise refusal
-    return imports_failed(done.last_lines(3) or f"exit code {done.code}")
+    try:
+        return json.loads(done.stdout) if done.ok else None, why
+    except ValueError:
+        return None, why
 
 
 def with_gpus(
@@ -314,36 +338,12 @@ def with_gpus(
     if container.manifest.accelerator == "cpu":
         return container, GpuSurvey()
     container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
-    survey = _survey_gpus(container, launcher, limit_s=limit_s)
-    return replace(container, gpus=len(survey.gpus)), survey
-
-
-def _survey_gpus(container: Container, launcher: Launcher | None, *, limit_s: float) -> GpuSurvey:
-    outside = launcher is not None and launcher.outside
-    runtime = container.apptainer.command(
-        container.image,
-        ["/usr/bin/python3", "-I", "-", "kernel"],
-        flags=container.gpu_flags,
-        env={name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not outside},
-        cwd="/",
-        isolated=not outside,
-        home=False,
-    )
-    words = launcher.words(1, root=host.is_root(), oversubscribe=True) if launcher and outside else []
-    done = process.run(
-        [*words, *runtime],
-        env=environment_of_srun() if launcher and launcher.is_srun else host.environment(),
-        cwd=Path.cwd() if outside else Path("/"),
-        timeout_s=limit_s,
-        stdin=Path(envbuild_gpus.__file__).read_bytes(),
-        guarded=True,
-    )
-    if (refusal := not_started(done, container.image.name)) is not None:
-        raise refusal
+    data, why = _ask_inside(container, envbuild_gpus, ["kernel"], limit_s=limit_s, launcher=launcher)
     try:
-        return GpuSurvey.from_data(json.loads(done.stdout))
+        survey = GpuSurvey.from_data(data)
     except ValueError:
-        return GpuSurvey(error=done.last_lines(3) or f"exit code {done.code}")
+        survey = GpuSurvey(error=why)
+    return replace(container, gpus=len(survey.gpus)), survey
 
 
 def imports_failed(why: str) -> CheckResult:

@@ -98,9 +98,8 @@ def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) ->
     return newest[-1] if newest else None
 
 
-def sentence(store: Store, digest: str, *, here: HostFingerprint | None = None) -> str:
-    """Return the verdict that counts here as a sentence without a full stop."""
-    verdict = latest(store, digest, here=here)
+def sentence(verdict: TestVerdict | None) -> str:
+    """Return a verdict as a sentence without a full stop."""
     if verdict is None:
         return "never tested here"
     if verdict.state == "stale":

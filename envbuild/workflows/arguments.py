@@ -46,8 +46,8 @@ def output_path(text: str) -> Path:
     RequestError: it ends in a slash and no such directory exists; else a file of that name would be created.
     """
     if text.endswith("/") and not is_directory(Path(text)):
-        hint = "make it and name a file in it, or leave the slash out"
-        raise RequestError(f"`{text}` is the name of a directory, and a file is to be written", hint=hint)
+        hint = "name a file, or leave the slash out"
+        raise RequestError(f"`{text}` ends in `/`, and names no directory", hint=hint)
     return Path(text)
 
 

@@ -21,7 +21,7 @@ from envbuild.plan.model import BuildPlan, Compression, Layer
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.store.gc_roots import add_root
-from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_sources, output_path
+from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_sources
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
@@ -54,7 +54,7 @@ class BuildRequest:
     """What to build, and how."""
 
     spec: Path
-    output: str | None = None
+    output: Path | None = None
     """The image to write; ``STEM.sif`` beside the spec if absent."""
     locked: bool = False
     """Whether a lock that does not satisfy the spec is an error."""
@@ -120,7 +120,7 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
     """Check the request before any work is done; return the path of the image."""
     spec = request.spec
     check_is_spec(spec)
-    path = spec.parent / f"{spec.stem}.sif" if request.output is None else output_path(request.output)
+    path = request.output or spec.parent / f"{spec.stem}.sif"
     lock = lock_path(spec)
     check_target(path, keep=(spec, lock))
     if path.resolve() == lock.resolve():

@@ -41,16 +41,10 @@ class CheckedImage:
     preflight: PreflightReport
     rule_results: tuple[RuleResult, ...]
     """The rules on the image, and on its site if one is known."""
-    gpu_code: tuple[CheckResult, ...]
-    """Whether the site's GPUs run the image's code, if the site names them."""
+    others: tuple[CheckResult, ...]
+    """On parts that have changed since the build, GPUs, and, if requested, a runtime and the scheduler."""
     seconds: float
     """Duration, wall clock."""
-    runtime: tuple[CheckResult, ...] = ()
-    """Effects of another runtime, if one was named."""
-    changed: tuple[CheckResult, ...] = ()
-    """The parts that have changed since the build."""
-    scheduler: tuple[CheckResult, ...] = ()
-    """The support of the scheduler for its MPI, if requested."""
 
     @property
     def passed(self) -> bool:
@@ -60,8 +54,7 @@ class CheckedImage:
     def checks(self, *, all_unknown: bool = False) -> list[CheckResult]:
         """Return the lines of a report; see `envbuild.preflight.report.checks_of`."""
         fit = checks_of(self.rule_results, all_unknown=all_unknown)
-        own = (*self.changed, *self.preflight.checks())
-        return [*own, *self.gpu_code, *fit, *self.runtime, *self.scheduler]
+        return [*self.preflight.checks(), *self.others, *fit]
 
     def document(self) -> dict[str, object]:
         """Return it as JSON data.
@@ -128,10 +121,12 @@ def check_image(
             manifest=manifest,
             preflight=preflight,
             rule_results=rule_results,
-            gpu_code=tuple(gpu.checks(preflight.gpu_code, gpus)),
-            changed=(judge_bytes(scan.changed),) if scan.changed else (),
-            runtime=tuple(_lint_shifter(image, manifest, preflight)) if lint_shifter else (),
-            scheduler=tuple(pmi_checks(manifest, host_libs.mpi if host_libs else None)) if srun else (),
+            others=(
+                *([judge_bytes(scan.changed)] if scan.changed else []),
+                *gpu.checks(preflight.gpu_code, gpus),
+                *(_lint_shifter(image, manifest, preflight) if lint_shifter else []),
+                *(pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
+            ),
             seconds=time.monotonic() - started,
         )
         running.failed = not checked.passed

@@ -19,7 +19,7 @@ class Diagnosis:
     works: dict[str, bool]
     """Verb → whether it can work; the named verb, or all."""
     problems: tuple[Diagnostic, ...]
-    """Problems of these verbs, blocking ones first."""
+    """Problems of these verbs, errors first."""
 
 
 def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> Diagnosis:
@@ -44,5 +44,5 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
     not_working = blocked(problems)
     return Diagnosis(
         works={name: name not in not_working for name in verbs},
-        problems=tuple(sorted(problems, key=lambda problem: problem.weight != "blocks")),
+        problems=tuple(sorted(problems, key=lambda problem: problem.severity != "error")),
     )

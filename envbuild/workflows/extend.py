@@ -62,7 +62,7 @@ from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
 from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
-from envbuild.workflows.arguments import check_outside_store, check_room, output_path
+from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, read_own, write_own
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
@@ -81,7 +81,7 @@ class ExtendRequest:
     """What to add to an image."""
 
     image: Path
-    output: str | None = None
+    output: Path | None = None
     """The image to write; beside the old one, under a derived name, if absent."""
     python: Sequence[str] = ()
     """PEP 508."""
@@ -416,7 +416,7 @@ def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
 
 def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -> Path:
     """Return where the new image goes; refuse the old one's place, and any where nothing can be written."""
-    path = output_path(request.output) if request.output is not None else _derived(request.image, wanted)
+    path = request.output or _derived(request.image, wanted)
     keep = (request.image,) if request.like is None else (request.image, request.like)
     check_target(path, keep=keep, is_one=_is_image)
     check_outside_store(path, settings.store.path)
@@ -449,7 +449,7 @@ def _check_existing(path: Path, extension: Extension) -> None:
         if made and (made.digest, made.requests) == (extension.digest, extension.requests):
             return
     raise RequestError(
-        f"`{path}` is there already, and is another image: it is left alone",
+        f"`{path}` exists already, and is another image",
         at=Location(path=path),
         hint="name another file with -o NEW.sif, or remove it",
     )

@@ -33,7 +33,7 @@ def _explanation(
     verb: str, error: EnvbuildError, settings: Settings, apptainer: Path | None
 ) -> MachineError | None:
     problems = check_machine(Survey(), settings.store, apptainer or settings.apptainer)
-    cause = next((item for item in problems if item.weight == "blocks" and verb in item.verbs), None)
+    cause = next((item for item in problems if item.severity == "error" and verb in item.verbs), None)
     if cause is None:
         return None
     who = "" if cause.who == "you" else f"{cause.who} can fix it: "

@@ -163,10 +163,10 @@ def spec_path(given: Path) -> Path:
     is_other = not is_yaml and not is_directory(given)
     if is_other and (exists(given) or re.fullmatch(r"\.[A-Za-z]+", given.suffix)):
         hint = f"name a file such as {given.with_suffix('.yaml')}, or a directory"
-        raise RequestError(f"`{given}` is no name of a spec", hint=hint)
+        raise RequestError(f"`{given}` cannot be the name of a spec", hint=hint)
     path = given if is_yaml else given / SPEC_FILE
     if exists(path):
-        raise RequestError(f"`{path}` is there already", hint="nothing is overwritten: name another file")
+        raise RequestError(f"`{path}` exists already", hint="name another file; nothing is overwritten")
     return path
 
 
@@ -175,7 +175,7 @@ def write_spec(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
     check_outside_store(path)
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
-        raise RequestError(f"`{beside}` is there already", hint="leave out `--schema`, or move it away")
+        raise RequestError(f"`{beside}` exists already", hint="leave out `--schema`, or move it away")
     write_new(path, text.encode())
     if not schema:
         return (path,)

@@ -122,11 +122,7 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
 
 
 def read_spec(
-    spec_path: Path,
-    *,
-    recipes: Sequence[Path] = (),
-    site: Path | None = None,
-    content: bytes | None = None,
+    spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | None = None, content: bytes | None = None
 ) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
@@ -389,9 +385,7 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
 def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:
     """Return the kinds of required recipes that the spec does not name, if they can be read."""
     required = {choice.name for source in sources.values() for choice in source.loaded.value.requires}
-    reading = _Errors()
-    missing = {name: reading.collect(partial(_recipe, catalog, name)) for name in required - sources.keys()}
-    return {name: source.loaded.value.kind for name, source in missing.items() if source is not None}
+    return {recipe.name: recipe.kind for recipe in _readable(catalog, required - sources.keys())}
 
 
 def _owners(catalog: Catalog, spec: Loaded[EnvSpec]) -> dict[str, str]:
@@ -401,9 +395,7 @@ def _owners(catalog: Catalog, spec: Loaded[EnvSpec]) -> dict[str, str]:
     entries = [each for value in written for each in (value if isinstance(value, tuple) else (value,))]
     if all(entry is None or str(entry).partition("@")[0] in known for entry in entries):
         return {}
-    reading = _Errors()
-    every = [reading.collect(partial(_recipe, catalog, name)) for name in known]
-    recipes = [source.loaded.value for source in reversed(every) if source is not None]
+    recipes = _readable(catalog, reversed(known))
     return {name: recipe.name for recipe in recipes for name in recipe.owns}
 
 
@@ -414,9 +406,14 @@ def _known_variants(
     own = {name for source in sources for name in source.loaded.value.variants}
     if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
         return ()
+    return tuple(name for recipe in _readable(catalog, catalog.recipe_names()) for name in recipe.variants)
+
+
+def _readable(catalog: Catalog, names: Iterable[str]) -> list[Recipe]:
+    """Read recipes; those with errors are omitted."""
     reading = _Errors()
-    readable = [reading.collect(partial(_recipe, catalog, name)) for name in catalog.recipe_names()]
-    return tuple(name for source in readable if source for name in source.loaded.value.variants)
+    sources = [reading.collect(partial(_recipe, catalog, name)) for name in names]
+    return [source.loaded.value for source in sources if source is not None]
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -30,5 +30,6 @@ def inspect_image(image: Path, settings: Settings) -> Inspection:
     if extended is not None:
         return Inspection(path=image, manifest=None, note=extended[1], verdict="")
     manifest = read_manifest(image)
-    sentence = verdicts.sentence(settings.store, manifest.digest, here=settings.this_host())
-    return Inspection(path=image, manifest=manifest, note=read_note(read_foreign(image)), verdict=sentence)
+    verdict = verdicts.latest(settings.store, manifest.digest, here=settings.this_host())
+    note = read_note(read_foreign(image))
+    return Inspection(path=image, manifest=manifest, note=note, verdict=verdicts.sentence(verdict))

@@ -15,6 +15,8 @@ from envbuild.launch import start
 from envbuild.launch.launchers import (
     NO_HOST_LIBS,
     HostLibraries,
+    LaunchContext,
+    Launcher,
     choose_launcher,
     pmi_doubt,
     spoken_types,
@@ -32,11 +34,7 @@ from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.hosting import (
-    host_libraries_for,
-    lasting_stage,
-    warn_of_absent_binds,
-)
+from envbuild.workflows.hosting import host_libraries_for, lasting_stage, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -70,24 +68,9 @@ def launch_line(
     if from_host:
         container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    context = launch_context(container, site, from_host, srun=srun)
-    try:
-        context = with_offer(context)
-    except MachineError:
-        if not elsewhere:
-            raise
-        text = f"the site `{elsewhere.name}` does not say what `srun --mpi` takes"
-        settings.emit(Warned(text=text, hint="the line has what the MPI speaks"))
-        context = replace(context, offered=spoken_types(context)[0])
-    launcher = choose_launcher(context)
-    if launcher is None:
-        raise RequestError(
-            f"`{container.label}` holds no MPI, whose mpiexec would start the ranks",
-            hint="add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
-        )
-    if launcher.mpi_type and (doubt := pmi_doubt(context, launcher.mpi_type)):
-        hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
-        settings.emit(Warned(text=doubt, hint=hint))
+    launcher = _launcher(
+        launch_context(container, site, from_host, srun=srun), container, settings.emit, elsewhere
+    )
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
     count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
     if not launcher.outside and count > 1 and (why := other_nodes(site)):
@@ -101,6 +84,31 @@ def launch_line(
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
         container = replace(container, stage=stage)
     return rank_line(container, launcher, command, count, user_set=os.environ)
+
+
+def _launcher(context: LaunchContext, container: Container, emit: Emit, elsewhere: Site | None) -> Launcher:
+    """Return what starts the ranks; warn if they may not find each other.
+
+    RequestError: nothing can. MachineError: srun does not list its types, and the ranks start here.
+    """
+    try:
+        context = with_offer(context)
+    except MachineError:
+        if not elsewhere:
+            raise
+        text = f"the site `{elsewhere.name}` does not list the types of `srun --mpi`"
+        emit(Warned(text=text, hint="the line has the type that the MPI speaks"))
+        context = replace(context, offered=spoken_types(context)[0])
+    launcher = choose_launcher(context)
+    if launcher is None:
+        raise RequestError(
+            f"`{container.label}` holds no MPI, whose mpiexec would start the ranks",
+            hint="add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
+        )
+    if launcher.mpi_type and (doubt := pmi_doubt(context, launcher.mpi_type)):
+        hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
+        emit(Warned(text=doubt, hint=hint))
+    return launcher
 
 
 def program_line(image: Path, command: Sequence[str], settings: Settings, *, prompt: str = "") -> list[str]:

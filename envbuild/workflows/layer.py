@@ -5,7 +5,6 @@ They are exported as a store that holds the layers of one or more specs and noth
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,26 +107,28 @@ def _export(record: LayerRecord, store: Store, target: Store) -> MovedLayer:
     if _has(target, record):
         return MovedLayer.of(record, "present")
     blob = store.blob_of(record)
-    with target.stage() as stage:
-        part = stage / "layer.squashfs"
-        with _reading(record, blob):
-            copy(blob, part)
-        if not _is(part, record):
-            problem = f"layer {record.name} in the store is damaged"
-            raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
-        _publish(record, part, target, imported=record.imported)
-    return MovedLayer.of(record, "exported")
-
-
-@contextlib.contextmanager
-def _reading(record: LayerRecord, blob: Path) -> Iterator[None]:
     try:
-        yield
+        is_copied = _copy(record, blob, target, imported=record.imported)
     except OSError as error:
         if error.filename != str(blob):
             raise
         problem = f"layer {record.name} cannot be read: {error.strerror}"
         raise MachineError(problem, hint=f"see who may read `{blob}`") from None
+    if not is_copied:
+        problem = f"layer {record.name} in the store is damaged"
+        raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
+    return MovedLayer.of(record, "exported")
+
+
+def _copy(record: LayerRecord, blob: Path, store: Store, *, imported: bool) -> bool:
+    """Copy a squashfs into a store; return False if the copy, which others cannot change, differs from it."""
+    with store.stage() as stage:
+        part = stage / "layer.squashfs"
+        copy(blob, part)
+        if not _is(part, record):
+            return False
+        store.publish(key=record.key, name=record.name, squashfs=part, tree=record.tree, imported=imported)
+    return True
 
 
 def import_layers(directory: Path, settings: Settings, *, trust: bool = False) -> Moved:
@@ -238,27 +239,20 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
         )
         return MovedLayer.of(record, "differs")
     with task(emit, f"import:{record.key}", f"import layer {record.name}") as running:
-        with store.stage() as stage:
-            part = stage / "layer.squashfs"
-            _take(record, blob, part, store)
-            _publish(record, part, store, imported=imported)
+        # Its size first: a larger file could fill the disk.
+        if not blob.is_file() or blob.stat().st_size != record.size_bytes:
+            raise _damaged(record, blob)
+        try:
+            is_copied = _copy(record, blob, store, imported=imported)
+        except OSError as error:
+            if error.filename != str(blob):
+                raise store.refusal(error) from error
+            problem = f"the squashfs of layer {record.name} cannot be read: {error.strerror}"
+            raise RequestError(problem, hint=f"see who may read `{blob}`") from None
+        if not is_copied:
+            raise _damaged(record, blob)
         running.detail = f"{record.size_bytes / 1e6:.0f} MB"
     return MovedLayer.of(record, "imported")
-
-
-def _take(record: LayerRecord, blob: Path, part: Path, store: Store) -> None:
-    """Copy a squashfs and check the copy, which other users cannot change."""
-    if not blob.is_file() or blob.stat().st_size != record.size_bytes:
-        raise _damaged(record, blob)
-    try:
-        copy(blob, part)
-    except OSError as error:
-        if error.filename != str(blob):
-            raise store.refusal(error) from error
-        problem = f"the squashfs of layer {record.name} cannot be read: {error.strerror}"
-        raise RequestError(problem, hint=f"see who may read `{blob}`") from None
-    if not _is(part, record):
-        raise _damaged(record, blob)
 
 
 def _damaged(record: LayerRecord, blob: Path) -> RequestError:
@@ -280,10 +274,6 @@ def _lost(directory: Path, known: set[str]) -> Iterator[RequestError]:
         if missing:
             names = ", ".join(f"{key[7:19]}…" for key in missing)
             yield RequestError(f"layers are missing that it lists: {names}", at=at, hint=_COPY_AGAIN)
-
-
-def _publish(record: LayerRecord, squashfs: Path, store: Store, *, imported: bool) -> None:
-    store.publish(key=record.key, name=record.name, squashfs=squashfs, tree=record.tree, imported=imported)
 
 
 def _has(store: Store, record: LayerRecord) -> bool:

@@ -35,22 +35,11 @@ from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
-from envbuild.workflows.hosting import (
-    for_one_container_per_rank,
-    host_libraries_for,
-    warn_of_absent_binds,
-)
+from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _TASK = "module"
-_STATES = {
-    "passed": "passed",
-    "failed": "FAILED",
-    "unproven": "not proven",
-    "absent": "absent: this image was never tested here",
-    "stale": "stale: tested on another host, or before this one changed",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +52,8 @@ class ListedModule:
 
     @property
     def state(self) -> str:
-        """A key of `_STATES`."""
-        return _in_words(self.verdict)[0]
-
-    @property
-    def tested(self) -> str:
-        """Time, ranks and host of the test; empty if it was never tested."""
-        return _in_words(self.verdict)[1]
+        """The state of the verdict, or ``absent``."""
+        return self.verdict.state if self.verdict else "absent"
 
 
 def install_module(
@@ -106,9 +90,9 @@ def install_module(
         container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
         host_libs = for_one_container_per_rank(host_libraries_for(container, settings, from_host))
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
-    state, text = _in_words(verdicts.latest(settings.store, manifest.digest, here=here))
-    tested = f"{_STATES[state]} ({visible(text)})" if text else _STATES[state]
-    if require_pass and state != "passed":
+    verdict = verdicts.latest(settings.store, manifest.digest, here=here)
+    tested = visible(verdicts.sentence(verdict))
+    if require_pass and (verdict is None or verdict.state != "passed"):
         hint = "`envbuild test` it on this host, then install it again"
         raise CheckError(
             f"--require-pass: `{image}` has no test that passed on this host: {tested}", hint=hint
@@ -136,7 +120,7 @@ def install_module(
         installed = install(installation, default=default, copied=running.advance)
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
     # What is added to an image of anyone is judged before; it has no jobs.
-    warnings = [*_verdict_warnings(state, tested)] if manifest.file_system is not None else []
+    warnings = [*_verdict_warnings(verdict)] if manifest.file_system is not None else []
     if link and (problem := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem))
     for warning in warnings:
@@ -168,7 +152,7 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     for module in find_installed(_existing(root)):
         verdict = None
         if module.record is not None:
-            host = _host_with(here, module.record.lent)
+            host = _host_with(here, module.record.host_libraries)
             verdict = verdicts.latest(settings.store, module.record.digest, here=host)
         listed.append(ListedModule(module=module, verdict=verdict))
     return tuple(listed)
@@ -234,19 +218,10 @@ def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> Host
     return here
 
 
-def _in_words(verdict: TestVerdict | None) -> tuple[str, str]:
-    """Return the state of a verdict, a key of `_STATES`, and its test in words."""
-    if verdict is None:
-        return "absent", ""
-    if verdict.state == "stale":
-        return "stale", f"{verdicts.OUTCOMES[verdict.outcome]} there: {verdict.text}"
-    return verdict.state, verdict.text
-
-
-def _verdict_warnings(state: str, tested: str) -> Iterator[Warned]:
-    if state == "passed":
+def _verdict_warnings(verdict: TestVerdict | None) -> Iterator[Warned]:
+    if verdict is not None and verdict.state == "passed":
         return
     hint = "`envbuild test` proves the image; then install it again"
-    if state == "unproven":
+    if verdict is not None and verdict.state == "unproven":
         hint = "`envbuild test` shows what was not examined; an `mpi` or a framework brings jobs"
-    yield Warned(text=f"test verdict: {tested}", hint=hint)
+    yield Warned(text=f"test verdict: {visible(verdicts.sentence(verdict))}", hint=hint)

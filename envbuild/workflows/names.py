@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
-from envbuild.system.files import (
-    configuration_homes,
-    environment_paths,
-    exists,
-    list_directory,
-    read_input,
-)
+from envbuild.system.files import configuration_homes, environment_paths, exists, list_directory, read_input
 
 _LIMIT_BYTES = 1 << 20
 

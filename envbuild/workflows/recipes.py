@@ -1,4 +1,4 @@
-"""List the recipes that a spec can name, and read one of them."""
+"""List the recipes that a spec can name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
-from envbuild.spec.load import Loaded
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import find_catalog, read_recipe
 
@@ -31,8 +30,3 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
         except EnvbuildError as error:
             errors.append(error)
     return RecipeListing(recipes=tuple(readable), errors=tuple(errors))
-
-
-def show_recipe(name: str, recipes: Sequence[Path] = ()) -> Loaded[Recipe]:
-    """Read one recipe."""
-    return read_recipe(name, recipes=recipes).loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
-from envbuild.image.compare import ImageDifference, compare_images
+from envbuild.image.compare import Comparison, ImageDifference, compare_images
 from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
@@ -80,7 +80,6 @@ class _Provenance:
     manifest: Manifest
     lock: Lock
     plan: BuildPlan
-    lock_text: str
     plan_text: str
 
 
@@ -116,8 +115,30 @@ def reproduce_image(
         with explain_failure("reproduce", settings):
             build_layers(provenance.plan, context)
         again = work / "again.sif"
-        records = _compose(again, provenance, store)
-        return _compared(provenance, again, records, settings, tools=other_tools, older=older)
+        records = {layer.name: require_layer(layer, store) for layer in provenance.plan.image_layers}
+        compose(
+            again,
+            finished_layers(records.values(), provenance.plan, store),
+            manifest=provenance.manifest,
+            lock=provenance.lock,
+            plan=provenance.plan_text,
+            advanced=lambda _: None,
+        )
+        with task(settings.emit, "compare", f"compare with {image.name}"):
+            comparison = compare_images(image, again)
+            damaged = changed_file_system(image) if comparison.differences else ()
+        return Reproduced(
+            image=image,
+            expected="sha256:" + sha256(image),
+            observed="sha256:" + sha256(again),
+            identical=comparison.identical,
+            same=not comparison.differences,
+            damaged=damaged,
+            tools=other_tools,
+            older=older,
+            added=comparison.added,
+            differences=tuple(_differences(comparison, records)),
+        )
 
 
 def _read_provenance(image: Path) -> _Provenance:
@@ -162,9 +183,7 @@ def _read_provenance(image: Path) -> _Provenance:
             at=Location(path=image),
             hint="build it again on a machine of its architecture",
         )
-    return _Provenance(
-        image=image, manifest=manifest, lock=lock, plan=plan, lock_text=lock_text, plan_text=plan_text
-    )
+    return _Provenance(image=image, manifest=manifest, lock=lock, plan=plan, plan_text=plan_text)
 
 
 _ANEW = "the image was changed, or made by something else: build it anew from its spec"
@@ -245,56 +264,19 @@ def _resolved(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
     )
 
 
-def _compose(path: Path, provenance: _Provenance, store: Store) -> dict[str, LayerRecord]:
-    """Write the image again; return the store's records of its layers."""
-    records = {layer.name: require_layer(layer, store) for layer in provenance.plan.image_layers}
-    compose(
-        path,
-        finished_layers(records.values(), provenance.plan, store),
-        manifest=provenance.manifest,
-        lock=provenance.lock,
-        plan=provenance.plan_text,
-        advanced=lambda _: None,
-    )
-    return records
-
-
-def _compared(
-    provenance: _Provenance,
-    again: Path,
-    records: Mapping[str, LayerRecord],
-    settings: Settings,
-    *,
-    tools: tuple[str, ...],
-    older: tuple[str, ...],
-) -> Reproduced:
-    with task(settings.emit, "compare", f"compare with {provenance.image.name}"):
-        comparison = compare_images(provenance.image, again)
-        damaged = changed_file_system(provenance.image) if comparison.differences else ()
-        differs_inside = any(difference.inside for difference in comparison.differences)
-        differences = tuple(
-            LayerDifference(
-                layer=_holder(difference, records),
-                path=difference.path,
-                kind=difference.kind,
-                detail=difference.detail,
-            )
-            for difference in comparison.differences
-            # The manifest has the digests of layers, whose differences are reported already.
-            if not (differs_inside and not difference.inside and difference.path == MANIFEST)
+def _differences(comparison: Comparison, records: Mapping[str, LayerRecord]) -> Iterator[LayerDifference]:
+    """Yield the differences of two images with the layers that they are in."""
+    differs_inside = any(difference.inside for difference in comparison.differences)
+    for difference in comparison.differences:
+        # The manifest has the digests of layers, whose differences are reported already.
+        if differs_inside and not difference.inside and difference.path == MANIFEST:
+            continue
+        yield LayerDifference(
+            layer=_holder(difference, records),
+            path=difference.path,
+            kind=difference.kind,
+            detail=difference.detail,
         )
-    return Reproduced(
-        image=provenance.image,
-        expected="sha256:" + sha256(provenance.image),
-        observed="sha256:" + sha256(again),
-        identical=comparison.identical,
-        same=not comparison.differences,
-        damaged=damaged,
-        tools=tools,
-        older=older,
-        added=comparison.added,
-        differences=differences,
-    )
 
 
 def _holder(difference: ImageDifference, records: Mapping[str, LayerRecord]) -> str:

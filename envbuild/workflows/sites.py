@@ -89,7 +89,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
         if exists(output):
             # A user may have added values that no probe can read.
             hint = "name another file, and merge them; `envbuild site check` lists what has changed"
-            raise RequestError(f"`{output}` is there already", hint=hint)
+            raise RequestError(f"`{output}` exists already", hint=hint)
         check_outside_store(output)
     text = probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:
@@ -107,5 +107,5 @@ def _loaded(given: Path | None) -> Loaded[Site]:
     loaded = read_site(given)
     if loaded is None:
         hint = "name one, or draft it: `envbuild site probe -o ~/.config/envbuild/site.yaml`"
-        raise RequestError("there is no site file of yours or of this machine", hint=hint)
+        raise RequestError("neither this user nor this machine has a site file", hint=hint)
     return loaded

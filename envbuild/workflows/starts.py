@@ -42,7 +42,7 @@ def export_start(
     """
     manifest, site = read_manifest(image), site_of(settings)
     if site is None:
-        raise RequestError("it is not known where the image is to start", hint="name a site with --site")
+        raise RequestError("the site where the image starts is unknown", hint="name a site with --site")
     start_of_file = EDF_START if form == "edf" else BATCH_START
     check_target(
         path,
@@ -93,7 +93,7 @@ def _named(image: Path, place: str, runtime: SiteRuntime) -> str:
         )
     named = place or str(image.absolute())
     if not named.isprintable() or named.startswith("-"):
-        raise RequestError(f"{named!a} cannot name an image", hint="name it otherwise with --image")
+        raise RequestError(f"{named!a} cannot name an image", hint="give it another name with --image")
     return named
 
 

@@ -15,10 +15,10 @@ from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
-from envbuild.jobs.judge import GpuSurvey, Job, judge_gpus, judge_mapped, no_jobs
+from envbuild.jobs.judge import GpuSurvey, Job, judge_gpus, judge_mapped, no_jobs, skip_gpu_job, skip_job
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
-from envbuild.jobs.run import JobResult, ranks_on_gpus, skipped, skipped_without_gpus
+from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.launchers import DEFAULT, NO_HOST_LIBS, HostLibraries, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.slurm import allocated, pmi_checks, slurm_version, with_offer
@@ -272,14 +272,14 @@ def _run_job(
     if not (request.srun and container.gpus):
         ranks = ranks_on_gpus(job, ranks, container.gpus)
     if not ranks:
-        return skipped_without_gpus(job, f"{container.gpus} GPUs here")
+        return JobResult(checks=(skip_gpu_job(job, f"{container.gpus} GPUs here"),))
     if job.launcher != "mpiexec":
         # torchrun: its ranks start each other, in one container, without an MPI.
         container, launcher = replace(container, host_libs=None), own_launcher(container, job.launcher)
     limit_s = request.timeout_s or job.timeout_s or container.manifest.timeout_s
     with task(settings.emit, f"test:{job.id}", f"{job.id} {job.title}".strip()) as running:
         if launcher is None:
-            result = skipped(job, ranks)
+            result = JobResult(checks=(skip_job(job, ranks),))
         else:
             result = run_image_job(container, launcher, job, ranks=ranks, limit_s=limit_s)
         running.failed = _any_failed(result.checks)

@@ -433,14 +433,6 @@ def test_hostile_text_stays_text(images, place, system, text):
     assert not list(place.path.rglob("BAD"))
 
 
-def test_a_lua_modulefile_of_an_earlier_envbuild_goes(activate, place):
-    """Lmod would read it in place of the one in Tcl."""
-    old = activate().lua_modulefile
-    old.write_text("-- Made by envbuild: `envbuild module install` writes this file anew.\nerror('old')\n")
-    active = activate()
-    assert run(place, active, LMOD, "module load small/1.0\ntool x").stdout == "tool of 1.0: x\n"
-
-
 @pytest.mark.parametrize(
     "text", [*HOSTILE, "".join(map(chr, range(1, 0x180))), "\n\r\n", "\1" + "1", "{}}{\\"]
 )

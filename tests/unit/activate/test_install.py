@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.cli.main import app
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.site.host_libs import HostLibraryPlan
@@ -223,14 +224,6 @@ def test_a_modulefile_of_somebody_else_is_not_written_over(put, tmp_path, name, 
     assert listing(tmp_path / "sw") == before
 
 
-def test_a_lua_modulefile_of_an_earlier_envbuild_goes(put):
-    """Lmod would read it in place of the one in Tcl."""
-    old = put().layout.lua_modulefile
-    old.write_text("-- Made by envbuild: `envbuild module install` writes this file anew.\nhelp()\n")
-    assert put().changed
-    assert not old.exists()
-
-
 def test_both_modulefiles_of_somebody_else_are_reported_at_once(put, tmp_path):
     directory = tmp_path / "sw/modulefiles/pytorch-mpi"
     directory.mkdir(parents=True)
@@ -257,15 +250,15 @@ def test_a_relative_root_becomes_absolute(put, tmp_path, monkeypatch):
 def test_what_to_run_next_is_shown(tmp_path, monkeypatch, capsys, put):
     installed = put()
     monkeypatch.setattr("envbuild.workflows.module.install_module", lambda *_, **__: installed)
-    install_command(Path("a.sif"), root="sw")
+    install_command(Path("a.sif"), root=Path("sw"))
     line = capsys.readouterr().err.splitlines()[-1]
     assert line == f"next: module use {tmp_path}/sw/modulefiles && module load pytorch-mpi/2026.11"
 
 
 def test_an_empty_root_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="root for modules is empty"):
-        install_command(Path("a.sif"), root="")
+    with pytest.raises(RequestError, match="name of a directory is empty"):
+        app(["module", "install", "a.sif", "--root", ""], standalone_mode=False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -78,7 +78,7 @@ def test_a_working_directory_that_is_gone(
 ) -> None:
     (tmp_path / "t.yaml").write_text('name: a\nversion: "1"\n')
     given = [word.replace("HERE", str(tmp_path)) for word in words]
-    told = "error: the working directory is gone: somebody removed it\n\nhint: go to one that is there (`cd`)"
+    told = "error: the working directory no longer exists\n\nhint: change to another one (`cd`)"
     assert run(given, capsys) == (5, "", f"{told}, and run it again\n")
 
 
@@ -131,7 +131,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("verb", ["build", "sbom", "export", "site", "import-def", "test"])
 def test_a_directory_is_not_made_a_file(verb: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run([word.replace("PLACE", "x.y/") for word in _WRITING[verb]], capsys)
-    told = "error: `x.y/` is the name of a directory, and a file is to be written"
+    told = "error: `x.y/` ends in `/`, and names no directory"
     assert (code, err.partition("\n")[0]) == (2, told)
     assert not (work / "x.y").exists()
 
@@ -235,7 +235,7 @@ def test_a_file_that_may_not_be_read(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != spec)
     code, _, err = run(["build", str(spec)], capsys)
     assert code == 2
-    assert f"{spec}' is not readable\n\nhint: see that it may be read by you" in err
+    assert f"{spec}' is not readable\n\nhint: check its permissions" in err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +284,7 @@ class TestBoundary:
         fail(KeyboardInterrupt())
         code, out, err = run(["inspect", "x.sif"], capsys)
         assert (code, out) == (130, "")
-        assert err == "interrupted: what was not finished was not written\n"
+        assert err == "interrupted: unfinished results were not written\n"
 
     def test_an_interrupt_of_what_the_next_run_goes_on_with(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -294,7 +294,7 @@ class TestBoundary:
 
         monkeypatch.setattr("envbuild.workflows.build.build_image", interrupted)
         code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
-        assert (code, err[: err.index(",")]) == (130, "interrupted: what is finished is kept")
+        assert (code, err[: err.index(",")]) == (130, "interrupted: finished parts are kept")
 
     @pytest.mark.parametrize(("number", "code"), [(errno.ENAMETOOLONG, 2), (errno.ELOOP, 2), (errno.EIO, 5)])
     def test_a_file_that_the_system_refuses(

@@ -201,7 +201,7 @@ def test_nothing_is_overwritten(words: list[str], tmp_path: Path, capsys: pytest
         (tmp_path / name).write_text("mine")
     (tmp_path / "link.yaml").symlink_to("nowhere")
     init(*words, "-y", code=2)
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert (tmp_path / "spec.yaml").read_text() == (tmp_path / "dir/spec.yaml").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 
@@ -224,7 +224,7 @@ def test_a_file_is_told_from_a_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.txt", "spec.yam", "file"])
 def test_a_name_that_is_no_specs_is_refused(name: str) -> None:
     Path("file").touch()
-    with pytest.raises(RequestError, match=f"`{name}` is no name of a spec") as caught:
+    with pytest.raises(RequestError, match=f"`{name}` cannot be the name of a spec") as caught:
         spec_path(Path(name))
     assert str(caught.value.hint).startswith(f"name a file such as {Path(name).stem}.yaml")
     assert not Path(name).is_dir()

@@ -27,7 +27,7 @@ def test_a_verb_that_cannot_work_is_exit_code_5(capsys: pytest.CaptureFixture[st
     words = ("--apptainer", str(broken), "--store", str(tmp_path / "store"))
     code, out, _ = run(capsys, "test", *words)
     assert code == 5
-    assert "BLOCKS  apptainer.broken" in out
+    assert "ERROR   apptainer.broken" in out
     assert out.splitlines()[-1] == "cannot work here: test"
     code, out, _ = run(capsys, "test", "--json", *words)
     assert code == 5
@@ -41,13 +41,13 @@ def test_what_only_hampers_keeps_no_verb_from_working(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Diagnostic(
-        "slurm.no-srun", "hampers", ("test",), "no srun", "ranks", "module load", "an administrator"
+        "slurm.no-srun", "warning", ("test",), "no srun", "ranks", "module load", "an administrator"
     )
     monkeypatch.setattr(doctor, "check_machine", lambda *_: [finding])
     code, out, _ = run(capsys, "test")
     assert code == 0
     assert out.splitlines() == [
-        "HAMPERS slurm.no-srun: no srun",
+        "WARNING slurm.no-srun: no srun",
         "        test: ranks",
         "        fix (an administrator): module load",
         "test can work here, with the warnings above",
@@ -58,12 +58,12 @@ def test_what_only_hampers_keeps_no_verb_from_working(
         "findings": [
             {
                 "id": "slurm.no-srun",
-                "weight": "hampers",
+                "severity": "warning",
                 "verbs": ["test"],
                 "problem": "no srun",
                 "why": "ranks",
-                "mend": "module load",
-                "by": "an administrator",
+                "fix": "module load",
+                "who": "an administrator",
             }
         ],
     }
@@ -104,7 +104,7 @@ def test_a_site_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp
     site.write_text("nonsense: [\n")
     code, out, _ = run(capsys, "lock", "--site", str(site))
     assert code == 5
-    assert "BLOCKS  site.configuration" in out
+    assert "ERROR   site.configuration" in out
     assert f"({site}:" in out
 
 
@@ -115,7 +115,7 @@ def test_a_site_that_nobody_knows_and_one_of_the_users_own(
     for verb in ("build", "plan", "check"):
         code, out, _ = run(capsys, verb)
         assert code == 5
-        assert "BLOCKS  site.configuration: unknown site `nosuch`" in out
+        assert "ERROR   site.configuration: unknown site `nosuch`" in out
     monkeypatch.delenv("ENVBUILD_SITE")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     own = tmp_path / "envbuild/site.yaml"

@@ -71,7 +71,7 @@ def write_sif(path: Path, *objects: tuple[Descriptor, bytes]) -> Path:
 
 def extend(image: Path, output: Path, **words: object) -> None:
     settings = Settings.of(store=image.parent / "store")
-    request = ExtendRequest(image=image, output=str(output), **{"environment": ["A=b"], **words})  # type: ignore[arg-type]
+    request = ExtendRequest(image=image, output=output, **{"environment": ["A=b"], **words})  # type: ignore[arg-type]
     extend_image(request, settings)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.jobs import envbuild_job
-from envbuild.jobs.judge import Job, judge_mapped
-from envbuild.jobs.run import JobResult, run_job, skipped
+from envbuild.jobs.judge import Job, judge_mapped, skip_job
+from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.controls import every_rank_alone, missed_by
 from envbuild.launch.start import results_directory
 from envbuild.spec.recipe import VerifyJob
@@ -127,7 +127,7 @@ def test_a_job_outside_its_place_is_not_started(tmp_path: Path) -> None:
 
 
 def test_without_a_launcher_a_job_is_skipped() -> None:
-    (check,) = skipped(job(), 2).checks
+    check = skip_job(job(), 2)
     assert (check.status, check.id) == ("SKIP", "demo.train/ranks")
 
 
@@ -161,7 +161,7 @@ def test_what_every_rank_must_say_is_looked_for_in_its_own_output(tmp_path: Path
     found = result(tmp_path, silent, job=demo)
     assert set(failed(found)) == {"demo.train/road"}
     (finding,) = [each for each in found.checks if each.status == "FAIL"]
-    assert "not that of rank 1" in finding.line()
+    assert "missing in the log of rank 1" in finding.line()
 
 
 def test_a_job_cannot_set_what_is_ours(tmp_path: Path) -> None:

@@ -37,9 +37,13 @@ def report(host: HostFingerprint, *findings: CheckResult, when: str = "2026-11-2
     )
 
 
+def said(store: Store, here: HostFingerprint) -> str:
+    return verdicts.sentence(verdicts.latest(store, IMAGE, here=here))
+
+
 def test_absent_until_it_is_tested(store: Store) -> None:
     assert verdicts.latest(store, IMAGE, here=HERE) is None
-    assert verdicts.sentence(store, IMAGE, here=HERE) == "never tested here"
+    assert said(store, HERE) == "never tested here"
     assert verdicts.latest(store, "sha256:../..", here=HERE) is None
 
 
@@ -50,7 +54,7 @@ def test_what_was_recorded_is_read(store: Store, findings: tuple[CheckResult, ..
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.ranks) == (state, state, 2)
-    assert verdicts.sentence(store, IMAGE, here=HERE).startswith(f"{state} (2026-11-21T01:00:00Z, 2 ranks")
+    assert said(store, HERE).startswith(f"{state} (2026-11-21T01:00:00Z, 2 ranks")
 
 
 def test_on_a_host_that_changed_it_is_stale_and_says_what_changed(store: Store) -> None:
@@ -59,7 +63,7 @@ def test_on_a_host_that_changed_it_is_stale_and_says_what_changed(store: Store) 
     assert verdict is not None
     assert (verdict.state, verdict.outcome) == ("stale", "passed")
     assert verdict.changed == ("kernel: 6.1 there, 6.2 here", "nvidia: 580.1 there, none here")
-    assert "kernel: 6.1 there, 6.2 here" in verdicts.sentence(store, IMAGE, here=HERE)
+    assert "kernel: 6.1 there, 6.2 here" in said(store, HERE)
 
 
 def test_this_hosts_own_verdict_wins_over_a_newer_one_from_elsewhere(store: Store) -> None:
@@ -89,9 +93,9 @@ def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())
-    said = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; it carries no jobs"
-    assert verdicts.sentence(store, IMAGE, here=HERE) == f"not proven ({said})"
-    assert verdicts.sentence(store, IMAGE, here=THERE).startswith("stale: not proven on another host ")
+    text = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; it carries no jobs"
+    assert said(store, HERE) == f"not proven ({text})"
+    assert said(store, THERE).startswith("stale: not proven on another host ")
 
 
 def test_a_pass_without_a_gpu_says_so(store: Store) -> None:
@@ -99,7 +103,7 @@ def test_a_pass_without_a_gpu_says_so(store: Store) -> None:
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.gpu_untested) == ("passed", True)
-    assert "2 ranks, GPU untested, host" in verdicts.sentence(store, IMAGE, here=HERE)
+    assert "2 ranks, GPU untested, host" in said(store, HERE)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ FAILED = MmdebstrapError("it could not (exit code 25)\nE: No space left on devic
 
 FORBIDDEN = Diagnostic(
     "user-namespaces.forbidden",
-    "blocks",
+    "error",
     ("build", "test"),
     "this user may not make a user namespace",
     "roots are made in one",
@@ -45,7 +45,7 @@ def raised(monkeypatch: pytest.MonkeyPatch, error: EnvbuildError, *findings: Dia
 
 
 def test_the_problem_of_the_machine_is_reported_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = raised(monkeypatch, FAILED, replace(FORBIDDEN, weight="hampers"), FORBIDDEN)
+    error = raised(monkeypatch, FAILED, replace(FORBIDDEN, severity="warning"), FORBIDDEN)
     assert isinstance(error, MachineError)
     assert error.problem == (
         "this user may not make a user namespace: roots are made in one\nit could not (exit code 25)"
@@ -57,7 +57,7 @@ def test_the_problem_of_the_machine_is_reported_in_its_place(monkeypatch: pytest
 
 
 def test_what_only_hampers_or_blocks_another_verb_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = (replace(FORBIDDEN, weight="hampers"), replace(FORBIDDEN, verbs=("lock",)))
+    others = (replace(FORBIDDEN, severity="warning"), replace(FORBIDDEN, verbs=("lock",)))
     assert raised(monkeypatch, FAILED, *others) is FAILED
 
 

@@ -296,7 +296,7 @@ def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
     assert line[:7] == ["srun", "--mpi=pmi2", "-n", "2", "apptainer", "--silent", "exec"]
     assert "--nv" in line
     assert '"type=bind","src=/nowhere","dst=/data",ro' in line
-    assert bench.warnings() == ["the site `there` does not say what `srun --mpi` takes"]
+    assert bench.warnings() == ["the site `there` does not list the types of `srun --mpi`"]
     program = SiteRuntime(name="apptainer", program="/sw/apptainer")
     bench.site(site.model_copy(update={"runtimes": (program,)}))
     assert bench.line_for("there")[4] == "/sw/apptainer"

@@ -365,7 +365,7 @@ class TestExport:
             (tmp_path / "project", "is no store"),
             (store.path, "is inside the store"),
             (store.path / "blobs/x", "is inside the store"),
-            ("", "the directory for the layers is empty"),
+            ("", "the name of a directory is empty"),
         ):
             code, _, err = run("export", "x.yaml", "--to", place)
             assert (code, problem in err) == (2, True), err

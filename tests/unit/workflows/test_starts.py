@@ -213,7 +213,7 @@ def test_sarus_suite_starts_no_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_site_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("mpich")
     assert run("export", "demo.sif", "--format", "sbatch", "-o", "out") == 2
-    assert "it is not known where the image is to start" in capsys.readouterr().err
+    assert "the site where the image starts is unknown" in capsys.readouterr().err
     assert run("export", "demo.sif", "--format", "squashfs", "--image", "x", "-o", "out") == 2
     assert "--image and --runtime are for edf and sbatch" in capsys.readouterr().err
 

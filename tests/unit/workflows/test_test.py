@@ -156,7 +156,7 @@ def test_a_changed_image_leaves_the_verdict_of_the_good_image_alone(stage: Stage
 STARTER: dict[str, Any] = {"code": 1, "stderr": "ERROR  : Failed to create user namespace"}
 PROBLEM = doctor.Diagnostic(
     "user-namespaces.forbidden",
-    "blocks",
+    "error",
     ("test",),
     "no user namespaces",
     "images start in one",
@@ -260,7 +260,7 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
         raise MachineError("the disk is full", hint="mend it")
 
     monkeypatch.setattr(files, "write_atomically", full)
-    options = {"store": tmp_path / "s", "report": str(tmp_path / "r.json"), "json": json}
+    options = {"store": tmp_path / "s", "report": tmp_path / "r.json", "json": json}
     with pytest.raises(MachineError, match="the disk is full"):
         command(Path("a.sif"), **options)  # type: ignore[arg-type]
     written = capsys.readouterr()
