@@ -23,6 +23,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, ra
 from envbuild.events import Note, Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition
+from envbuild.extend.libraries import missing_libraries
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
@@ -271,6 +272,10 @@ def _lay_out(
             stage=work,
             log=_log(settings),
         )
+    if missing := missing_libraries(addition, files, tree):
+        names = ", ".join(f"{name} (`{posixpath.normpath(path)}`)" for name, path in sorted(missing.items()))
+        hint = "a package may not import: is there a build of it without them (such as `…-headless`)?"
+        settings.emit(Warned(text=f"packages need libraries that the image lacks: {names}", hint=hint))
     return tree, hidden_paths(addition, files, tree)
 
 

@@ -42,6 +42,7 @@ from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.extended import examine_extended, test_extended
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries, host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import read_site
@@ -90,10 +91,18 @@ def test_image(
         stays.
     """
     started = time.monotonic()
+    unfit = {
+        "--mpi host": from_host.mpi,
+        "--fabric host": from_host.fabric,
+        "--launcher srun": srun,
+        "--quick": quick,
+        "--require-gpu": require_gpu,
+    }
+    if (extended := examine_extended(image, settings, unfit=unfit)) is not None:
+        return test_extended(extended, settings, ranks=ranks, timeout_s=timeout_s)
     manifest = read_manifest(image)
     _warn_of_untrusted_layers(manifest, settings)
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = _site(settings)
     container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
     # Combinations that do not fit are refused before anything starts.
     if from_host:
@@ -159,6 +168,11 @@ def test_image(
     if not quick:
         _record(test_report, settings)
     return test_report
+
+
+def _site(settings: Settings) -> Site | None:
+    loaded = read_site(settings.site)
+    return None if loaded is None else loaded.value
 
 
 def _unproven(recipe: str, version: str) -> CheckResult:
@@ -254,10 +268,10 @@ def _check_files(container: Container, settings: Settings, *, limit_s: float) ->
         changed = verify_image(container.image, advanced=running.advance)
         preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
         findings = [judge_bytes(changed), *preflight.findings()]
-        site = read_site(settings.site) if settings.site else None
+        site = _site(settings) if settings.site else None
         if site is not None:
             # The rules that forbid the image, on its own libraries, at the site that was named.
-            verdicts = judge(stack_facts(preflight.facts, site.value))
+            verdicts = judge(stack_facts(preflight.facts, site))
             findings += [check for check in findings_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.manifest):
             findings.append(foreign)
