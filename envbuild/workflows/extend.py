@@ -241,9 +241,9 @@ def _choose_packages(
             )
             running.detail = pluralize(len(addition.pins), "wheel")
         judgement = judge_addition(addition, files, at=image.path)
+        raise_all(judgement.errors)
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
-        raise_all(judgement.errors)
         if not request.dry_run:
             cache = FileCache(settings.store.directory("files"))
             fetch_packages(addition, packages, image=image.path, site=site, files=cache, context=context)
