@@ -53,7 +53,8 @@ def fetch(
     raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
     debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
-    addresses = debian | _python_addresses(resolver_of(resolved, context), missing)
+    resolver = resolver_of(resolved, context, (pin for pin in missing if isinstance(pin, PythonPin)))
+    addresses = debian | _python_addresses(resolver, missing)
     total = sum(pin.size_bytes for pin in missing)
     title = f"fetch {pluralize(len(missing), 'file')}"
     with (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import passed_over, wheels
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.uv import Uv
+from envbuild.resolve.uv import PYTORCH, Uv
 from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
@@ -62,9 +62,14 @@ def same_python(resolved: ResolvedSpec, old: Lock) -> bool:
     )
 
 
-def resolver_of(resolved: ResolvedSpec, context: ResolveContext) -> Uv | Python27:
-    """Return the resolver for a base's Python."""
-    return Python27(resolved, context) if resolved.base.python.is_legacy else Uv(resolved, context)
+def resolver_of(
+    resolved: ResolvedSpec, context: ResolveContext, pins: Iterable[PythonPin] = ()
+) -> Uv | Python27:
+    """Return the resolver for a base's Python; `pins` of PyTorch's origins are looked for there."""
+    if resolved.base.python.is_legacy:
+        return Python27(resolved, context)
+    builds = {pin.name: pin.origin.removeprefix(PYTORCH) for pin in pins if pin.origin.startswith(PYTORCH)}
+    return Uv(resolved, context, builds=builds)
 
 
 def resolve_build_tools(

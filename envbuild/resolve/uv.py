@@ -30,7 +30,7 @@ _MEMORY_BYTES = 2 << 30
 # uv starts a thread for each core, and its stack counts.
 _STACK_BYTES = 8 << 20
 # `pytorch-cpu`, `pytorch-cu130`: if no address is configured, uv knows PyTorch's own index.
-_PYTORCH = "pytorch-"
+PYTORCH = "pytorch-"
 _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
 _FILES = ("--format", "pylock.toml", "--no-deps")
 _NO_SOLUTION = "no set of Python packages meets what was asked: "
@@ -64,6 +64,8 @@ class Uv:
     """Distributions whose files are not needed: name → version and requirements."""
     constraints: tuple[str, ...] = ()
     """Requirements that hold for what is chosen, and ask for nothing."""
+    builds: Mapping[str, str] = field(default_factory=dict)
+    """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
     """Origin → addresses; the next is asked only if the first is unreachable."""
@@ -83,6 +85,9 @@ class Uv:
             if chosen.variant.origins and _own(chosen)
             for name in {*_own(chosen), *chosen.recipe.owns, *chosen.recipe.companions}
         }
+        # A recipe knows better.
+        self.builds = {name: build for name, build in self.builds.items() if name not in self._origins}
+        self._origins |= {name: (f"{PYTORCH}{build}",) for name, build in self.builds.items()}
         self._torch_backend = self._choose_torch_backend()
 
     @property
@@ -165,7 +170,7 @@ class Uv:
             if origin != "pypi" and addresses and bare == without_credentials(addresses[0]).rstrip("/"):
                 return origin
         own = next(iter(self._origins.get(name, ())), "")
-        if self._torch_backend and own.startswith(_PYTORCH):
+        if self._torch_backend and own.startswith(PYTORCH):
             return own
         origin = self.sources.origin_of(source) if source else "pypi"
         return own if own and origin == "find-links" else origin
@@ -185,13 +190,17 @@ class Uv:
         """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
         accepted = base_tags(self.resolved.base, self.resolved.architecture)
         files = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
+        for name, build in self.builds.items():
+            is_here = any(file.startswith(f"{name}-") and f"+{build}-" in file for file in files)
+            if not is_here and not self.sources.no_index and not self._indexes.get(f"{PYTORCH}{build}"):
+                return build
         for chosen in self.resolved.recipes:
             origin = next(iter(chosen.variant.origins), "")
-            if not origin.startswith(_PYTORCH) or self.sources.no_index or self._indexes.get(origin):
+            if not origin.startswith(PYTORCH) or self.sources.no_index or self._indexes.get(origin):
                 continue
             for requirement in _own(chosen).values():
                 if not any(wheels.satisfies(file, requirement, accepted) for file in files):
-                    return origin.removeprefix(_PYTORCH)
+                    return origin.removeprefix(PYTORCH)
         return ""
 
     def _compile(
@@ -334,7 +343,7 @@ class Uv:
         else:
             if not self._torch_backend or "pytorch" not in (urlsplit(failed).hostname or ""):
                 return False
-            name, origin = "PyTorch's own index", f"{_PYTORCH}{self._torch_backend}"
+            name, origin = "PyTorch's own index", f"{PYTORCH}{self._torch_backend}"
             self._torch_backend = ""
         why = uvtext.why_unreachable(stderr)
         self._unanswered[origin] = f"{redact(failed)} was asked, and cannot be reached: {why}"

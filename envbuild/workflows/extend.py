@@ -23,6 +23,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, ra
 from envbuild.events import Note, Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition
+from envbuild.extend.libraries import missing_libraries
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
@@ -239,9 +240,9 @@ def _choose_packages(
             )
             running.detail = pluralize(len(addition.pins), "wheel")
         judgement = judge_addition(addition, files, at=image.path)
+        raise_all(judgement.errors)
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
-        raise_all(judgement.errors)
         if not request.dry_run:
             cache = FileCache(settings.store.directory("files"))
             fetch_packages(addition, packages, image=image.path, site=site, files=cache, context=context)
@@ -270,6 +271,10 @@ def _lay_out(
             stage=work,
             log=_log(settings),
         )
+    if missing := missing_libraries(addition, files, tree):
+        names = ", ".join(f"{name} (`{posixpath.normpath(path)}`)" for name, path in sorted(missing.items()))
+        hint = "a package may not import: is there a build of it without them (such as `…-headless`)?"
+        settings.emit(Warned(text=f"packages need libraries that the image lacks: {names}", hint=hint))
     return tree, hidden_paths(addition, files, tree)
 
 

@@ -41,7 +41,7 @@ from envbuild.plan.model import (
     WheelStep,
 )
 from envbuild.plan.planner import wheel_layer
-from envbuild.preflight.report import PreflightReport, run_preflight
+from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import scan_image
 from envbuild.resolve.files import FileCache
 from envbuild.rules.from_lock import facts_of_lock
@@ -241,10 +241,7 @@ def write_own(
     with task(settings.emit, "check", f"what {path.name} would load") as running:
         report = run_preflight(scan_image(path, store, changed=()))
         if not report.passed:  # what the old image lacks, too, is not the fault of what is added
-            before = run_preflight(scan_image(own.image.path, store, changed=())).problems
-            report = replace(
-                report, problems=tuple(problem for problem in report.problems if problem not in before)
-            )
+            report = worsened(report, run_preflight(scan_image(own.image.path, store, changed=())))
         running.failed = not report.passed
     return report
 

@@ -42,6 +42,7 @@ from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.extended import examine_extended, test_extended
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
@@ -75,6 +76,15 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     earlier verdict stays.
     """
     started = time.monotonic()
+    unfit = {
+        "--mpi host": request.from_host.mpi,
+        "--fabric host": request.from_host.fabric,
+        "--launcher srun": request.srun,
+        "--quick": request.quick,
+        "--require-gpu": request.require_gpu,
+    }
+    if (extended := examine_extended(request.image, settings, unfit=unfit)) is not None:
+        return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
     manifest, site = read_manifest(request.image), site_of(settings)
     _warn_of_untrusted_layers(manifest, settings)
     container = Container(

@@ -160,6 +160,15 @@ def test_what_is_added_respects_what_is_there(tmp_path: Path, wheels: Path) -> N
     }
 
 
+def test_a_companion_of_torch_is_the_build_that_the_image_has(tmp_path: Path, wheels: Path) -> None:
+    for version in ("0.19.0", "0.19.0+cpu"):
+        text = f"Metadata-Version: 2.1\nName: torchvision\nVersion: {version}\nRequires-Dist: torch==2.4.0\n"
+        files = {f"torchvision-{version}.dist-info/METADATA": text}
+        make_wheel(wheels, f"torchvision-{version}-py3-none-any.whl", **files)
+    with opened(tmp_path, PYTHON, distribution("torch", "2.4.0+cpu")) as image:
+        assert versions(resolve(image, tmp_path, wheels, "torchvision")) == {"torchvision": "0.19.0+cpu"}
+
+
 def test_extras_of_what_is_installed_are_met(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, PYTHON, distribution("demo", "3.0", 'six<1.17; extra == "all"')) as image:
         addition = resolve(image, tmp_path, wheels, "nested")
