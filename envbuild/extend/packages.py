@@ -212,10 +212,9 @@ def fetch_packages(
     *,
     image: Path,
     site: Site | None,
-    files: FileCache,
     context: ResolveContext,
 ) -> None:
-    """Make the wheels of an addition exist in `files`, each verified.
+    """Make the wheels of an addition exist in the context's cache, each verified.
 
     RequestError, ManyErrors: a file is gone, or missing while offline. MachineError: an index cannot be
     reached.
@@ -223,7 +222,7 @@ def fetch_packages(
     resolved = _spec_of(addition.python, request.requirements, image=image, site=site)
     named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
     try:
-        fetch(addition.pins, resolved, files, replace(context, directories=(*named, *context.directories)))
+        fetch(addition.pins, resolved, replace(context, directories=(*named, *context.directories)))
     except RequestError as error:
         if not context.offline:
             raise

@@ -21,7 +21,7 @@ from envbuild.image.foreign import ForeignImage, read_foreign
 from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
 from envbuild.image.sif import NOTE, digest_of
 from envbuild.image.startup import DIRECTORY
-from envbuild.lock.model import FileName, PythonName, PythonVersion, Sha256
+from envbuild.lock.model import FileName, PythonName, PythonVersion
 from envbuild.spec.model import (
     Digest,
     ImagePath,
@@ -29,6 +29,7 @@ from envbuild.spec.model import (
     Origin,
     PythonRequirement,
     ReleaseVersion,
+    Sha256,
     Text,
     VariableName,
     first_problem,

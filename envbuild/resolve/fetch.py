@@ -16,11 +16,12 @@ from urllib.parse import quote
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Task, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
+from envbuild.resolve import named
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name, is_whole
 from envbuild.resolve.origins import Machine, archives
-from envbuild.resolve.python import resolver_of
+from envbuild.resolve.python import locate, resolver_of
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
@@ -36,24 +37,24 @@ _THREADS = 4
 def fetch(
     pins: Iterable[Pin],
     resolved: ResolvedSpec,
-    files: FileCache,
     context: ResolveContext,
     limits: network.RequestLimits | None = None,
 ) -> None:
-    """Put the files of all pins into the cache, each checked by length and SHA-256.
+    """Put the files of all pins into the context's cache, each checked by length and SHA-256.
 
     RequestError: files are gone everywhere, or missing and `context.offline` is set; all are named.
     MachineError: an archive or index cannot be reached, or the cache cannot be written.
     """
+    files = context.files
     missing = _not_cached(pins, files, context.emit)
-    wheels = context.python_sources(resolved.site).local_directories() if missing else ()
-    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, files, context)]
+    wheels = context.python_sources(resolved).local_directories() if missing else ()
+    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, context)]
     if not missing:
         return
     raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
     debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
-    resolver = resolver_of(resolved, context, (pin for pin in missing if isinstance(pin, PythonPin)))
+    resolver = resolver_of(resolved, context, pins=(pin for pin in missing if isinstance(pin, PythonPin)))
     addresses = debian | _python_addresses(resolver, missing)
     total = sum(pin.size_bytes for pin in missing)
     title = f"fetch {pluralize(len(missing), 'file')}"
@@ -113,22 +114,21 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
     return missing
 
 
-def _take_local(
-    pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], files: FileCache, context: ResolveContext
-) -> bool:
+def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], context: ResolveContext) -> bool:
     """Copy a file from this machine into the cache; return whether it is here."""
     name = file_name(pin)
     kept = [(root / _directory_of(pin) / name, root / name) for root in context.directories]
     places = [place for pair in kept for place in pair]
     if isinstance(pin, PythonPin):
         places += [directory / name for directory in wheels]
+        places += named.local_paths(resolved, pin)
     if isinstance(pin, RootPin):
         places.append(root_place(resolved, pin))
     for place in filter(os.path.isfile, places):
         try:
             # Read before the cache is touched, so that an error names the right file.
             check(place, pin)
-            with files.adding(pin) as part:
+            with context.files.adding(pin) as part:
                 copy(place, part)
         except WrongBytes as error:
             context.emit(Warned(text=f"`{place}` is not the locked file and is not used: {error}"))
@@ -186,7 +186,7 @@ def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[s
         # An image and the builds from source in it may hold two versions of one distribution.
         pins = {pin.name: pin for pin in left}
         left = [pin for pin in left if pins[pin.name] != pin]
-        candidates = resolver.locate({name: pin.version for name, pin in pins.items()})
+        candidates = locate(resolver, {name: pin.version for name, pin in pins.items()})
         for name, pin in pins.items():
             addresses[pin.sha256] = [file.address for file in candidates.get(name, ()) if file.is_same(pin)]
     return addresses

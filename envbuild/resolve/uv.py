@@ -66,6 +66,8 @@ class Uv:
     """Requirements that hold for what is chosen, and ask for nothing."""
     builds: Mapping[str, str] = field(default_factory=dict)
     """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
+    named: Mapping[str, Path] = field(default_factory=dict)
+    """Distribution → the only wheel of it to take."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
     """Origin → addresses; the next is asked only if the first is unreachable."""
@@ -77,7 +79,7 @@ class Uv:
     """Origin → the address that was left out, and why it cannot be reached."""
 
     def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.resolved.site)
+        self.sources = self.context.python_sources(self.resolved)
         self._indexes = {} if self.sources.no_index else {**self.sources.named, "pypi": self.sources.indexes}
         self._origins = {
             name: chosen.variant.origins
@@ -277,7 +279,10 @@ class Uv:
                     python=self.resolved.base.python.version,
                     sources=owners,
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
+                    wheels={name: path.name for name, path in self.named.items()},
                 )
+                for path in self.named.values():
+                    (work / path.name).symlink_to(path)
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
                 text = uvtext.configuration({**self._built(), **self.installed}, sources, self.constraints)
@@ -360,11 +365,8 @@ class Uv:
                 f"uv needed more than {limit}, and was ended",
                 hint=f"an index that answers without end causes that: {_ASK}; uv's output is in `{self.log}`",
             )
-        if refusal := uvtext.unauthorized(stderr):
-            return MachineError(
-                f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
-                hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
-            )
+        if refusal := _unauthorized(stderr) or self._unreadable_wheel(stderr):
+            return refusal
         if "No solution found" in stderr:
             return self._unanswered_origin(stderr) or self._no_solution(stderr)
         if "certificate" in stderr:
@@ -382,6 +384,16 @@ class Uv:
             )
         error = next((line[7:] for line in stderr.splitlines() if line.startswith("error: ")), "no reason")
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
+
+    def _unreadable_wheel(self, stderr: str) -> RequestError | None:
+        for name, path in self.named.items():
+            if f"Failed to read `{name} @ " in stderr:
+                return RequestError(
+                    f"`{path.name}` is not a wheel that can be read",
+                    at=self.resolved.python_place(name),
+                    hint=f"build or copy it again; uv's output is in `{self.log}`",
+                )
+        return None
 
     def _unanswered_origin(self, stderr: str) -> MachineError | None:
         """Return the error for a distribution whose origin was left out, if one is missing."""
@@ -456,6 +468,16 @@ class Uv:
                     " (`find_links`; pip's find-links does too)"
                 )
         return ""
+
+
+def _unauthorized(stderr: str) -> MachineError | None:
+    refusal = uvtext.unauthorized(stderr)
+    if refusal is None:
+        return None
+    return MachineError(
+        f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
+        hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
+    )
 
 
 def _common_names() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
@@ -68,6 +69,8 @@ class CheckInputs:
     """What the spec and the files that it names ask for of Python packages."""
     remarks: tuple[str, ...]
     """Sentences on lines of these files that change nothing."""
+    wheel_directories: tuple[Path, ...]
+    """Directories with wheels that these files and the spec name."""
     architecture: str
 
 
@@ -150,6 +153,7 @@ def _resolved(
         recipes=tuple(recipes),
         requested=tuple(requested),
         file_remarks=inputs.remarks,
+        wheel_directories=inputs.wheel_directories,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
         site_places=site.document.places if site is not None else {},

@@ -90,13 +90,15 @@ def _python_packages(
     spec_path: Path, requested: Sequence[Requested], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
     owners = {name: chosen for chosen in recipes for name in chosen.recipe.owns}
+    named = {request.name: request for request in reversed(requested) if request.wheel is not None}
     first: dict[str, Requested] = {}
     for request in requested:
         text, at, name = request.text, request.at, request.name
         requirement = Requirement(text)
         in_spec = at.path == spec_path
         owner = owners.get(name)
-        if owner is not None and in_spec:
+        wheel = named.get(name)
+        if owner is not None and (in_spec or request.wheel is not None):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
             hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
@@ -109,11 +111,23 @@ def _python_packages(
         elif requirement.specifier.is_unsatisfiable():
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
+        elif wheel is not None and request.wheel is not None and request.hashes != wheel.hashes:
+            hint = f"the other is named at {wheel.at}"
+            yield RequestError(f"two wheels of `{name}` are named", at=at, hint=hint)
+        elif wheel is not None and not _holds(requirement, Requirement(wheel.text)):
+            hint = f"change it, or the wheel that is named at {wheel.at}"
+            yield RequestError(f"`{text}` excludes the wheel of `{name}` that is named", at=at, hint=hint)
         elif in_spec and name in first and requirement.marker is None:
             hint = f"it was first listed at {first[name].at}; write it once"
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
-        if in_spec and requirement.marker is None:
+        if in_spec and requirement.marker is None and request.wheel is None:
             first.setdefault(name, request)
+
+
+def _holds(requirement: Requirement, exact: Requirement) -> bool:
+    """Return whether the one version of a requirement (`===`) meets another, whatever the markers say."""
+    (version,) = (part.version for part in exact.specifier)
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def _targets(spec: Loaded[EnvSpec]) -> Errors:

@@ -228,6 +228,7 @@ def _choose_packages(
         context = ResolveContext(
             machine=read_machine(),
             cache_dir=cache_dir,
+            files=FileCache(settings.store.directory("files")),
             emit=settings.emit,
             offline=request.offline,
             directories=tuple(request.sources),
@@ -244,8 +245,7 @@ def _choose_packages(
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
         if not request.dry_run:
-            cache = FileCache(settings.store.directory("files"))
-            fetch_packages(addition, packages, image=image.path, site=site, files=cache, context=context)
+            fetch_packages(addition, packages, image=image.path, site=site, context=context)
     asked = (text for text in wanted.requests.python if not Requirement(text).extras)
     for text in sorted(set(addition.present).intersection(asked)):
         settings.emit(Note(text=f"`{text}` is met by what the image has"))

@@ -81,8 +81,7 @@ def resolve_for(
     request = read_request(names, **options)
     context = offline_context(tmp_path, index)
     addition = resolve_packages(python, request, image=IMAGE, site=None, context=context, stage=stage)
-    files = FileCache(tmp_path / "files")
-    fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+    fetch_packages(addition, request, image=IMAGE, site=None, context=context)
     return addition
 
 
@@ -236,9 +235,8 @@ def test_a_wheel_that_is_missing_offline_is_named_with_what_helps(tmp_path: Path
         python, request, image=IMAGE, site=None, context=context, stage=tmp_path / "stage"
     )
     shutil.rmtree(wheels)
-    files = FileCache(tmp_path / "files")
     with pytest.raises(RequestError, match=r"tabulate-0.9.0-py3-none-any.whl") as caught:
-        fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+        fetch_packages(addition, request, image=IMAGE, site=None, context=context)
     assert "once with a network" in caught.value.hint
 
 
