@@ -23,7 +23,16 @@ from typing import IO, Any
 
 from envbuild.jobs import envbuild_gpus
 from envbuild.jobs.imports import try_imports
-from envbuild.jobs.judge import GpuSurvey, Job, LaunchResult, judge_gpus, judge_imports, judge_mapped, no_jobs
+from envbuild.jobs.judge import (
+    GpuSurvey,
+    Job,
+    LaunchResult,
+    judge_gpus,
+    judge_imports,
+    judge_mapped,
+    no_jobs,
+    tutorial_file,
+)
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import Report, Section, Sections
@@ -75,9 +84,10 @@ def _test(
     started = time.monotonic()
     sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
-    modules = manifest["imports"]
-    imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
-    sections.add("image", [judge_imports(modules, imports)])
+    modules, tutorials = manifest["imports"], manifest["tutorials"]
+    words = [*modules, *map(tutorial_file, tutorials)]
+    tried = try_imports(words, env=environment_of_ranks({}), limit_s=default_s)
+    sections.add("image", judge_imports(modules, tutorials, tried))
     reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":

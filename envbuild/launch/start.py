@@ -17,7 +17,7 @@ from envbuild.errors import EnvbuildError
 from envbuild.image.model import Manifest
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
-from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports
+from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports, tutorial_file
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
@@ -302,21 +302,14 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
             remove(path)
 
 
-def check_imports(container: Container, *, limit_s: float) -> CheckResult:
-    """Import the image's Python modules in it.
+def check_imports(container: Container, *, limit_s: float) -> list[CheckResult]:
+    """Import the image's Python modules in it, and run the tutorials of its recipes, in `limit_s` together.
 
-    Parameters
-    ----------
-    limit_s : float
-        Wall-clock limit in seconds.
-
-    Raises
-    ------
-    NotStartedError
-        Apptainer started nothing, because of the machine or because of the image.
+    NotStartedError: Apptainer started nothing, because of the machine or because of the image.
     """
-    modules = container.manifest.imports
-    argv = container.apptainer.command(container.image, ["/usr/bin/python3", "-I", "-", *modules], cwd="/")
+    modules, tutorials = container.manifest.imports, container.manifest.tutorials
+    words = ["/usr/bin/python3", "-I", "-", *modules, *map(tutorial_file, tutorials)]
+    argv = container.apptainer.command(container.image, words, cwd="/")
     # Apptainer opens the directory that it is started in, and ours may be closed to it.
     done = process.run(
         argv,
@@ -331,12 +324,12 @@ def check_imports(container: Container, *, limit_s: float) -> CheckResult:
     except ValueError:
         results = None
     if isinstance(results, dict):
-        return judge_imports(modules, results)
+        return judge_imports(modules, tutorials, results)
     if done.timed_out:
-        return imports_failed(f"ended after {limit_s:g} s")
+        return [imports_failed(f"ended after {limit_s:g} s")]
     if (refusal := not_started(done, container.image.name)) is not None:
         raise refusal
-    return imports_failed(done.last_lines(3) or f"exit code {done.code}")
+    return [imports_failed(done.last_lines(3) or f"exit code {done.code}")]
 
 
 def with_gpus(

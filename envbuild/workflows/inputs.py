@@ -17,7 +17,7 @@ from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select
 from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec, RequirementsFile
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
 from envbuild.spec.requirements import Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
@@ -241,6 +241,8 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         if file.endswith(suffix)
     ]
     files: dict[str, bytes] = {}
+    if exists(directory / TUTORIAL):
+        names.append(TUTORIAL)
     for file in (_RECIPE, *names):
         content = reading.collect(partial(_read_below, directory, file))
         if content is not None:

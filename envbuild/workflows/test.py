@@ -248,7 +248,7 @@ def _fingerprint(container: Container, launcher: Launcher | None, *, srun: bool)
 
 
 def _check_files(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
-    """Check all that needs no ranks: the image's bytes, what it would load, and its imports."""
+    """Check all that needs no ranks: the image's bytes, what it would load, its imports and tutorials."""
     total = container.image.stat().st_size
     with task(settings.emit, "test:static", "what the image holds", total_bytes=total) as running:
         changed = verify_image(container.image, advanced=running.advance)
@@ -262,12 +262,12 @@ def _check_files(container: Container, settings: Settings, *, limit_s: float) ->
         if foreign := judge_architecture(container.manifest):
             findings.append(foreign)
         else:
-            findings.append(_check_imports(container, settings, limit_s=limit_s))
+            findings += _check_imports(container, settings, limit_s=limit_s)
         running.failed = _any_failed(findings)
     return findings
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> CheckResult:
+def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
     try:
         with explain_failure("test", settings, apptainer=container.apptainer.program):
             return check_imports(container, limit_s=limit_s)
@@ -275,7 +275,7 @@ def _check_imports(container: Container, settings: Settings, *, limit_s: float) 
         if error.early:
             raise
         # Doctor blames nothing on this machine: the cause is the image.
-        return imports_failed(error.said)
+        return [imports_failed(error.said)]
 
 
 def _run(
