@@ -214,6 +214,7 @@ def manifest_of_extended(
             mpi_family="",
             recipes={},
             imports=(),
+            tutorials=(),
             lacks=(),
             excuses=(),
             commands=(),

@@ -11,10 +11,11 @@ from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, ImageJob, Manifest
-from envbuild.jobs.judge import JOBS
+from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
+from envbuild.spec.recipe_rules import TUTORIAL
 from envbuild.spec.resolved import ResolvedSpec
 
 
@@ -31,7 +32,8 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         architecture=lock.base.architecture,
         file_system=None,
         environment=default_environment(
-            *(chosen.recipe.environment for chosen in resolved.recipes), spec.environment
+            *(chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes),
+            spec.environment,
         ),
         accelerator=spec.accelerator.name,
         base=lock.base.name,
@@ -42,6 +44,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),
+        tutorials=tuple(chosen.recipe.name for chosen in resolved.recipes if TUTORIAL in chosen.files),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         excuses=spec.check.excuse,
         commands=tuple(sorted(commands | set(spec.module.commands))),
@@ -68,6 +71,8 @@ def top_layer(
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
                 entries.append(_entry(f"{JOBS}/{chosen.recipe.name}/{name}", content))
+            elif path == TUTORIAL:
+                entries.append(_entry(tutorial_file(chosen.recipe.name), content))
     return entries
 
 

@@ -39,7 +39,7 @@ class ChosenRecipe:
     """Accelerator (``cpu``, ``cuda-13.0``)."""
     variant: Variant
     files: dict[str, bytes]
-    """Relative path → content of recipe.yaml and everything under verify/ and patches/."""
+    """Relative path → content of recipe.yaml, tutorial.py and everything under verify/ and patches/."""
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
@@ -133,6 +133,11 @@ class ResolvedSpec:
     def mpi(self) -> ChosenRecipe | None:
         """The MPI recipe, if any."""
         return next((chosen for chosen in self.recipes if chosen.recipe.kind == "mpi"), None)
+
+    @property
+    def recipe_names(self) -> tuple[str, ...]:
+        """The names of all recipes."""
+        return tuple(chosen.recipe.name for chosen in self.recipes)
 
     @property
     def frameworks(self) -> tuple[ChosenRecipe, ...]:

@@ -146,7 +146,7 @@ def test_extended(
     sections = Sections(show)
     sections.add("image", examined.preflight.checks())
     with task(settings.emit, "test:imports", f"import {pluralize(len(examined.modules), 'module')}"):
-        sections.add("imports", [_import_modules(extended, apptainer, limit_s)])
+        sections.add("imports", _import_modules(extended, apptainer, limit_s))
     count = ranks or _RANKS
     launcher = _launcher(extended)
     if launcher is not None:
@@ -167,7 +167,7 @@ def test_extended(
     )
 
 
-def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> CheckResult:
+def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> list[CheckResult]:
     python, results = extended.examined.python.executable, {}
     for module in extended.examined.modules:
         argv = apptainer.command(
@@ -181,7 +181,7 @@ def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: floa
             raise refusal
         reason = f"ended after {limit_s:g} s" if done.timed_out else done.stdout or f"exit code {done.code}"
         results[module] = None if done.ok else reason
-    return judge_imports(extended.examined.modules, results)
+    return judge_imports(extended.examined.modules, (), results)
 
 
 def _launcher(extended: ExtendedImage) -> Launcher | None:

@@ -25,7 +25,7 @@ from envbuild.spec.model import (
     WheelFile,
 )
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
 from envbuild.spec.requirements import Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
@@ -254,6 +254,8 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         if file.endswith(suffix)
     ]
     files: dict[str, bytes] = {}
+    if exists(directory / TUTORIAL):
+        names.append(TUTORIAL)
     for file in (_RECIPE, *names):
         content = reading.collect(partial(_read_below, directory, file))
         if content is not None:

@@ -102,7 +102,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     sections = Sections(lambda section: _show(section, settings))
     sections.add("image", _check_files(container, settings))
     if not judge_architecture(manifest):
-        sections.add("imports", [_check_imports(container, settings, limit_s=limit_s)])
+        sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if manifest.accelerator != "cpu":
         sections.add("gpu", _check_gpus(survey, request))
@@ -254,19 +254,19 @@ def _check_files(container: Container, settings: Settings) -> list[CheckResult]:
     return checks
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> CheckResult:
-    """Import the image's modules in it, which also proves that a container starts here."""
-    with task(settings.emit, "test:imports", "imports of the image") as running:
+def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
+    """Import the image's modules and run its tutorials, which also proves that a container starts here."""
+    with task(settings.emit, "test:imports", "imports and tutorials") as running:
         try:
             with explain_failure("test", settings, apptainer=container.apptainer.program):
-                check = check_imports(container, limit_s=limit_s)
+                checks = check_imports(container, limit_s=limit_s)
         except NotStartedError as error:
             if error.early:
                 raise
             # Doctor blames nothing on this machine: the cause is the image.
-            check = imports_failed(error.said)
-        running.failed = _any_failed([check])
-    return check
+            checks = [imports_failed(error.said)]
+        running.failed = _any_failed(checks)
+    return checks
 
 
 def _run_job(

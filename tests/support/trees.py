@@ -93,6 +93,7 @@ def manifest(**changes: object) -> Manifest:
         "mpi_family": "mpich",
         "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
         "imports": ("torch",),
+        "tutorials": (),
         "lacks": (),
         "excuses": (),
         "commands": ("torchrun",),
