@@ -60,6 +60,8 @@ TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
     "envbuild/jobs/imports.py": frozenset({"subprocess"}),
 }
+# Run by the Python of an image, with its packages.
+SCRIPTS = ("envbuild/launch/node_check.py",)
 FORBIDDEN_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
 FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "imp", "runpy"})
 
@@ -95,8 +97,8 @@ DEVELOPER_PATHS = re.compile(
 
 
 def sources() -> list[Path]:
-    """Every Python module of the package."""
-    return sorted(PACKAGE.rglob("*.py"))
+    """Every Python module of the package, but for scripts that only an image's Python runs."""
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.relative_to(TOP).as_posix() not in SCRIPTS)
 
 
 @cache

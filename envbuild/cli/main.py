@@ -42,6 +42,7 @@ from envbuild.cli import (
     site,
     status,
     test,
+    vet,
 )
 from envbuild.cli.groups import QUIET, VERBOSE, Commands
 from envbuild.cli.output import escape, prepare_streams, set_level
@@ -79,6 +80,7 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     "Test": [
         ("check", check.command, "Find what an image lacks, without running it"),
         ("test", test.command, "Run an image's jobs across ranks and judge them"),
+        ("vet", vet.command, "Find slow and broken nodes"),
         ("status", status.command, "Show which images passed their test on this host"),
         ("reproduce", reproduce.command, "Build an image again and compare the bytes"),
     ],

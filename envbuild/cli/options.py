@@ -66,6 +66,19 @@ From = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")]
+Nodes = Annotated[
+    int | None,
+    typer.Option("--nodes", metavar="N", min=1, max=65_536, help="In a job of Slurm on so many nodes."),
+]
+Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Of the job.")]
+Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="Of the job.")]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="TIME", help="Limit of the job, as for sbatch (01:00:00).")
+]
+SlurmOptions = Annotated[
+    str | None,
+    typer.Option("--slurm", metavar="WORDS", help='Further options of sbatch ("--qos=debug --exclusive").'),
+]
 Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
 
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -121,6 +134,24 @@ def read_size(text: str) -> int:
         raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")
     power = " KMGT".index(match[2] or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def given(
+    partition: str | None,
+    account: str | None,
+    time: str | None,
+    slurm: str | None,
+    ranks_per_node: int | None = None,
+) -> str:
+    """Return the first option of a job that was given; empty if none was."""
+    values = {
+        "--partition": partition,
+        "--account": account,
+        "--time": time,
+        "--slurm": slurm,
+        "--ranks-per-node": ranks_per_node,
+    }
+    return next((name for name, value in values.items() if value is not None), "")
 
 
 def host_libraries(mpi: Side, fabric: Side) -> HostLibraries:

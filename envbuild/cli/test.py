@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_message
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 
 
 def command(
@@ -50,6 +52,20 @@ def command(
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on.")
     ] = False,
+    nodes: options.Nodes = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-node", metavar="R", min=1, max=4096, help="With --nodes [2].", show_default=False
+        ),
+    ] = None,
+    partition: options.Partition = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: options.SlurmOptions = None,
+    vet: Annotated[
+        bool, typer.Option("--vet", help="Measure the nodes, too; a bad one fails the test.")
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -58,15 +74,26 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
+    if nodes is None and (given := options.given(partition, account, time, slurm, ranks_per_node)):
+        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if report is not None:
             workflows.test.check_report(report, image, settings)
+        if nodes and workflows.nodes.must_submit(nodes):
+            wanted = {"partition": partition, "account": account, "time": time}
+            code = workflows.nodes.submit(sys.argv[1:], settings, nodes, ranks_per_node or 2, wanted, slurm)
+            raise typer.Exit(code)
+        if nodes and ranks is None and ranks_per_node is not None:
+            ranks = nodes * ranks_per_node
         request = workflows.test.TestRequest(
             image=image,
             ranks=ranks,
             timeout_s=timeout,
             from_host=options.host_libraries(mpi, fabric),
-            srun=launcher == "srun",
+            srun=launcher == "srun" or bool(nodes),
+            nodes=nodes or 0,
+            vet=vet,
+            submitted_from=workflows.nodes.submitted_from(),
             quick=quick,
             require_gpu=require_gpu,
         )
@@ -74,6 +101,8 @@ def command(
     if json:
         print_data(result.to_json())
     print_message(result.last_line, problem=not result.passed)
+    if nodes and not quick:
+        print_message(result.certificate, problem=not result.passed)
     if report is not None:
         workflows.test.write_report(report, result)
     raise typer.Exit(0 if result.passed else 4)

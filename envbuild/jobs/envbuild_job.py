@@ -17,6 +17,7 @@ facts; the parent judges.
 """
 
 import ctypes
+import glob
 import hashlib
 import importlib
 import io
@@ -48,6 +49,8 @@ RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("RANK", "WORLD_SIZE"),  # torchrun
 )
+# Interface → bytes that it had received when this module was imported.
+_before = {}  # type: dict[str, int]
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart|fabric|ucp|ibverbs|cxi)[-.\d]*\.so")
 _MPI = re.compile(r"libmpi(_abi)?\.so")
 _MAX_VERSION_BYTES = 1 << 16
@@ -83,6 +86,8 @@ def report(rank, size, **values):
         "process": _namespace(),
         "pid": os.getpid(),
         "python": platform.python_version(),
+        "cpus": _cpus(),
+        "received": _received_since(_before),
         "libraries": libraries,
         "mpi": [loaded_mpi(each) for each in libraries if _MPI.match(os.path.basename(each))],
         "values": values,
@@ -193,6 +198,38 @@ def loaded_mpi(path):
     return {"path": path, "sha256": sha256, "version": " ".join(version.split())}
 
 
+def _cpus():
+    # type: () -> list[int]
+    """Return the CPUs that this process may run on; empty if Python does not know."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _received():
+    # type: () -> dict[str, int]
+    """Return how many bytes each interface has received: of the network, and of InfiniBand devices.
+
+    The latter count words of four bytes (``port_rcv_data`` in the kernel's
+    Documentation/ABI/stable/sysfs-class-infiniband).
+    """
+    with io.open("/proc/net/dev") as file:
+        rows = [line.partition(":") for line in file if ":" in line]
+    counts = {name.strip(): int(numbers.split()[0]) for name, _, numbers in rows}
+    for path in glob.glob("/sys/class/infiniband/*/ports/*/counters/port_rcv_data"):
+        device, port = path.split("/")[4], path.split("/")[6]
+        try:
+            with io.open(path) as file:
+                counts["infiniband {}/{}".format(device, port)] = 4 * int(file.read())
+        except (EnvironmentError, ValueError):  # a counter that the device does not have
+            continue
+    return counts
+
+
+def _received_since(before):
+    # type: (dict[str, int]) -> dict[str, int]
+    after = _received()
+    return {name: after[name] - count for name, count in before.items() if after.get(name, 0) > count}
+
+
 def _directory():
     # type: () -> str
     return os.environ.get("ENVBUILD_RESULTS", ".")
@@ -247,6 +284,8 @@ def main(job):
     if faulthandler is not None:
         faulthandler.cancel_dump_traceback_later()
 
+
+_before.update(_received())
 
 if __name__ == "__main__":
     # The job imports this file by name: one copy of it, whatever it was started as.

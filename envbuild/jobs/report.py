@@ -128,6 +128,12 @@ class Report:
     """Ids of jobs that a quick test did not run."""
     gpus: int = 0
     """GPUs that the image saw (count)."""
+    nodes: int = 0
+    """Nodes that a test across nodes was for (count); 0 for a test on one machine."""
+    launcher: str = ""
+    """What started the ranks, if not the image's own mpiexec: ``slurm 25.11.1 --mpi=pmix``."""
+    submitted_from: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the host that the test's job was submitted from; empty if it was not submitted."""
 
     @property
     def passed(self) -> bool:
@@ -176,8 +182,16 @@ class Report:
     def last_line(self) -> str:
         """The image, the circumstances and the result."""
         digest = f" ({self.digest[7:19]})" if self.digest else ""
-        subject = f"{self.name}/{self.version}{digest} on {self.ranks} ranks in {self.seconds:.0f} s"
+        where = f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes else "")
+        subject = f"{self.name}/{self.version}{digest} on {where} in {self.seconds:.0f} s"
         return f"{subject}: {self.summary}"
+
+    @property
+    def certificate(self) -> str:
+        """The result of a test across nodes in one line, with what it is bound to."""
+        outcome = "passed" if self.passed else "failed" if self.failed else "not proven"
+        where = f"{self.nodes} nodes, host {self.fingerprint[7:19]}, {self.launcher}"
+        return f"certificate: {outcome}: image {self.digest} on {where}, {self.when}"
 
     def to_json(self) -> str:
         """Return the report as JSON that ends in a newline, schema `SCHEMA`.
@@ -186,7 +200,8 @@ class Report:
         (bool), ``counts`` (by status), ``findings`` (``status``, ``id``, ``expected``, ``observed``,
         ``hint``), ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
         clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run),
-        ``gpus`` (count), ``gpu_untested`` (bool).
+        ``gpus`` (count), ``gpu_untested`` (bool), ``launcher``, ``nodes`` (count), ``submitted_from``
+        (facts).
         """
         data = {
             "schema": SCHEMA,
@@ -196,6 +211,9 @@ class Report:
             "counts": counts(self.checks),
             "findings": [asdict(check) for check in self.checks],
             "host": {"fingerprint": self.fingerprint, "facts": self.facts},
+            "launcher": self.launcher,
+            "nodes": self.nodes,
+            "submitted_from": self.submitted_from,
             "when": self.when,
             "seconds": round(self.seconds, 3),
             "outputs": self.outputs,

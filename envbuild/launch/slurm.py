@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from envbuild.site.probe import mpi_types
 from envbuild.spec.site import Site, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.files import read_input
+from envbuild.system.fingerprint import HostFingerprint
 from envbuild.system.process import Finished
 
 _ASK_S = 30.0
@@ -119,6 +121,16 @@ def pmi_checks(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult
 def slurm_version() -> str:
     """Return the version that srun reports (``slurm 24.05.1``), else ``slurm``; MachineError without srun."""
     return _ask("--version").stdout.strip() or "slurm"
+
+
+def with_slurm(host: HostFingerprint) -> HostFingerprint:
+    """Return a host's fingerprint with the version of Slurm and its PMI types, if it belongs to a cluster."""
+    if shutil.which("srun") is None:
+        return host
+    try:
+        return host.with_fact("slurm", f"{slurm_version()}; {', '.join(_offered())}")
+    except MachineError:
+        return host
 
 
 def environment_of_srun() -> dict[str, str]:

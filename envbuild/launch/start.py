@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from envbuild.errors import EnvbuildError
-from envbuild.image.model import Manifest
+from envbuild.image.metadata import embedded_files
+from envbuild.image.model import METADATA_DIR, Manifest
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
 from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports, tutorial_file
@@ -261,6 +262,38 @@ def run_image_job(
     # All nodes must see it: with srun it is in the working directory.
     with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
         start = partial(start_ranks, container, launcher)
+        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+
+
+def run_brought_job(
+    container: Container,
+    launcher: Launcher,
+    job: Job,
+    content: bytes,
+    *,
+    ranks: int,
+    limit_s: float,
+    python: str = "",
+) -> JobResult:
+    """Run a job that an image does not carry, whose file is `content`, by the image's Python or another.
+
+    The files of jobs are bound over the image's own, or where it would have them.
+    """
+    texts = embedded_files() | {f"jobs/{job.recipe}/{job.file}": content}
+    with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
+        for name, text in texts.items():
+            path = directory / "envbuild" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+        bind = Bind(source=directory / "envbuild", target=METADATA_DIR)
+        container = replace(container, binds=(*container.binds, bind))
+
+        def start(
+            command: Sequence[str], count: int, results: Path, variables: Mapping[str, str], limit: float
+        ) -> LaunchResult:
+            line = [python or command[0], *command[1:]]
+            return start_ranks(container, launcher, line, count, results, variables, limit)
+
         return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
 
 

@@ -65,6 +65,10 @@ LentVariable = Annotated[
 ]
 
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class SiteBind(Model):
     """A host path, and its place in images."""
 
@@ -188,6 +192,37 @@ class SiteRuntime(Model):
     """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
+class SiteVet(Model):
+    """Limits of `envbuild vet`; relative ones compare a node with the median of the allocation."""
+
+    memory: Fraction = 0.8
+    """Least share of the median rate at which memory is copied."""
+    gemm: Fraction = 0.8
+    """Least share of the median rate of matrix products."""
+    bandwidth: Fraction = 0.7
+    """Least share of the median bandwidth between nodes."""
+    latency: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    """Largest multiple of the median latency between nodes."""
+    read: Fraction = 0.2
+    """Least share of the median rate at which files are read."""
+    memory_gbs: Positive | None = None
+    """Least rate at which a node copies memory (GB/s)."""
+    gemm_gflops: Positive | None = None
+    """Least rate of matrix products of a node (GFLOP/s)."""
+    bandwidth_gbs: Positive | None = None
+    """Least bandwidth between two nodes (GB/s)."""
+    read_mbs: Positive | None = None
+    """Least rate at which a node reads files (MB/s)."""
+    free_memory: Fraction = 0.5
+    """Least share of a node's memory that is available."""
+    shm_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 1 << 28
+    """Least free space of /dev/shm (bytes)."""
+    skew_s: Positive = 0.1
+    """Largest difference between the clocks of two nodes (seconds)."""
+    gpu_celsius: Positive = 85
+    """Highest temperature of a GPU (°C)."""
+
+
 class SiteUpstream(Model):
     """A store of another account, whose layers are used in place."""
 
@@ -235,6 +270,8 @@ class Site(Model):
     """The interconnect."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
+    vet: SiteVet = SiteVet()
+    """Limits of `envbuild vet`."""
     modules: Literal["lmod", "environment-modules"] | None = None
     """Module system: ``lmod`` or ``environment-modules``."""
     sources: tuple[Text, ...] = ()

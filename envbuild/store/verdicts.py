@@ -1,7 +1,8 @@
 """Test verdicts: the last result of testing an image on a kind of host.
 
-One sealed file for each image digest and host fingerprint, in the store: ``verdicts/<image
-digest>/<fingerprint>.json``. On a host with another fingerprint a verdict is stale.
+One sealed file for each image digest, host fingerprint and launcher, in the store: ``verdicts/<image
+digest>/<digest of the other two>.json``. On a host with other facts a verdict is stale. A test that was
+submitted as a job counts on hosts like its nodes, and on those like the one that it was submitted from.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.digests import sha256_of
 from envbuild.errors import RequestError
 from envbuild.jobs.report import Report, counts
 from envbuild.store.records import hex_of
@@ -24,7 +26,7 @@ Outcome = Literal["passed", "failed", "unproven"]
 OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
 """The results of a test, in words."""
 
-RECORD_FORMAT = 3
+RECORD_FORMAT = 4
 _LIMIT_BYTES = 1 << 20
 
 
@@ -37,6 +39,10 @@ class TestVerdict:
     outcome: Outcome
     """The result on the host of the test."""
     ranks: int
+    nodes: int
+    """Nodes of a test across nodes (count), else 0."""
+    launcher: str
+    """What started the ranks, if not the image's own mpiexec."""
     when: str
     """ISO 8601, UTC."""
     failed: tuple[str, ...]
@@ -54,7 +60,9 @@ class TestVerdict:
     def text(self) -> str:
         """Time, ranks and host, with what failed, was not proven or changed."""
         gpu = ", GPU untested" if self.gpu_untested else ""
-        words = [f"{self.when}, {self.ranks} ranks{gpu}, host {self.fingerprint[7:19]}"]
+        nodes = f" on {self.nodes} nodes" if self.nodes else ""
+        launcher = f" by {self.launcher}" if self.launcher else ""
+        words = [f"{self.when}, {self.ranks} ranks{nodes}{launcher}{gpu}, host {self.fingerprint[7:19]}"]
         if self.failed:
             words.append("failed: " + ", ".join(self.failed[:5]))
         if self.unproven:
@@ -65,14 +73,17 @@ class TestVerdict:
 
 def record(store: Store, report: Report) -> str:
     """Record the result of a test in place of an earlier one; return its path in the store."""
-    name = f"{_directory(report.digest)}/{hex_of(report.fingerprint)}.json"
+    name = f"{_directory(report.digest)}/{_name(report.fingerprint, report.launcher)}.json"
     data = {
         "format": RECORD_FORMAT,
         "image": {"name": report.name, "version": report.version, "digest": report.digest},
         "fingerprint": report.fingerprint,
         "facts": report.facts,
+        "submitted_from": report.submitted_from,
+        "launcher": report.launcher,
         "passed": report.passed,
         "ranks": report.ranks,
+        "nodes": report.nodes,
         "when": report.when,
         "counts": counts(report.checks),
         "failed": list(report.failed),
@@ -120,28 +131,36 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
-        if hex_of(data["fingerprint"]) != path.stem:
+        launcher = str(data["launcher"])
+        if _name(data["fingerprint"], launcher) != path.stem:
             return None
         facts = {str(name): str(fact) for name, fact in data["facts"].items()}
-        passed, ranks, when = data["passed"], data["ranks"], data["when"]
-        if type(passed) is not bool or type(ranks) is not int or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
+        submitted_from = {str(name): str(fact) for name, fact in data["submitted_from"].items()}
+        passed, ranks, nodes, when = data["passed"], data["ranks"], data["nodes"], data["when"]
+        if type(passed) is not bool or not re.fullmatch(r"[0-9TZ:-]{1,40}", when):
+            return None
+        if type(ranks) is not int or type(nodes) is not int:
             return None
         failed = tuple(str(name) for name in data["failed"])
         unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
     outcome: Outcome = "passed" if passed else "failed" if failed else "unproven"
-    same = data["fingerprint"] == here.digest
+    same = here.facts in (facts, submitted_from)
     return TestVerdict(
         state=outcome if same else "stale",
         outcome=outcome,
         ranks=ranks,
+        nodes=nodes,
+        launcher=launcher,
         when=when,
         failed=failed,
         unproven=unproven,
         gpu_untested=gpu_untested,
         fingerprint=data["fingerprint"],
-        changed=() if same else _changes(facts, here.facts),
+        changed=()
+        if same
+        else min((_changes(there, here.facts) for there in (submitted_from, facts) if there), key=len),
     )
 
 
@@ -152,6 +171,11 @@ def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
         for name in names
         if there.get(name) != here.get(name)
     )
+
+
+def _name(fingerprint: str, launcher: str) -> str:
+    """Return the name of a record, without suffix."""
+    return hex_of(sha256_of(f"{fingerprint} {launcher}") if launcher else fingerprint)
 
 
 def _directory(digest: str) -> str:

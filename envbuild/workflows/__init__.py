@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import lock as lock
     from envbuild.workflows import module as module
     from envbuild.workflows import names as names
+    from envbuild.workflows import nodes as nodes
     from envbuild.workflows import plan as plan
     from envbuild.workflows import recipe_check as recipe_check
     from envbuild.workflows import recipe_new as recipe_new

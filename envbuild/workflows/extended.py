@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,17 +22,16 @@ from envbuild.image.extension import (
     tables_digest,
 )
 from envbuild.image.foreign import ForeignImage, read_foreign
-from envbuild.image.metadata import embedded_files
-from envbuild.image.model import METADATA_DIR, ImageJob, Manifest
+from envbuild.image.model import ImageJob, Manifest
 from envbuild.jobs import imports
-from envbuild.jobs.judge import Job, LaunchResult, judge_imports
+from envbuild.jobs.judge import Job, judge_imports
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
-from envbuild.jobs.run import JobResult, run_job
+from envbuild.jobs.run import JobResult
 from envbuild.launch.launchers import Launcher
-from envbuild.launch.start import Container, results_directory, start_ranks
+from envbuild.launch.start import Container, run_brought_job
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import read_recipe
@@ -203,23 +202,8 @@ def _run_collectives(
     source = read_recipe(_RECIPE)
     verify = source.loaded.value.verify[0]
     job = Job.from_data(ImageJob(**verify.model_dump(), recipe=_RECIPE).model_dump())
-    texts = embedded_files() | {f"jobs/{_RECIPE}/{job.file}": source.files[f"verify/{job.file}"]}
-    with results_directory() as directory:
-        for name, content in texts.items():
-            path = directory / "envbuild" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        container = Container(
-            image=extended.image.path.absolute(),
-            manifest=extended.manifest,
-            apptainer=apptainer,
-            binds=(Bind(source=directory / "envbuild", target=METADATA_DIR),),
-        )
-
-        def start(
-            command: Sequence[str], count: int, results: Path, variables: Mapping[str, str], limit: float
-        ) -> LaunchResult:
-            line = [extended.examined.python.executable, *command[1:]]
-            return start_ranks(container, launcher, line, count, results, variables, limit)
-
-        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+    container = Container(
+        image=extended.image.path.absolute(), manifest=extended.manifest, apptainer=apptainer
+    )
+    content, python = source.files[f"verify/{job.file}"], extended.examined.python.executable
+    return run_brought_job(container, launcher, job, content, ranks=ranks, limit_s=limit_s, python=python)

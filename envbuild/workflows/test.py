@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
+from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import GpuSurvey, Job, judge_gpus, judge_mapped, no_jobs, skip_gpu_job, skip_job
 from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.report import CheckResult, Report, Section, Sections
+from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.launchers import DEFAULT, NO_HOST_LIBS, HostLibraries, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
-from envbuild.launch.slurm import allocated, pmi_checks, slurm_version, with_offer
+from envbuild.launch.nodes import judge_nodes
+from envbuild.launch.slurm import allocated, pmi_checks, slurm_version, with_offer, with_slurm
 from envbuild.launch.start import (
     Container,
     check_imports,
@@ -46,6 +48,7 @@ from envbuild.workflows.extended import examine_extended, test_extended
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
+from envbuild.workflows.nodes import vet_checks, vet_nodes
 from envbuild.workflows.settings import Settings
 
 
@@ -65,7 +68,13 @@ class TestRequest:
     quick: bool = False
     """Whether to run only the first job of each framework; no verdict is recorded."""
     require_gpu: bool = False
-    """Whether an image for GPUs fails without one to test it on."""
+    """Whether an image fails that is not for GPUs, or has none to be tested on."""
+    nodes: int = 0
+    """Nodes of this job of Slurm that must take part (count); 0 for a test on one machine."""
+    submitted_from: Mapping[str, str] = field(default_factory=dict)
+    """Facts of the host that the job was submitted from."""
+    vet: bool = False
+    """Whether to measure the nodes as well."""
 
 
 def test_image(request: TestRequest, settings: Settings) -> Report:
@@ -82,6 +91,8 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
         "--launcher srun": request.srun,
         "--quick": request.quick,
         "--require-gpu": request.require_gpu,
+        "--nodes": request.nodes > 0,
+        "--vet": request.vet,
     }
     if (extended := examine_extended(request.image, settings, unfit=unfit)) is not None:
         return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
@@ -97,15 +108,15 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     launcher = _choose_launcher(container, site, request)
     ranks = request.ranks or (allocated() if request.srun else None) or manifest.ranks
     limit_s = request.timeout_s or manifest.timeout_s
-    host = _fingerprint(container, launcher, request)
+    host = _fingerprint(container)
 
     sections = Sections(lambda section: _show(section, settings))
     sections.add("image", _check_files(container, settings))
     if not judge_architecture(manifest):
         sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
-    if manifest.accelerator != "cpu":
-        sections.add("gpu", _check_gpus(survey, request))
+    if manifest.accelerator != "cpu" or request.require_gpu:
+        sections.add("gpu", _check_gpus(survey, manifest, request))
     if request.srun:
         host_mpi = site.mpi if site is not None and request.from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
@@ -118,10 +129,21 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     # one container about srun.
     fitting = [job for job in jobs if not (job.own_mpi and (request.from_host or request.srun))]
     reports: list[Reports] = []
+    on_all_ranks: list[Reports] = []
     for job in fitting:
         result = _run_job(job, container, launcher, request, settings, ranks=ranks)
         reports += result.reports
+        on_all_ranks += result.reports[:1]
         sections.add(job.id, result.checks, result.output)
+    if request.nodes:
+        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "1")
+        checks = judge_nodes(
+            on_all_ranks, request.nodes, site, threads=int(threads) if threads.isdigit() else 1
+        )
+        sections.add("nodes", checks)
+    if request.vet and launcher is not None:
+        vetting = vet_nodes(container, launcher, site, request.nodes or 1, limit_s)
+        sections.add("vet", vet_checks(vetting))
     if manifest.unproven:
         sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
     last = judge_mapped(reports) if fitting else no_jobs()
@@ -141,6 +163,9 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=time.monotonic() - started,
         gpus=container.gpus,
+        nodes=request.nodes,
+        launcher=_launcher_label(launcher) if request.srun else "",
+        submitted_from=request.submitted_from,
     )
     if not request.quick:
         _record(report, settings)
@@ -152,8 +177,11 @@ def _show(section: Section, settings: Settings) -> None:
     settings.emit(Judged(status=section.status, text=brief, full=full))
 
 
-def _check_gpus(survey: GpuSurvey, request: TestRequest) -> list[CheckResult]:
+def _check_gpus(survey: GpuSurvey, manifest: Manifest, request: TestRequest) -> list[CheckResult]:
     """Judge the GPUs; if they are required, a skipped check fails."""
+    if manifest.accelerator == "cpu":
+        hint = "`accelerator: cuda` in the spec builds one for GPUs"
+        return [CheckResult("FAIL", GPU_VISIBLE, "an image for GPUs", "an image for CPUs", hint)]
     return [
         replace(check, status="FAIL") if request.require_gpu and check.status == "SKIP" else check
         for check in judge_gpus(survey)
@@ -225,12 +253,14 @@ def _choose_launcher(container: Container, site: Site | None, request: TestReque
     return None if judge_architecture(container.manifest) else launcher
 
 
-def _fingerprint(container: Container, launcher: Launcher | None, request: TestRequest) -> HostFingerprint:
+def _launcher_label(launcher: Launcher | None) -> str:
+    pmi = f" --mpi={launcher.mpi_type}" if launcher and launcher.mpi_type else ""
+    return f"{slurm_version()}{pmi}"
+
+
+def _fingerprint(container: Container) -> HostFingerprint:
     """Return the facts of this host that the verdict is bound to."""
-    host = fingerprint(container.apptainer)
-    if request.srun:
-        pmi = f" --mpi={launcher.mpi_type}" if launcher and launcher.mpi_type else ""
-        host = host.with_fact("launcher", f"{slurm_version()}{pmi}")
+    host = with_slurm(fingerprint(container.apptainer))
     identities = container.host_libs.identities if container.host_libs else {}
     for fact, identity in identities.items():
         host = host.with_fact(fact, identity)

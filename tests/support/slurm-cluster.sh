@@ -40,6 +40,8 @@ for node in n1 n2; do
         ip link set eth0 up
         for private in /tmp /run /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs "$private"; done
         mkdir /run/slurmd
+        # A node may have a CPU of this machine for itself.
+        [ -z "$PINNED" ] || taskset -pc "$(($2 - 11))" "$$" >"pinned.$1.out"
         exec slurmd -D >"slurmd.$1.out" 2>&1
     ' sh "$node" "$number" &
     until [ -e "$node.there" ]; do sleep 0.05; done

@@ -100,13 +100,11 @@ class Cluster:
 
 
 @contextmanager
-def slurm_cluster(directory: Path) -> Iterator[Cluster]:
-    """Start a cluster, and end it with all that runs on it.
+def slurm_cluster(directory: Path, *, pinned: bool = False) -> Iterator[Cluster]:
+    """Start a cluster in an empty directory, and end it with all that runs on it.
 
-    Parameters
-    ----------
-    directory : Path
-        An empty one that everybody may read, on no file system that a node has to itself (/tmp, /run).
+    Everybody may read the directory, which is on no file system that a node has to itself (/tmp, /run).
+    `pinned` nodes have a CPU of this machine each: what slows one leaves the other alone.
     """
     key = directory / "munge.key"
     key.touch(mode=0o600)
@@ -124,6 +122,7 @@ def slurm_cluster(directory: Path) -> Iterator[Cluster]:
             stdout=sink,
             stderr=sink,
             start_new_session=True,
+            env={**os.environ, "PINNED": "1" if pinned else ""},
         )
     try:
         cluster = Cluster(directory=directory, init=_child_of(process))

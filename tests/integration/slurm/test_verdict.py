@@ -74,7 +74,7 @@ def test_ranks_on_two_nodes_are_proven(login: Desk, image_on: Images, mpi: str, 
     assert not [each for each in report["findings"] if each["id"].startswith(("mpi.ofi", "mpi.ucx"))]
     # A verdict on ranks that srun starts, and not on the image's own mpiexec.
     version = login.run(["srun", "--version"]).stdout.strip()
-    assert report["host"]["facts"]["launcher"] == f"{version} --mpi={pmi}"
+    assert report["launcher"] == f"{version} --mpi={pmi}"
     # Nothing is left where the ranks reported.
     assert not list(login.place.glob("envbuild-test-*"))
 

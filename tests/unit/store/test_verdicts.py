@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,28 @@ def test_on_a_host_that_changed_it_is_stale_and_says_what_changed(store: Store) 
     assert (verdict.state, verdict.outcome) == ("stale", "passed")
     assert verdict.changed == ("kernel: 6.1 there, 6.2 here", "nvidia: 580.1 there, none here")
     assert "kernel: 6.1 there, 6.2 here" in said(store, HERE)
+
+
+def test_a_submitted_test_counts_on_its_nodes_and_where_it_was_submitted(store: Store) -> None:
+    nodes = replace(report(THERE, PASS), nodes=2, launcher="slurm 25 --mpi=pmi2", submitted_from=HERE.facts)
+    verdicts.record(store, nodes)
+    for host in (HERE, THERE):
+        verdict = verdicts.latest(store, IMAGE, here=host)
+        assert verdict is not None
+        assert verdict.state == "passed"
+        assert "2 ranks on 2 nodes by slurm 25 --mpi=pmi2" in verdict.text
+    changed = verdicts.latest(store, IMAGE, here=HERE.with_fact("kernel", "6.3"))
+    assert changed is not None
+    assert (changed.state, changed.changed) == ("stale", ("kernel: 6.2 there, 6.3 here",))
+
+
+def test_each_launcher_has_a_verdict_of_its_own(store: Store) -> None:
+    verdicts.record(store, report(HERE, FAIL, when="2026-11-21T01:00:00Z"))
+    by_srun = replace(report(HERE, PASS, when="2026-11-20T01:00:00Z"), launcher="slurm 25 --mpi=pmi2")
+    verdicts.record(store, by_srun)
+    verdict = verdicts.latest(store, IMAGE, here=HERE)
+    assert verdict is not None
+    assert (verdict.state, verdict.launcher) == ("failed", "")
 
 
 def test_this_hosts_own_verdict_wins_over_a_newer_one_from_elsewhere(store: Store) -> None:

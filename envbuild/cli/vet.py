@@ -1,0 +1,70 @@
+"""`envbuild vet`: find slow and broken nodes before a job does."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli import options
+from envbuild.cli.output import columns, print_data, print_json
+from envbuild.cli.progress import session
+from envbuild.errors import RequestError
+
+if TYPE_CHECKING:
+    from envbuild.launch.vet import Vetting
+
+# Value → heading.
+_COLUMNS = {
+    "memory_gbs": "memory GB/s",
+    "gemm_gflops": "GEMM GFLOP/s",
+    "latency_us": "latency µs",
+    "bandwidth_gbs": "bandwidth GB/s",
+    "read_mbs": "read MB/s",
+    "skew_s": "clock s",
+    "free_memory": "free memory",
+}
+
+
+def command(
+    image: options.Image,
+    nodes: options.Nodes = None,
+    partition: options.Partition = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: options.SlurmOptions = None,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    site: options.Site = None,
+    json: options.Json = False,
+) -> None:
+    """Measure nodes with one rank each, and name those to leave out; exit code 4 if there are any.
+
+    Without --nodes it measures the nodes of the job that it runs in, or else this machine.
+    """
+    if nodes is None and (given := options.given(partition, account, time, slurm)):
+        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
+    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        if nodes and workflows.nodes.must_submit(nodes):
+            wanted = {"partition": partition, "account": account, "time": time}
+            raise typer.Exit(workflows.nodes.submit(sys.argv[1:], settings, nodes, 1, wanted, slurm))
+        vetting = workflows.nodes.vet_image(image, nodes or workflows.nodes.nodes_here(), settings)
+    if json:
+        print_json(vetting.to_data())
+    else:
+        print_data(_text(vetting))
+    raise typer.Exit(4 if vetting.bad else 0)
+
+
+def _text(vetting: Vetting) -> str:
+    rows = [
+        [node.name, *(f"{node.values[name]:.3g}" if name in node.values else "-" for name in _COLUMNS)]
+        for node in vetting.nodes
+    ]
+    table = columns([["node", *_COLUMNS.values()], *rows])
+    complaints = [complaint.text for complaint in vetting.complaints]
+    names = ",".join(vetting.bad)
+    bad = f"bad: {names} (`srun --exclude={names}`)" if names else "bad: none"
+    return "\n".join([table, *complaints, f"good: {','.join(vetting.good) or 'none'}", bad])

@@ -1,0 +1,147 @@
+"""Run a command of envbuild as one job of Slurm: submit it, follow it, pass on what it writes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from envbuild.errors import MachineError, RequestError
+from envbuild.events import Emit, Note
+from envbuild.launch.start import results_directory
+from envbuild.spec.site import Site
+from envbuild.system import process
+from envbuild.system.process import Finished
+
+_ASK_S = 60.0
+_LOOK_S = 0.5
+# How many looks at the output to one question to Slurm: its controller serves all users.
+_LOOKS = 6
+_LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+_OTHERS = {"pbs": ("PBS_JOBID", "qsub"), "lsf": ("LSB_JOBID", "bsub")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What to ask Slurm for."""
+
+    nodes: int
+    ranks_per_node: int
+    options: tuple[str, ...] = ()
+    """Further options of sbatch."""
+
+    def words(self) -> list[str]:
+        """Return the options of sbatch."""
+        return [f"--nodes={self.nodes}", f"--ntasks-per-node={self.ranks_per_node}", *self.options]
+
+
+def check_scheduler(site: Site | None) -> None:
+    """Check that there is Slurm to submit to: RequestError for another scheduler, MachineError for none."""
+    scheduler = site.scheduler.name if site is not None and site.scheduler is not None else ""
+    if scheduler in ("", "slurm") and shutil.which("sbatch"):
+        return
+    others = (
+        name
+        for name, (variable, program) in _OTHERS.items()
+        if variable in os.environ or shutil.which(program)
+    )
+    other = scheduler if scheduler not in ("", "slurm") else next(others, "")
+    if other:
+        raise RequestError(
+            f"envbuild submits jobs to Slurm alone, and here is {other.upper()}",
+            hint="in a job of yours, `envbuild test IMAGE --mpi host --site SITE` starts the ranks by"
+            " the site's `mpi.launcher`",
+        )
+    raise MachineError(
+        "there is no sbatch on PATH", hint="is this a machine of the cluster? Load Slurm's module"
+    )
+
+
+def run_in_job(words: Sequence[str], allocation: Allocation, *, variables: dict[str, str], emit: Emit) -> int:
+    """Run a command in a job of Slurm, in this directory; return its exit code.
+
+    Its two streams become ours. An interrupt cancels the job. RequestError: Slurm refuses the job.
+    MachineError: it ended otherwise than by the command's own exit.
+    """
+    env = {**os.environ, **variables}
+    if not os.access(Path.cwd(), os.W_OK | os.X_OK):
+        raise RequestError(
+            f"nothing can be written in `{Path.cwd()}`, where the job would leave its output",
+            hint="start it in a directory of yours that all nodes share",
+        )
+    with results_directory(Path.cwd()) as directory:
+        outputs = [directory / "stdout", directory / "stderr"]
+        for path in outputs:
+            path.touch()
+        job = _submit(words, allocation, outputs, env)
+        emit(Note(text=f"Slurm job {job}: submitted, {allocation.nodes} nodes"))
+        try:
+            with outputs[0].open("rb") as stdout, outputs[1].open("rb") as stderr:
+                state, code = _follow(
+                    job, [(stdout, sys.stdout.buffer), (stderr, sys.stderr.buffer)], env, emit
+                )
+        except BaseException:
+            process.run(["scancel", job], env=env, timeout_s=_ASK_S)
+            raise
+    if state in {"COMPLETED", "FAILED"}:
+        return code
+    hint = (
+        "`--time` asks for more"
+        if state == "TIMEOUT"
+        else f"`scontrol show job {job}` and `sacct -j {job}` say more"
+    )
+    raise MachineError(f"Slurm job {job} ended as {state}", hint=hint)
+
+
+def _submit(
+    words: Sequence[str], allocation: Allocation, outputs: Sequence[Path], env: dict[str, str]
+) -> str:
+    # With `sbatch` the script is Slurm's to copy; its words are quoted for the shell that runs it.
+    script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
+    files = [f"--output={outputs[0]}", f"--error={outputs[1]}"]
+    argv = ["sbatch", "--parsable", "--job-name=envbuild", *allocation.words(), *files]
+    done = process.run(argv, env=env, timeout_s=_ASK_S, stdin=script.encode())
+    if (number := re.match(r"\d+", done.stdout)) is None or not done.ok:
+        raise RequestError(
+            f"Slurm refuses the job: {done.last_lines(2)}",
+            hint="`--partition`, `--account`, `--time` and `--slurm` are what it was asked with",
+        )
+    return number[0]
+
+
+def _follow(
+    job: str, streams: Sequence[tuple[BinaryIO, BinaryIO]], env: dict[str, str], emit: Emit
+) -> tuple[str, int]:
+    """Pass on a job's output until it has ended; return its state and exit code."""
+    shown = ""
+    while True:
+        done = process.run(["scontrol", "--oneliner", "show", "job", job], env=env, timeout_s=_ASK_S)
+        state, code, where = _state(done)
+        if state and where != shown:
+            emit(Note(text=f"Slurm job {job}: {where}"))
+            shown = where
+        ended = bool(state) and state not in _LIVE
+        for _ in range(_LOOKS):
+            for source, target in streams:
+                target.write(source.read())
+                target.flush()
+            if ended:
+                return state, code
+            process.pause(_LOOK_S)
+
+
+def _state(done: Finished) -> tuple[str, int, str]:
+    """Return a job's state, exit code, and both in words; an empty state if Slurm does not know the job."""
+    facts = dict(re.findall(r"(\w+)=(\S*)", done.stdout)) if done.ok else {}
+    state = facts.get("JobState", "")
+    code = int(facts.get("ExitCode", "0:0").partition(":")[0] or 0)
+    if state == "PENDING":
+        return state, code, f"waiting ({facts.get('Reason', 'no reason given')})"
+    nodes = facts.get("NodeList", "")
+    return state, code, f"{state.lower()} on {nodes}" if nodes else state.lower()

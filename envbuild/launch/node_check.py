@@ -1,0 +1,186 @@
+"""One rank on each node reports what the node can do, then what each pair of nodes can.
+
+The ranks measure at the same time, as the ranks of a real job would. Needs NumPy and mpi4py of the image.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import envbuild_job  # type: ignore[import-not-found]  # beside it in the image
+import numpy as np  # type: ignore[import-not-found]  # the image has it
+from mpi4py import MPI  # type: ignore[import-not-found]
+
+LEAST_S = 1.5
+# Beyond all caches of a node, and little of its memory.
+COPIED_BYTES = 512 << 20
+MATRIX = 1024
+FILE_BYTES = 64 << 20
+MESSAGE_BYTES = 16 << 20
+SMALL_MESSAGES = 200
+LARGE_MESSAGES = 4
+CLOCK_MESSAGES = 20
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+
+
+def usual_s(work: Callable[[int], object]) -> float:
+    """Return the wall-clock time (seconds) in which each CPU does its part of the work, on average."""
+    cpus = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cpus) as pool:
+        list(pool.map(work, range(cpus)))
+        start, turns = time.perf_counter(), 0
+        while time.perf_counter() - start < LEAST_S:
+            list(pool.map(work, range(cpus)))
+            turns += 1
+        return (time.perf_counter() - start) / turns
+
+
+def memory_gbs() -> float:
+    """Return the rate at which all CPUs together copy memory, reads and writes counted (GB/s)."""
+    cpus = len(os.sched_getaffinity(0))
+    elements = COPIED_BYTES // 2 // cpus // 8
+    arrays = [(np.ones(elements), np.zeros(elements)) for _ in range(cpus)]
+    seconds = usual_s(lambda cpu: np.copyto(arrays[cpu][1], arrays[cpu][0]))
+    return 2 * 8 * elements * cpus / seconds / 1e9
+
+
+def gemm_gflops() -> float:
+    """Return the rate at which all CPUs together multiply matrices of float64 (GFLOP/s)."""
+    left = np.random.default_rng(1).random((MATRIX, MATRIX))
+    cpus = len(os.sched_getaffinity(0))
+    results = [np.empty_like(left) for _ in range(cpus)]
+    seconds = usual_s(lambda cpu: np.matmul(left, left, out=results[cpu]))
+    return 2 * MATRIX**3 * cpus / seconds / 1e9
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the memory of this node that is available, and all of it (bytes)."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    sizes = {words[0]: int(words[1]) * 1024 for words in lines}
+    return sizes["MemAvailable:"], sizes["MemTotal:"]
+
+
+def shm_bytes() -> int:
+    """Return the free space of /dev/shm (bytes)."""
+    status = os.statvfs("/dev/shm")  # noqa: S108  # the place is what is measured
+    return status.f_bavail * status.f_frsize
+
+
+def read_mbs() -> float:
+    """Return the rate at which this node reads a file of its neighbour in the shared directory (MB/s)."""
+    own, other = (Path(f"data-{number}") for number in (RANK, (RANK + 1) % SIZE))
+    with own.open("wb") as file:
+        file.write(os.urandom(FILE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    COMM.Barrier()
+    with other.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter()
+        while file.read(1 << 20):
+            pass
+        seconds = time.perf_counter() - start
+    COMM.Barrier()
+    own.unlink()
+    return FILE_BYTES / seconds / 1e6
+
+
+def skew_s() -> float:
+    """Return how far this node's clock is ahead of rank 0's (seconds), by the fastest of several answers."""
+    if RANK:
+        for _ in range(CLOCK_MESSAGES):
+            COMM.recv(source=0)
+            COMM.send(time.time(), dest=0)
+        return float(COMM.recv(source=0))
+    for other in range(1, SIZE):
+        answers = []
+        for _ in range(CLOCK_MESSAGES):
+            start = time.time()
+            COMM.send(None, dest=other)
+            theirs = COMM.recv(source=other)
+            end = time.time()
+            answers.append((end - start, theirs - (start + end) / 2))
+        COMM.send(min(answers)[1], dest=other)
+    return 0.0
+
+
+def partners(rank: int, size: int) -> Iterator[int]:
+    """Yield a rank's partner in each round of a tournament in which all pairs meet once; -1 for none.
+
+    The circle method: the last player stays, all others move on by one seat in each round.
+    """
+    players = size + size % 2
+    for turn in range(players - 1):
+        if rank == players - 1:
+            other = turn * (players // 2) % (players - 1)
+        else:
+            other = (turn - rank) % (players - 1)
+            if other == rank:
+                other = players - 1
+        yield other if other < size else -1
+
+
+def pair(other: int) -> tuple[float, float]:
+    """Return latency (µs, one way) and bandwidth (GB/s) of messages between this rank and another."""
+
+    def bounce(elements: int) -> float:
+        data = buffers[elements]
+        start = time.perf_counter()
+        if other > RANK:
+            COMM.Send(data, dest=other)
+            COMM.Recv(data, source=other)
+        else:
+            COMM.Recv(data, source=other)
+            COMM.Send(data, dest=other)
+        return time.perf_counter() - start
+
+    large = MESSAGE_BYTES // 8
+    buffers = {elements: np.ones(elements) for elements in (1, large)}
+    latency = float(np.median([bounce(1) for _ in range(SMALL_MESSAGES)])) / 2
+    bounce(large)
+    bandwidth = 2 * MESSAGE_BYTES / min(bounce(large) for _ in range(LARGE_MESSAGES))
+    return latency * 1e6, bandwidth / 1e9
+
+
+def gpus() -> list[list[str]]:
+    """Return NVIDIA's GPUs of this node, each as index, name, temperature (°C), uncorrected memory errors."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = "--query-gpu=index,name,temperature.gpu,ecc.errors.uncorrected.volatile.total"
+    done = subprocess.run(
+        [program, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=False
+    )
+    return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+
+
+def main() -> None:
+    """Measure and report."""
+    available, total = memory_bytes()
+    values: dict[str, object] = {
+        "free_memory": available / total,
+        "shm_bytes": shm_bytes(),
+        "gpus": gpus(),
+        "skew_s": skew_s(),
+    }
+    for name, measure in (("memory_gbs", memory_gbs), ("gemm_gflops", gemm_gflops)):
+        COMM.Barrier()
+        values[name] = measure()
+    values["read_mbs"] = read_mbs()
+    met = []
+    for other in partners(RANK, SIZE):
+        COMM.Barrier()
+        if other >= 0:
+            met.append([other, *pair(other)])
+    COMM.Barrier()
+    envbuild_job.report(rank=RANK, size=SIZE, pairs=met, **values)
+
+
+if __name__ == "__main__":
+    main()

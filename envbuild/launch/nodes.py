@@ -1,0 +1,85 @@
+"""Judge what a test across nodes says of them: which took part, on how many CPUs, over which interfaces."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from envbuild.errors import pluralize
+from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.report import CheckResult
+from envbuild.spec.site import Site
+
+HOSTS = "nodes.hosts"
+CPUS = "nodes.cpus"
+NETWORK = "nodes.network"
+PAYLOAD_BYTES = 32 << 20
+"""More than connections and small messages; half of what `mpi.collectives` moves."""
+# libfabric's providers, and UCX, whose messages no interface of the kernel's network carries.
+_BYPASS = ("cxi", "efa", "verbs", "psm2", "psm3", "opx", "ucx", "shm")
+
+
+def judge_nodes(runs: Sequence[Reports], nodes: int, site: Site | None, *, threads: int) -> list[CheckResult]:
+    """Judge the reports of all jobs that ran on all ranks, for a test on `nodes` nodes.
+
+    `threads` is how many the image starts on each rank outside of tests (OMP_NUM_THREADS).
+    """
+    reports = [report for run in runs for report in run.good]
+    return [_judge_hosts(runs, nodes), _judge_cpus(runs, threads), _judge_network(reports, nodes, site)]
+
+
+def _judge_hosts(runs: Iterable[Reports], nodes: int) -> CheckResult:
+    expected = f"{nodes} in each job"
+    # A job without reports fails by its own checks.
+    hosts = [{str(report["host"]) for report in run.good} for run in runs if run.good]
+    fewest = min(hosts, key=len, default=set())
+    observed = ", ".join(sorted(fewest)) or "none"
+    if len(fewest) != nodes:
+        hint = "Slurm placed the ranks on fewer nodes: `--ranks-per-node`, or `srun --distribution=cyclic`"
+        return CheckResult("FAIL", HOSTS, expected, observed, hint)
+    return CheckResult("PASS", HOSTS, expected, observed)
+
+
+def _judge_cpus(runs: Iterable[Reports], threads: int) -> CheckResult:
+    """Judge that the threads of the ranks of a node have a CPU each."""
+    expected = "a CPU for each thread"
+    crowded = {}
+    for run in runs:
+        ranks = defaultdict(list)
+        for report in run.good:
+            ranks[str(report["host"])].append(report)
+        for host, reports in ranks.items():
+            cpus = {cpu for report in reports for cpu in _list(report.get("cpus"))}
+            if cpus and threads * len(reports) > len(cpus):
+                load = f"{len(reports)} ranks of {pluralize(threads, 'thread')}"
+                crowded[host] = f"{host}: {load} on {pluralize(len(cpus), 'CPU')}"
+    if crowded:
+        hint = "set OMP_NUM_THREADS to CPUs per rank, or start fewer ranks per node"
+        return CheckResult("FAIL", CPUS, expected, ", ".join(crowded[host] for host in sorted(crowded)), hint)
+    return CheckResult("PASS", CPUS, expected, expected)
+
+
+def _judge_network(reports: Sequence[Mapping[str, object]], nodes: int, site: Site | None) -> CheckResult:
+    """Judge by the counters of the interfaces what carried the messages."""
+    fabric = site.fabric if site is not None else None
+    fast = fabric is not None and fabric.provider in _BYPASS
+    expected = f"{fabric.provider}, not the kernel's network" if fast and fabric else "any interface"
+    received: dict[str, int] = defaultdict(int)
+    for report in reports:
+        counts = report.get("received")
+        for name, count in counts.items() if isinstance(counts, dict) else ():
+            if isinstance(count, int):
+                received[str(name)] = max(received[str(name)], count)
+    carried = {name: count for name, count in sorted(received.items()) if count >= PAYLOAD_BYTES}
+    observed = ", ".join(f"{name} {count / 1e6:.0f} MB" for name, count in carried.items())
+    kernels = [name for name in carried if not name.startswith("infiniband ")]
+    if fast and kernels:
+        hint = "messages took TCP: `--fabric host` binds the site's libraries, and refuses any other way"
+        return CheckResult("FAIL", NETWORK, expected, observed, hint)
+    if not carried and nodes > 1 and not fast:
+        return CheckResult("SKIP", NETWORK, expected, "no counter moved", "the fabric counts elsewhere")
+    return CheckResult("PASS", NETWORK, expected, observed or "nothing on the kernel's network")
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

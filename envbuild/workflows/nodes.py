@@ -1,0 +1,122 @@
+"""Work across nodes: in the job of Slurm that this runs in, or in one that is submitted for it; vetting."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from envbuild.errors import RequestError
+from envbuild.image.sif import read_manifest
+from envbuild.jobs.report import CheckResult
+from envbuild.launch import vet
+from envbuild.launch.batch import Allocation, check_scheduler, run_in_job
+from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
+from envbuild.launch.slurm import in_slurm_job, with_offer
+from envbuild.launch.start import Container, launch_context, run_brought_job, with_gpus
+from envbuild.launch.vet import Vetting
+from envbuild.spec.site import Site, SiteVet
+from envbuild.workflows.inputs import site_of
+from envbuild.workflows.settings import Settings
+
+_SUBMITTED_FROM = "ENVBUILD_SUBMITTED_FROM"
+
+
+def must_submit(nodes: int) -> bool:
+    """Return whether work on so many nodes needs a job of its own.
+
+    RequestError: this runs in a job with fewer nodes.
+    """
+    if not in_slurm_job():
+        return True
+    if nodes_here() < nodes:
+        hint = f"ask for {nodes} nodes, or start it outside of a job, and envbuild submits one"
+        raise RequestError(f"this job of Slurm has {nodes_here()} nodes, not {nodes}", hint=hint)
+    return False
+
+
+def nodes_here() -> int:
+    """Return the nodes of the job of Slurm that this runs in (count); 1 without one."""
+    given = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(given) if in_slurm_job() and given.isdigit() else 1
+
+
+def submit(
+    arguments: Sequence[str],
+    settings: Settings,
+    nodes: int,
+    ranks_per_node: int,
+    wanted: Mapping[str, str | None],
+    options: str | None,
+) -> int:
+    """Run a command line of envbuild as a job of Slurm, follow it, and return its exit code.
+
+    `wanted` are sbatch's partition, account and time; `options` further words, as a shell takes them.
+    """
+    try:
+        words = shlex.split(options or "")
+    except ValueError as error:
+        hint = 'write options as a shell takes them: "--qos=debug"'
+        raise RequestError(f"--slurm: {error}", hint=hint) from error
+    check_scheduler(site_of(settings))
+    named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    allocation = Allocation(nodes=nodes, ranks_per_node=ranks_per_node, options=(*named, *words))
+    words = [sys.executable, "-m", "envbuild.cli.main", *arguments]
+    variables = {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
+    return run_in_job(words, allocation, variables=variables, emit=settings.emit)
+
+
+def submitted_from() -> dict[str, str]:
+    """Return the facts of the host that submitted this job; empty if envbuild did not submit it."""
+    try:
+        facts = json.loads(os.environ.get(_SUBMITTED_FROM, "{}"))
+    except ValueError:
+        return {}
+    return {str(name): str(fact) for name, fact in facts.items()} if isinstance(facts, Mapping) else {}
+
+
+def vet_nodes(
+    container: Container, launcher: Launcher, site: Site | None, nodes: int, limit_s: float
+) -> Vetting:
+    """Measure on one rank per node, and judge by the site's limits."""
+    if launcher.is_srun:
+        # Binding would show one CPU of each node.
+        options = (*launcher.options, f"--nodes={nodes}", "--ntasks-per-node=1", "--cpu-bind=none")
+        launcher = replace(launcher, options=options)
+    content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()
+    result = run_brought_job(container, launcher, vet.JOB, content, ranks=nodes, limit_s=limit_s)
+    return vet.vet(result.reports[0], nodes, site.vet if site is not None else SiteVet())
+
+
+def vet_image(image: Path, nodes: int, settings: Settings) -> Vetting:
+    """Vet the nodes of the job that this runs in, or without one this machine, with an image."""
+    manifest, site = read_manifest(image), site_of(settings)
+    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    srun = in_slurm_job()
+    launcher = choose_launcher(with_offer(launch_context(container, site, NO_HOST_LIBS, srun=srun)))
+    if launcher is None or not manifest.mpi:
+        hint = "an image with `mpi: mpich` has all that vetting needs"
+        raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)
+    limit_s = manifest.timeout_s
+    container, _ = with_gpus(container, launcher, site, limit_s=limit_s)
+    return vet_nodes(container, launcher, site, nodes, limit_s)
+
+
+def vet_checks(vetting: Vetting) -> list[CheckResult]:
+    """Return a vetting as checks of a test: a bad node fails, one to watch is a skipped check."""
+    checks = [
+        CheckResult(
+            "SKIP" if complaint.severity == "MONITOR" else "FAIL",
+            f"vet.{complaint.check}",
+            complaint.limit,
+            f"{complaint.node}: {complaint.observed}",
+            complaint.severity,
+        )
+        for complaint in vetting.complaints
+    ]
+    names = ", ".join(vetting.good)
+    return checks or [CheckResult("PASS", "vet.nodes", "no node beyond its limits", names)]

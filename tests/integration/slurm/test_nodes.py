@@ -1,0 +1,45 @@
+"""`envbuild test --nodes` and `envbuild vet` on a real cluster; `make cluster` shows more of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.integration.conftest import Desk
+
+Images = Callable[[str], Path]
+
+
+def test_a_job_of_its_own_gives_a_verdict_that_counts_here(login: Desk, image_on: Images) -> None:
+    image = image_on("mpich")
+    done = login.envbuild("test", image, "--nodes", "2", "--json", "--report", "nodes.json")
+    report = json.loads(done.stdout)
+    assert (report["passed"], report["nodes"], report["ranks"]) == (True, 2, 4)
+    assert {check["status"] for check in report["findings"] if check["id"].startswith("nodes.")} == {"PASS"}
+    assert json.loads((login.place / "nodes.json").read_text())["when"] == report["when"]
+    (status,) = json.loads(login.envbuild("status", image, "--json").stdout)
+    assert (status["state"], status["when"]) == ("passed", report["when"])
+    assert not list(login.place.glob("envbuild-test-*"))
+
+
+def test_nodes_are_measured(login: Desk, image_on: Images) -> None:
+    # Other work on this machine may slow a node: which one is bad is shown by `make cluster`.
+    done = login.envbuild("vet", image_on("mpich"), "--nodes", "2", "--json", code=None)
+    vetting = json.loads(done.stdout)
+    assert [node["name"] for node in vetting["nodes"]] == ["n1", "n2"]
+    for node in vetting["nodes"]:
+        assert (
+            min(node["values"][name] for name in ("memory_gbs", "gemm_gflops", "bandwidth_gbs", "read_mbs"))
+            > 0
+        )
+        assert abs(node["values"]["skew_s"]) < 0.1
+    assert sorted(vetting["good"] + vetting["bad"]) == ["n1", "n2"]
+
+
+def test_a_job_that_cannot_be_is_refused(login: Desk, image_on: Images) -> None:
+    image = image_on("mpich")
+    refused = login.envbuild("test", image, "--nodes", "2", "--partition", "nope", code=2).stderr
+    assert "invalid partition specified: nope" in refused
+    line: list[str | Path] = ["salloc", "--quiet", "-N1", login.command, "test", image, "--nodes", "2"]
+    assert "this job of Slurm has 1 nodes, not 2" in login.run(line, code=2).stderr

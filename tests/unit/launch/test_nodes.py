@@ -1,0 +1,57 @@
+"""What a test across nodes says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envbuild.jobs.rank_reports import Reports
+from envbuild.launch.nodes import CPUS, HOSTS, NETWORK, PAYLOAD_BYTES, judge_nodes
+from envbuild.spec.site import Site, SiteFabric
+from tests.unit.jobs.stage import report, reports
+
+SLINGSHOT = Site(name="site", fabric=SiteFabric(name="slingshot-11", provider="cxi"))
+
+
+def run(*hosts: str, cpus: list[int] | None = None, received: dict[str, int] | None = None) -> Reports:
+    """Return the reports of a job with a rank on each host."""
+    ranks = [
+        {**report(rank, len(hosts)), "host": host, "cpus": cpus or [0, 1], "received": received or {}}
+        for rank, host in enumerate(hosts)
+    ]
+    return replace(reports(), good=tuple(ranks))
+
+
+def status(
+    runs: list[Reports], check: str, nodes: int = 2, site: Site | None = None, threads: int = 1
+) -> str:
+    (result,) = (result for result in judge_nodes(runs, nodes, site, threads=threads) if result.id == check)
+    return result.status
+
+
+def test_every_job_must_reach_every_node() -> None:
+    spread, packed = run("n1", "n1", "n2", "n2"), run("n1", "n1")
+    assert status([spread, spread], HOSTS) == "PASS"
+    assert status([spread, packed], HOSTS) == "FAIL"
+    assert status([spread], HOSTS, nodes=3) == "FAIL"
+    assert status([], HOSTS) == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "threads", "expected"),
+    [([0, 1], 1, "PASS"), ([0], 1, "FAIL"), ([0, 1, 2, 3], 2, "PASS"), ([0, 1, 2], 2, "FAIL")],
+)
+def test_threads_need_a_cpu_each(cpus: list[int], threads: int, expected: str) -> None:
+    assert status([run("n1", "n1", "n2", "n2", cpus=cpus)], CPUS, threads=threads) == expected
+
+
+def test_tcp_fails_where_the_site_has_a_fast_fabric() -> None:
+    tcp = [run("n1", "n2", received={"eth0": 2 * PAYLOAD_BYTES, "lo": 100})]
+    assert status(tcp, NETWORK) == "PASS"
+    assert status(tcp, NETWORK, site=SLINGSHOT) == "FAIL"
+    infiniband = [run("n1", "n2", received={"infiniband mlx5_0/1": 2 * PAYLOAD_BYTES, "eth0": 4096})]
+    assert status(infiniband, NETWORK, site=SLINGSHOT) == "PASS"
+    # A fabric that counts elsewhere.
+    assert status([run("n1", "n2")], NETWORK) == "SKIP"
+    assert status([run("n1", "n2")], NETWORK, site=SLINGSHOT) == "PASS"
