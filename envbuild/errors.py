@@ -124,6 +124,12 @@ def pluralize(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def some(names: Sequence[str], most: int = 4) -> str:
+    """Return the first of some names, and how many more there are: ``a, b, c, d and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
     found = near(word, known)
