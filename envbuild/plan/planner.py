@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.plan.model import (
     ENV_PREFIX,
     MPI_PREFIX,
@@ -24,7 +24,6 @@ from envbuild.plan.model import (
     SourceStep,
     Step,
     SystemStep,
-    Tool,
     WheelStep,
     layer_key,
 )
@@ -219,16 +218,11 @@ class _Planner:
             or _sorted_files(pin for pin in self.lock.base_debs if pin.name in packages),
         )
 
-    def tools(self, *names: str) -> tuple[Tool, ...]:
-        tools = (
-            Tool(name=pin.name, version=pin.version, digest=pin.digest)
-            for pin in self.lock.tools
-            if pin.name in names
-        )
-        return tuple(sorted(tools, key=_BY_NAME))
+    def tools(self, *names: str) -> tuple[ToolPin, ...]:
+        return tuple(pin for pin in self.lock.tools if pin.name in names)
 
 
-def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[Tool]) -> Layer:
+def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin]) -> Layer:
     """Return the layer of one wheel; `tools` unpack and pack it."""
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
