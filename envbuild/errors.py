@@ -33,14 +33,8 @@ class Location:
 class EnvbuildError(Exception):
     """An error that the user can fix.
 
-    Parameters
-    ----------
-    problem : str
-        One sentence without a full stop: what is wrong.
-    hint : str
-        What to do next; never empty.
-    at : Location, optional
-        Where it is wrong.
+    `problem` is one sentence without a full stop: what is wrong. `hint` says what to do next and is never
+    empty; `at` is where it is wrong.
     """
 
     exit_code: ClassVar[int] = 2
@@ -142,13 +136,7 @@ def near(word: str, known: Sequence[str]) -> list[str]:
 
 
 def render(error: EnvbuildError) -> str:
-    """Return an error as text: problem, place, empty line, hint.
-
-    Returns
-    -------
-    str
-        Text that ends in a newline; several errors are separated by an empty line.
-    """
+    """Return an error as text: problem, place, empty line, hint; an empty line between several errors."""
     blocks = []
     for single in error.each():
         lines = [f"error: {single.problem}"]

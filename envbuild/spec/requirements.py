@@ -120,15 +120,10 @@ def _lack(package: Package) -> str:
 
 @dataclass(slots=True)
 class RequirementFiles:
-    """Reads the files that a spec names, and those that they name.
-
-    Parameters
-    ----------
-    read : callable
-        Returns the content of a file that is named at a place; raises `EnvbuildError`.
-    """
+    """Reads the files that a spec names, and those that they name."""
 
     read: Callable[[Path, Location], bytes]
+    """Returns the content of a file that is named at a place; raises `EnvbuildError`."""
     entries: list[Requested | PylockFile] = field(default_factory=list)
     errors: list[EnvbuildError] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
