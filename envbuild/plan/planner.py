@@ -179,7 +179,8 @@ class _Planner:
                 archive=_input_file(pin),
                 build_wheels=_sorted_files(tool for tool in lock.build_python if tool.layer == chosen.layer),
                 patches=tuple(
-                    Patch(name=name, content=_base64(content)) for name, content in chosen.patches().items()
+                    Patch(name=name, content=_base64(chosen.files[f"patches/{name}"]))
+                    for name in source.patches
                 ),
                 environment=dict(source.environment),
                 tools=self.tools("installer", "mksquashfs"),
