@@ -33,14 +33,8 @@ class Location:
 class EnvbuildError(Exception):
     """An error that the user can fix.
 
-    Parameters
-    ----------
-    problem : str
-        One sentence without a full stop: what is wrong.
-    hint : str
-        What to do next; never empty.
-    at : Location, optional
-        Where it is wrong.
+    `problem` is one sentence without a full stop: what is wrong. `hint` says what to do next and is never
+    empty; `at` is where it is wrong.
     """
 
     exit_code: ClassVar[int] = 2
@@ -124,6 +118,12 @@ def pluralize(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def some(names: Sequence[str], most: int = 4) -> str:
+    """Return the first of some names, and how many more there are: ``a, b, c, d and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
     found = near(word, known)
@@ -136,13 +136,7 @@ def near(word: str, known: Sequence[str]) -> list[str]:
 
 
 def render(error: EnvbuildError) -> str:
-    """Return an error as text: problem, place, empty line, hint.
-
-    Returns
-    -------
-    str
-        Text that ends in a newline; several errors are separated by an empty line.
-    """
+    """Return an error as text: problem, place, empty line, hint; an empty line between several errors."""
     blocks = []
     for single in error.each():
         lines = [f"error: {single.problem}"]

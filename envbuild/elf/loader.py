@@ -168,7 +168,9 @@ def _candidates(name: str, dependent: Loaded, search: Search) -> Iterator[tuple[
     if "/" in name:
         yield _expanded(name, dependent), "path"
         return
-    chain = list(_chain(dependent))
+    chain = [dependent]
+    while chain[-1].parent is not None:
+        chain.append(chain[-1].parent)
     if not dependent.elf.runpath:
         for above in chain:
             if not above.elf.runpath:
@@ -181,13 +183,6 @@ def _candidates(name: str, dependent: Loaded, search: Search) -> Iterator[tuple[
         yield from _in(search.default, name, dependent, "default")
     if name in search.preloaded:
         yield search.preloaded[name], "preloaded"
-
-
-def _chain(dependent: Loaded) -> Iterator[Loaded]:
-    above: Loaded | None = dependent
-    while above is not None:
-        yield above
-        above = above.parent
 
 
 def _in(directories: Sequence[str], name: str, dependent: Loaded, rule: str) -> Iterator[tuple[str, str]]:

@@ -58,38 +58,45 @@ class Comparison:
     """Differences other than `added`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """An open image."""
+
+    file: BinaryIO
+    sif: SifFile
+
+    def digest(self, part: Descriptor) -> str:
+        return digest_of(self.file, part.offset, part.size)
+
+
 def compare_images(first: Path, second: Path) -> Comparison:
     """Compare an image, which may have been signed since its build, with one that was just built.
 
     RequestError: one is not a SIF, or a file system that differs cannot be read.
     """
-    left, right = read_sif(first), read_sif(second)
     with opened(first) as left_file, opened(second) as right_file:
-        added = tuple(Kind(item.kind).name.lower() for item in left.objects if item.kind in _ADDED)
-        differences = [*_objects(left, right, left_file, right_file)]
-        if left.root and right.root and not _is_same(left_file, right_file, left.root, right.root):
-            differences += _file_systems(left_file, right_file, left.root, right.root, first)
+        left, right = _Image(left_file, read_sif(first)), _Image(right_file, read_sif(second))
+        added = tuple(Kind(item.kind).name.lower() for item in left.sif.objects if item.kind in _ADDED)
+        differences = [*_objects(left, right)]
+        roots = left.sif.root, right.sif.root
+        if roots[0] and roots[1] and left.digest(roots[0]) != right.digest(roots[1]):
+            differences += _file_systems(left, roots[0], right, roots[1], first)
         if not differences:
-            differences += _frame(left, right, left_file, right_file)
-        identical = not differences and not added
-    return Comparison(identical=identical, added=added, differences=tuple(differences))
+            differences += _frame(left, right)
+    return Comparison(identical=not differences and not added, added=added, differences=tuple(differences))
 
 
-def _objects(
-    left: SifFile, right: SifFile, left_file: BinaryIO, right_file: BinaryIO
-) -> Iterator[ImageDifference]:
+def _objects(left: _Image, right: _Image) -> Iterator[ImageDifference]:
     """Compare the objects of two SIFs by name, but not the content of their file systems."""
-    left_objects = {_title(item): item for item in left.objects if item.kind not in _ADDED}
-    right_objects = {_title(item): item for item in right.objects}
-    for title in sorted(left_objects.keys() | right_objects.keys()):
-        if title not in right_objects:
+    theirs = {_title(item): item for item in left.sif.objects if item.kind not in _ADDED}
+    ours = {_title(item): item for item in right.sif.objects}
+    for title in sorted(theirs.keys() | ours.keys()):
+        if title not in ours:
             yield ImageDifference(inside=False, path=title, kind="missing")
-        elif title not in left_objects:
+        elif title not in theirs:
             yield ImageDifference(inside=False, path=title, kind="extra")
-        elif left_objects[title].kind != Kind.PARTITION and not _is_same(
-            left_file, right_file, left_objects[title], right_objects[title]
-        ):
-            detail = f"{left_objects[title].size}, {right_objects[title].size} bytes"
+        elif theirs[title].kind != Kind.PARTITION and left.digest(theirs[title]) != right.digest(ours[title]):
+            detail = f"{theirs[title].size}, {ours[title].size} bytes"
             yield ImageDifference(inside=False, path=title, kind="content", detail=detail)
 
 
@@ -97,18 +104,12 @@ def _title(descriptor: Descriptor) -> str:
     return descriptor.name or f"object {descriptor.number}"
 
 
-def _is_same(left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor) -> bool:
-    return left.size == right.size and (
-        digest_of(left_file, left.offset, left.size) == digest_of(right_file, right.offset, right.size)
-    )
-
-
 def _file_systems(
-    left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor, path: Path
+    left: _Image, left_root: Descriptor, right: _Image, right_root: Descriptor, path: Path
 ) -> list[ImageDifference]:
     try:
-        first = Squashfs(left_file, left.offset, left.size)
-        second = Squashfs(right_file, right.offset, right.size)
+        first = Squashfs(left.file, left_root.offset, left_root.size)
+        second = Squashfs(right.file, right_root.offset, right_root.size)
         differences = [
             ImageDifference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(first, second)
@@ -166,22 +167,20 @@ def _has_same_content(first: Squashfs, second: Squashfs, left: Entry, right: Ent
     return True
 
 
-def _frame(
-    left: SifFile, right: SifFile, left_file: BinaryIO, right_file: BinaryIO
-) -> Iterator[ImageDifference]:
+def _frame(left: _Image, right: _Image) -> Iterator[ImageDifference]:
     """Compare the header, the descriptors, and the padding between and behind the objects.
 
     A signature sets times and counts in the header, uses further descriptors, and lies behind everything
     else.
     """
-    heads = [os.pread(file.fileno(), DATA_OFFSET, 0) for file in (left_file, right_file)]
-    is_signed = len(left.objects) > len(right.objects)
+    heads = [os.pread(image.file.fileno(), DATA_OFFSET, 0) for image in (left, right)]
+    is_signed = len(left.sif.objects) > len(right.sif.objects)
     if is_signed:
-        used = DESCRIPTORS_OFFSET + len(right.objects) * DESCRIPTOR_BYTES
+        used = DESCRIPTORS_OFFSET + len(right.sif.objects) * DESCRIPTOR_BYTES
         heads = [head[:HEADER_FIXED_BYTES] + head[HEADER_BYTES:used] for head in heads]
     if heads[0] != heads[1]:
         yield ImageDifference(inside=False, path="header", kind="content")
-    size = right.size_bytes - DATA_OFFSET
-    digests = [digest_of(file, DATA_OFFSET, size) for file in (left_file, right_file)]
-    if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
+    size = right.sif.size_bytes - DATA_OFFSET
+    digests = [digest_of(image.file, DATA_OFFSET, size) for image in (left, right)]
+    if digests[0] != digests[1] or not (is_signed or left.sif.size_bytes == right.sif.size_bytes):
         yield ImageDifference(inside=False, path="padding", kind="content")

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from envbuild.errors import some
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.model import Manifest, Variable
 from envbuild.jobs.report import CheckResult
@@ -30,7 +31,6 @@ _HIDDEN = (
 )
 # Not a limit of Shifter, but too much for a node to copy into memory at every start.
 _ETC_BYTES = 16 << 20
-_SHOWN = 5
 
 
 def image_id(squashfs: Path) -> str:
@@ -107,21 +107,21 @@ def lint(
             "hidden",
             "FAIL" if hidden else "PASS",
             "no files where Shifter shows the site's or the host's",
-            f"{_shown(hidden)} are hidden by the site's" if hidden else "there are none",
+            f"{some(sorted(hidden))} are hidden by the site's" if hidden else "there are none",
             "put it elsewhere: below /srv, /usr/local or your own directory in /opt",
         ),
         _result(
             "environment",
             "FAIL" if wrong else "PASS",
             "variables that Shifter reads as they are",
-            _shown(wrong) or "as they are",
+            some(sorted(wrong)) or "as they are",
             "change the value in the spec",
         ),
         _result(
             "unset",
             "SKIP" if kept else "PASS",
             "variables of the host that the image takes away are gone",
-            f"empty values are dropped: the host's {_shown(kept)} would stay"
+            f"empty values are dropped: the host's {some(sorted(kept))} would stay"
             if kept
             else "none is taken away",
             "unset them before `shifter`, or name them in `siteEnvUnset` of udiRoot.conf",
@@ -139,7 +139,7 @@ def _judge_mpi(manifest: Manifest, abis: Collection[str], rpath_files: Sequence[
     if not manifest.mpi:
         return "PASS", expected, "the image has no MPI"
     if rpath_files:
-        return "FAIL", expected, f"a DT_RPATH leads to the image's own: {_shown(rpath_files)}"
+        return "FAIL", expected, f"a DT_RPATH leads to the image's own: {some(sorted(rpath_files))}"
     if others := sorted(set(abis) - {"mpich"}):
         return "SKIP", expected, f"programs linked to {', '.join(others)} stay on the image's own MPI"
     return "PASS", expected, "MPICH's ABI: the site's libmpi.so.12 can replace it"
@@ -147,8 +147,3 @@ def _judge_mpi(manifest: Manifest, abis: Collection[str], rpath_files: Sequence[
 
 def _result(rule: str, status: str, expected: str, observed: str, hint: str) -> CheckResult:
     return CheckResult(status, f"shifter.{rule}", expected, observed, "" if status == "PASS" else hint)
-
-
-def _shown(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(sorted(texts)[:_SHOWN]) + more

@@ -192,7 +192,6 @@ def unwritable(path: Path, error: OSError) -> EnvbuildError:
 class SifFile:
     """The tables of a SIF; its data are read on demand."""
 
-    path: Path
     size_bytes: int
     architecture: str
     """In Debian's words, or ``unknown``."""
@@ -309,7 +308,6 @@ def _read_tables(file: BinaryIO, path: Path) -> SifFile:
         if entry.end > size:
             raise _broken(path, f"is cut short: descriptor {entry.number} ends at byte {entry.end} of {size}")
     return SifFile(
-        path=path,
         size_bytes=size,
         architecture=header.architecture,
         identity=header.identity,

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import RequestError, raise_all
 from envbuild.lock.model import Lock
-from envbuild.spec.load import examine
+from envbuild.spec.load import load as load_file
 from envbuild.spec.schema import json_schema
 
 HEADER = """\
@@ -57,11 +56,7 @@ def dump(lock: Lock) -> str:
 
 def load(text: bytes, path: Path, *, hint: str = _RESTORE) -> Lock:
     """Read a lock file, which is untrusted; raise all errors with line, column and `hint`."""
-    loaded, errors = examine(Lock, text, path, max_bytes=MAX_BYTES)
-    raise_all([RequestError(error.problem, at=error.at, hint=hint) for error in errors])
-    if loaded is None:
-        raise AssertionError("a file that cannot be read has an error")
-    return loaded.value
+    return load_file(Lock, text, path, max_bytes=MAX_BYTES, hint=hint).value
 
 
 def lock_schema() -> dict[str, Any]:

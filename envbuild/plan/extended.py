@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from envbuild.lock.model import ToolPin
 from envbuild.plan.model import (
     BuildPlan,
     Compression,
     FilesStep,
     InlineFile,
     Layer,
-    Tool,
     layer_key,
 )
 
@@ -26,7 +26,7 @@ def extended_plan(
     dropped: Collection[str],
     files: Sequence[InlineFile],
     metadata: Sequence[InlineFile],
-    tools: Sequence[Tool],
+    tools: Sequence[ToolPin],
 ) -> BuildPlan:
     """Return a plan with more in it, in the order of `envbuild.plan.planner.make_plan`.
 

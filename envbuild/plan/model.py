@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from envbuild.digests import canonical_json, sha256_of
+from envbuild.lock.model import ToolPin
 from envbuild.spec.model import (
     Digest,
     ImagePath,
@@ -62,14 +63,6 @@ class InputFile(Model):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Tool(Model):
-    """A tool whose bytes decide those of a layer."""
-
-    name: Text
-    version: Text
-    digest: Digest
-
-
 class BaseStep(Model):
     """Install Debian packages into an empty root."""
 
@@ -79,7 +72,7 @@ class BaseStep(Model):
     debs: tuple[InputFile, ...]
     texts: dict[_RootPath, str]
     """Path → content of files that the image format needs in every root."""
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     revision: int = 3
 
 
@@ -93,7 +86,7 @@ class RootStep(Model):
     python: Annotated[str, full_match(r"[23]\.[0-9]+", "a version of Python")]
     """Version that its Python must have (``3.11``)."""
     texts: dict[_RootPath, str]
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     revision: int = 2
 
 
@@ -105,7 +98,7 @@ class SystemStep(Model):
     architecture: Name
     debs: tuple[InputFile, ...]
     texts: dict[_RootPath, str]
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     revision: int = 5
 
 
@@ -133,7 +126,7 @@ class WheelStep(Model):
     prefix: Literal["/opt/env", "/opt/mpi"]
     interpreter: Interpreter
     wheel: InputFile
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     revision: int = 1
 
 
@@ -170,7 +163,7 @@ class SourceStep(Model):
     patches: tuple[Patch, ...]
     """Applied in this order."""
     environment: dict[VariableName, Text]
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     revision: int = 2
 
 
@@ -179,7 +172,7 @@ class FilesStep(Model):
 
     kind: Literal["files"] = "files"
     files: tuple[InlineFile, ...]
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     links: dict[ImagePath, Text] = {}
     """Path → target."""
     revision: int = 1
@@ -226,7 +219,7 @@ class BuildPlan(Model):
     """Every layer after those that it is made from."""
     image: Annotated[tuple[LayerName, ...], Field(min_length=1)]
     """Names of the layers of the image, from bottom to top."""
-    tools: tuple[Tool, ...]
+    tools: tuple[ToolPin, ...]
     """The tools that write the tables of the image's file system."""
     format: Literal[2] = KEY_FORMAT
 

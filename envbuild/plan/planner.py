@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.plan.model import (
     ENV_PREFIX,
     MPI_PREFIX,
@@ -24,7 +24,6 @@ from envbuild.plan.model import (
     SourceStep,
     Step,
     SystemStep,
-    Tool,
     WheelStep,
     layer_key,
 )
@@ -180,7 +179,8 @@ class _Planner:
                 archive=_input_file(pin),
                 build_wheels=_sorted_files(tool for tool in lock.build_python if tool.layer == chosen.layer),
                 patches=tuple(
-                    Patch(name=name, content=_base64(content)) for name, content in chosen.patches().items()
+                    Patch(name=name, content=_base64(chosen.files[f"patches/{name}"]))
+                    for name in source.patches
                 ),
                 environment=dict(source.environment),
                 tools=self.tools("installer", "mksquashfs"),
@@ -219,16 +219,11 @@ class _Planner:
             or _sorted_files(pin for pin in self.lock.base_debs if pin.name in packages),
         )
 
-    def tools(self, *names: str) -> tuple[Tool, ...]:
-        tools = (
-            Tool(name=pin.name, version=pin.version, digest=pin.digest)
-            for pin in self.lock.tools
-            if pin.name in names
-        )
-        return tuple(sorted(tools, key=_BY_NAME))
+    def tools(self, *names: str) -> tuple[ToolPin, ...]:
+        return tuple(pin for pin in self.lock.tools if pin.name in names)
 
 
-def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[Tool]) -> Layer:
+def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin]) -> Layer:
     """Return the layer of one wheel; `tools` unpack and pack it."""
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,

@@ -8,9 +8,8 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from envbuild.errors import some
 from envbuild.plan.model import BuildPlan, Layer
-
-_SHOWN = 4
 
 # Fields of steps that hold pins → their names in a sentence.
 _PINNED = {
@@ -95,8 +94,7 @@ def _pins(what: str, then: _Named, now: _Named) -> list[str]:
     sentences = []
     for verb, names in (("gained", gained), ("lost", lost), ("changed", other)):
         if names:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            sentences.append(f"{what} {verb} {', '.join(names[:_SHOWN])}{more}")
+            sentences.append(f"{what} {verb} {some(names)}")
     return sentences
 
 

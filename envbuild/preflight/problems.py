@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from envbuild.elf.loader import Closure, Loaded
 from envbuild.elf.mpi import mpi_abi
+from envbuild.errors import some
 from envbuild.preflight.processes import Simulation
 
 # Rule → the expected state.
@@ -23,7 +24,6 @@ EXPECTED = {
     "python.requires": "every requirement of a Python distribution is met",
     "python.abi": "every extension module is for the image's Python",
 }
-_SHOWN = 4
 # Functions that take a datatype, which for Open MPI is an object of its library.
 _TYPED = re.compile(r"P?MPI_I?(Send|Recv|Bcast|Reduce|Allreduce|Allgather|Gather|Scatter|Alltoall)v?")
 
@@ -68,7 +68,7 @@ def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulati
             yield Problem(
                 "loader.versions",
                 simulation.path_of(dependent),
-                f"{library} with {_some(lacking)}",
+                f"{library} with {some(lacking)}",
                 _where(winner, simulation),
                 "it was built on a newer system than the image's base: take a newer base, "
                 "or a build for an older one",
@@ -92,7 +92,7 @@ def _symbols(process: Closure, simulation: Simulation) -> Iterator[Problem]:
                 yield Problem(
                     "loader.symbols",
                     simulation.path_of(dependent),
-                    f"{_some(lacking)} of {name}",
+                    f"{some(lacking)} of {name}",
                     _where(winner, simulation),
                     "run it on the image's own library, or build it against that release",
                 )
@@ -163,7 +163,7 @@ def _dlopens(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
         lacking = [name for name in rule.names if name not in dependent.needs]
         if lacking and not rule.optional:
             hint = f"{rule.why}; {rule.hint}" if rule.hint else rule.why
-            yield Problem("loader.opened", simulation.path_of(dependent), _some(lacking), "nothing", hint)
+            yield Problem("loader.opened", simulation.path_of(dependent), some(lacking), "nothing", hint)
 
 
 def _cudnn(process: Closure, simulation: Simulation) -> Iterator[Problem]:
@@ -179,7 +179,7 @@ def _cudnn(process: Closure, simulation: Simulation) -> Iterator[Problem]:
     if strays:
         hint = "cuDNN refuses parts of another release: keep one cuDNN in the image and on LD_LIBRARY_PATH"
         yield Problem(
-            "loader.cudnn", process.objects[0].path, f"parts of cuDNN from {directory}", _some(strays), hint
+            "loader.cudnn", process.objects[0].path, f"parts of cuDNN from {directory}", some(strays), hint
         )
 
 
@@ -189,8 +189,3 @@ def _directory(path: str) -> str:
 
 def _where(loaded: Loaded, simulation: Simulation) -> str:
     return f"{simulation.path_of(loaded)} ({loaded.rule})"
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -49,10 +49,7 @@ def text_at(text: str, steps: Steps) -> str:
 def insert(text: str, key: Sequence[str], entry: str) -> str:
     """Return the text of a spec with an entry at the end of a list, which is made if it is not there.
 
-    Raises
-    ------
-    CannotEdit
-        Nothing can be inserted there.
+    CannotEdit: nothing can be inserted there.
     """
     root = _compose(text)
     node = _at(root, key)
@@ -73,25 +70,13 @@ def insert(text: str, key: Sequence[str], entry: str) -> str:
 
 
 def insert_key(text: str, key: str, value: str) -> str:
-    """Return the text of a spec with one more key, whose value is text.
-
-    Raises
-    ------
-    CannotEdit
-        Nothing can be inserted there.
-    """
+    """Return the text of a spec with one more key, whose value is text; raises as `insert`."""
     edited = _insert_item(text, _compose(text), f"{key}: {scalar(value)}")
     return _checked(edited, {**_plain(text), key: value})
 
 
 def replace(text: str, steps: Steps, value: str) -> str:
-    """Return the text of a spec with another text in place of one.
-
-    Raises
-    ------
-    CannotEdit
-        The place cannot be changed.
-    """
+    """Return the text of a spec with another text in place of one; CannotEdit if that is impossible."""
     node = _at(_compose(text), steps)
     edited = text[: node.start_mark.index] + scalar(value) + text[node.end_mark.index :]
     expected = _plain(text)
@@ -102,10 +87,7 @@ def replace(text: str, steps: Steps, value: str) -> str:
 def remove(text: str, steps: Steps) -> str:
     """Return the text of a spec without an entry or key; a list or table that would be empty goes with it.
 
-    Raises
-    ------
-    CannotEdit
-        It cannot be removed.
+    CannotEdit: it cannot be removed.
     """
     root = _compose(text)
     parent = _at(root, steps[:-1])

@@ -17,9 +17,6 @@ M = TypeVar("M")
 
 MAX_ERRORS = 50
 
-# Values for invalid required keys, so that the rest of a spec can be checked.
-_STAND_INS: dict[type, dict[str, object]] = {EnvSpec: {"name": "unnamed", "version": "0"}}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[M]):
@@ -44,10 +41,12 @@ class Loaded(Generic[M]):
         return self.document.at_key(*loc)
 
 
-def load(model: type[M], content: bytes, path: Path) -> Loaded[M]:
-    """Read one file, or raise all its errors; `path` names it in messages."""
-    loaded, errors = examine(model, content, path)
-    raise_all(errors)
+def load(
+    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, hint: str = ""
+) -> Loaded[M]:
+    """Read one file, or raise all its errors; `path` names it in messages, `hint` replaces their hints."""
+    loaded, errors = examine(model, content, path, max_bytes=max_bytes)
+    raise_all([RequestError(error.problem, at=error.at, hint=hint or error.hint) for error in errors])
     if loaded is None:
         raise AssertionError("a file that cannot be read has an error")
     return loaded
@@ -92,12 +91,12 @@ def load_spec(text: bytes, path: Path) -> EnvSpec:
 
 def _without(invalid: set[str], model: type[M], document: Document) -> M | None:
     """Return the model without its invalid keys, if it can be used without them."""
-    stand_ins = _STAND_INS.get(model)
-    if stand_ins is None:
+    if model is not EnvSpec:
         return None
     valid = {key: value for key, value in document.value.items() if key not in invalid}
     try:
-        return TypeAdapter(model).validate_python({**stand_ins, **valid})
+        # The required keys need values so that the others can be checked.
+        return TypeAdapter(model).validate_python({"name": "unnamed", "version": "0", **valid})
     except ValidationError:
         return None
 

@@ -17,12 +17,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 def marker_environment(python: str, architecture: str) -> dict[str, str]:
     """Return the environment markers (PEP 508) of an image's Python, as the first release of its series.
 
-    Parameters
-    ----------
-    python : str
-        Version of two numbers (``3.11``).
-    architecture : str
-        In Debian's words.
+    `python` is a version of two numbers (``3.11``); `architecture` is in Debian's words.
     """
     return {
         "implementation_name": "cpython",

@@ -78,10 +78,6 @@ class ChosenRecipe:
             canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
         )
 
-    def meets(self, requirement: Requirement) -> bool:
-        """Return whether the recipe's version meets a requirement of one of its distributions."""
-        return requirement.specifier.contains(self.version, prereleases=True)
-
     def build_imports(self) -> tuple[str, ...]:
         """Return the Python requirements of its source build alone."""
         return self.recipe.source.python if self.recipe.source else ()
@@ -90,11 +86,6 @@ class ChosenRecipe:
         """Return the Debian packages that its source build asks for, sorted."""
         source = self.recipe.source
         return tuple(sorted({*source.system, *(("patch",) if source.patches else ())})) if source else ()
-
-    def patches(self) -> dict[str, bytes]:
-        """Return the patches of its source build, in their order: file name → content."""
-        source = self.recipe.source
-        return {name: self.files[f"patches/{name}"] for name in source.patches} if source else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,24 +160,23 @@ class ResolvedSpec:
 
     def remarks(self) -> tuple[str, ...]:
         """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
-        frozen = [(self.base.name, self.base.frozen)]
-        frozen += [(chosen.recipe.name, chosen.recipe.frozen) for chosen in self.recipes]
-        untried = [(self.base.name, self.base.untried)]
-        untried += [
-            (f"{chosen.recipe.name} for {chosen.variant_name}", chosen.variant.untried)
-            for chosen in self.recipes
-        ]
+        frozen = {self.base.name: self.base.frozen}
+        untried = {self.base.name: self.base.untried}
+        for chosen in self.recipes:
+            frozen[chosen.recipe.name] = chosen.recipe.frozen
+            untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
         unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
         return (
             *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
-            *(f"{name} is frozen: {why}" for name, why in frozen if why),
-            *(f"{name} is untried: {why}" for name, why in untried if why),
-            *(f"{name} has no test result yet" for name in self._unproven()),
+            *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
+            *(f"{name} is untried: {why}" for name, why in untried.items() if why),
+            *(
+                f"{chosen.recipe.name} {chosen.version} has no test result yet"
+                for chosen in self.recipes
+                if not chosen.is_proven
+            ),
             *self.file_remarks,
         )
-
-    def _unproven(self) -> Iterator[str]:
-        return (f"{each.recipe.name} {each.version}" for each in self.recipes if not each.is_proven)
 
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""

@@ -103,7 +103,11 @@ def _python_packages(
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
             hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
             yield RequestError(problem, at=at, hint=hint)
-        elif owner is not None and name in owner.distributions and not owner.meets(requirement):
+        elif (
+            owner is not None
+            and name in owner.distributions
+            and not requirement.specifier.contains(owner.version, prereleases=True)
+        ):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
             hint = f"remove the line, or choose another version under `{key}` of the spec: "

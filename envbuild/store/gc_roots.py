@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,12 +72,8 @@ class StoredRoot:
     file: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Labels of the roots, sorted, that need a layer key or image digest, and a locked file (hex digest)."""
-
-    keys: dict[str, tuple[str, ...]]
-    files: dict[str, tuple[str, ...]]
+Needs = Mapping[str, tuple[str, ...]]
+"""Layer key, image digest or hex digest of a locked file → labels of the roots, sorted, that need it."""
 
 
 def add_root(store: Store, root: Root) -> None:
@@ -125,16 +121,11 @@ def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[St
 
 def needs_of(roots: Iterable[StoredRoot]) -> Needs:
     """Return what all roots need whose image is not gone."""
-    keys: dict[str, set[str]] = {}
-    files: dict[str, set[str]] = {}
-    for stored in roots:
-        if stored.state == "gone":
-            continue
-        for key in filter(None, (*stored.root.keys, stored.root.digest)):
-            keys.setdefault(key, set()).add(stored.root.label)
-        for file in stored.root.files:
-            files.setdefault(file, set()).add(stored.root.label)
-    return Needs(keys=_sorted(keys), files=_sorted(files))
+    labels: dict[str, set[str]] = {}
+    for root in (stored.root for stored in roots if stored.state != "gone"):
+        for name in filter(None, (*root.keys, *root.files, root.digest)):
+            labels.setdefault(name, set()).add(root.label)
+    return {name: tuple(sorted(needed_by)) for name, needed_by in sorted(labels.items())}
 
 
 def remove_roots(roots: Iterable[StoredRoot]) -> None:
@@ -155,7 +146,3 @@ def _state(root: Root, identify: Callable[[Path], str | None]) -> State:
     if digest is None and not os.path.exists(path.parent):  # noqa: PTH110  # Path.exists may raise
         return "unreachable"
     return "live" if digest == root.digest else "gone"
-
-
-def _sorted(labels: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(sorted(needed_by)) for name, needed_by in sorted(labels.items())}

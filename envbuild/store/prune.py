@@ -45,7 +45,7 @@ def prune(
     young: list[Item] = []
     refused: list[tuple[Item, str]] = []
     for item in sorted(stored, key=lambda item: (item.used_s, item.kind, item.id)):
-        if item.id in needs.keys or item.id in needs.files:
+        if item.id in needs:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
             young += [item] if item.kind in ("layer", "blob", "file") else []

@@ -37,7 +37,8 @@ class TooLargeError(ValueError):
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading; IrregularError if it is not a regular file."""
-    return os.fdopen(_open_regular(path), "rb")
+    # By an opener, so that it keeps its name.
+    return open(path, "rb", opener=lambda name, _: _open_regular(name))
 
 
 def _open_regular(path: Path | str) -> int:

@@ -35,9 +35,7 @@ class StoreListing:
 
     def needed_by(self, item: Item) -> tuple[str, ...]:
         """Return the labels of the roots that need an item, sorted."""
-        if item.kind == "file":
-            return self.needs.files.get(item.id, ())
-        return self.needs.keys.get(item.id, ())
+        return self.needs.get(item.id, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +85,8 @@ class StoreReport:
 
     def needed_by(self, damage: Damage) -> tuple[str, ...]:
         """Return the labels of the roots that need a damaged item, sorted."""
-        labels = {*self.needs.files.get(damage.id, ())}
-        for key in (damage.id, *damage.keys):
-            labels.update(self.needs.keys.get(key, ()))
-        return tuple(sorted(labels))
+        names = (damage.id, *damage.keys)
+        return tuple(sorted({label for name in names for label in self.needs.get(name, ())}))
 
 
 def list_cache(settings: Settings) -> StoreListing:

@@ -27,7 +27,7 @@ from envbuild.image.metadata import renewed_layer
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, LOCK, PLAN, read_data, read_manifest
 from envbuild.image.verify import check_around, tables_are_right
-from envbuild.lock.model import Lock, PythonPin
+from envbuild.lock.model import Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump, load
 from envbuild.plan.extended import extended_plan, written_files
 from envbuild.plan.model import (
@@ -37,7 +37,6 @@ from envbuild.plan.model import (
     InlineFile,
     Interpreter,
     SourceStep,
-    Tool,
     WheelStep,
 )
 from envbuild.plan.planner import wheel_layer
@@ -317,10 +316,10 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
 
 
-def _tools(lock: Lock, settings: Settings) -> tuple[Tool, ...]:
+def _tools(lock: Lock, settings: Settings) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that make new layers; warn of those that the lock has otherwise."""
     machine = tuple(
-        Tool(name=tool.name, version=tool.version, digest=tool.digest)
+        ToolPin(name=tool.name, version=tool.version, digest=tool.digest)
         for tool in tools.identify(["installer", "mksquashfs", "zstandard"])
     )
     locked = {pin.name: pin.digest for pin in lock.tools}

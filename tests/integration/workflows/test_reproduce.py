@@ -22,7 +22,6 @@ from envbuild.plan.model import (
     InputFile,
     Interpreter,
     Layer,
-    Tool,
     WheelStep,
     layer_key,
 )
@@ -43,8 +42,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...], *, revision: int = 1) -> Layer:
     entries = tuple(InlineFile(path=path, content=content) for path, content in sorted(files.items()))
-    used = tuple(Tool(name=pin.name, version=pin.version, digest=pin.digest) for pin in pins)
-    step = FilesStep(files=entries, tools=used, revision=revision)
+    step = FilesStep(files=entries, tools=pins, revision=revision)
     return Layer(name=name, key=layer_key(step, ()), step=step)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from envbuild.digests import canonical_json
+from envbuild.lock.model import ToolPin
 from envbuild.plan import model
 from envbuild.plan.model import (
     BaseStep,
@@ -31,7 +32,7 @@ from envbuild.plan.model import (
 
 STEPS: tuple[type[Step], ...] = typing.get_args(Step)
 FILE = model.InputFile(name="a.deb", sha256="1" * 64)
-TOOL = model.Tool(name="tool", version="1", digest="sha256:" + "2" * 64)
+TOOL = ToolPin(name="tool", version="1", digest="sha256:" + "2" * 64)
 PYTHON = model.Interpreter(abi="cp311", architecture="amd64", debs=(FILE,))
 TEXT = model.InlineFile(path="/a", content="QQ==")
 
@@ -143,7 +144,7 @@ def test_a_known_key() -> None:
         prefix="/opt/env",
         interpreter=model.Interpreter(abi="cp311", architecture="amd64", debs=()),
         wheel=model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
-        tools=(model.Tool(name="installer", version="1", digest="sha256:" + "0" * 64),),
+        tools=(ToolPin(name="installer", version="1", digest="sha256:" + "0" * 64),),
     )
     assert canonical_json(step_fields(step)) == (
         '{"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},"prefix":"/opt/env","revision":1,'

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envbuild.lock.model import ToolPin
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -20,7 +21,6 @@ from envbuild.plan.model import (
     Patch,
     RootStep,
     SourceStep,
-    Tool,
     WheelStep,
     layer_key,
 )
@@ -40,7 +40,7 @@ def every_step() -> BuildPlan:
     """A plan with a step of every kind that the planner's own tests have not."""
     made = InputFile(name="a_1%3a2~b+c-1_all.deb", sha256="a" * 64)
     python = Interpreter(abi="cp311", architecture="amd64", debs=(made,))
-    tool = Tool(name="installer", version="installer 1", digest="sha256:" + "b" * 64)
+    tool = ToolPin(name="installer", version="installer 1", digest="sha256:" + "b" * 64)
     root = RootStep(
         format="tar", archives=(made,), python="3.11", texts={"/a/": "", "/b": "c"}, tools=(tool,)
     )

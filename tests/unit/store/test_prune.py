@@ -12,7 +12,7 @@ from envbuild.store.prune import Pruned, prune
 from envbuild.store.store import Store
 from tests.support.stores import DAY_S, aged, layer, locked_file
 
-NOTHING = Needs(keys={}, files={})
+NOTHING: Needs = {}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Store:
 def run(
     store: Store, *, keys: tuple[str, ...] = (), files: tuple[str, ...] = (), **options: object
 ) -> Pruned:
-    needs = Needs(keys=dict.fromkeys(keys, ("image x",)), files=dict.fromkeys(files, ("image x",)))
+    needs = dict.fromkeys((*keys, *files), ("image x",))
     return prune(store, needs, **{"unused_s": 600.0, **options})  # type: ignore[arg-type]
 
 
