@@ -37,7 +37,7 @@ class Start:
     site: Site
     runtime: SiteRuntime
     image: str
-    """What names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
+    """Names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
     mpi_type: str = ""
     """For ``srun --mpi``; empty for an image without MPI, and where the default is right."""
 
@@ -164,7 +164,7 @@ def batch_text(start: Start) -> str:
         *(f"#SBATCH {option}" for option in options),
         "",
         ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
-        # What the user has set stays.
+        # Variables that the user has set stay.
         *(
             f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
             for name, value in variables.items()

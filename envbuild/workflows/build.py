@@ -46,12 +46,12 @@ class Built:
     unchanged: bool
     """Whether the file was already this image."""
     preflight: PreflightReport
-    """What the image would load; the image is written even if it fails."""
+    """The libraries that the image would load; the image is written even if some are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What to build, and how."""
+    """The image to build, and how."""
 
     spec: Path
     output: Path | None = None

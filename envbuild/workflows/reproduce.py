@@ -194,7 +194,7 @@ def _text(image: Path, name: str) -> str:
         return read_data(image, name).decode()
     except ValueError as error:
         raise RequestError(
-            f"the `{name}` in `{image.name}` is no text", at=Location(path=image), hint=_ANEW
+            f"the `{name}` in `{image.name}` is not text", at=Location(path=image), hint=_ANEW
         ) from error
 
 

@@ -136,7 +136,7 @@ def test_of_several_versions_one_is_named_or_all_are_meant(put, root, manifest):
         ("nothing", "no module `nothing` is installed under"),
         (f"{NAME}/2027", f"no module `{NAME}/2027` is installed under"),
         (f"{NAME}/theirs", "envbuild did not make this modulefile"),
-        (f"{NAME}/notes", "this is no installation of envbuild's"),
+        (f"{NAME}/notes", "envbuild did not make this installation"),
     ],
 )
 def test_what_is_not_there_or_not_ours_is_refused(put, root, text, problem):
