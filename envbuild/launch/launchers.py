@@ -72,26 +72,16 @@ class Launcher:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that ranks in their own containers need, and those for Slurm's PMI."""
-        if not self.outside:
-            return {}
-        if self.is_srun and self.image_mpi:
-            return env_under_srun(self.family)
-        return env_one_container_per_rank(self.family)
+        by_slurm = self.is_srun and self.image_mpi
+        return env_of_ranks(self.family, apart=self.outside, by_slurm=by_slurm)
 
 
-def env_one_container_per_rank(family: str) -> dict[str, str]:
-    """Return the variables for ranks of one node in one container each, by the MPI that they run on."""
-    return dict(_APART.get(family, {}))
+def env_of_ranks(family: str, *, apart: bool, by_slurm: bool) -> dict[str, str]:
+    """Return the variables that ranks of an MPI family need.
 
-
-def env_for_slurm(family: str) -> dict[str, str]:
-    """Return the variables for tasks of srun that share a container on each node, on the image's own MPI."""
-    return dict(_UNDER_SLURM.get(family, {}))
-
-
-def env_under_srun(family: str) -> dict[str, str]:
-    """Return the variables for tasks of srun in one container each, on the image's own MPI."""
-    return {**env_one_container_per_rank(family), **env_for_slurm(family)}
+    `apart` is for ranks in one container each, `by_slurm` for tasks of srun on the image's own MPI.
+    """
+    return {**(_APART.get(family, {}) if apart else {}), **(_UNDER_SLURM.get(family, {}) if by_slurm else {})}
 
 
 def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:

@@ -26,7 +26,7 @@ from envbuild.image.extension import foreign_note, manifest_of_extended
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_one_container_per_rank, env_under_srun
+from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.launch.start import Container
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
@@ -99,7 +99,6 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     if request.require_pass and (verdict is None or verdict.state != "passed"):
         problem = f"--require-pass: `{image}` has no test that passed on this host: {tested}"
         raise CheckError(problem, hint="`envbuild test` it on this host, then install it again")
-    env_of = env_one_container_per_rank if request.from_host.mpi else env_under_srun
     installation = Installation(
         root=checked_root(root),
         image=absolute(image),
@@ -110,7 +109,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         apptainer=absolute(apptainer.program),
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
-        apart=env_of(manifest.mpi_family),
+        apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
     )
     # The whole image is read, and then copied.
     total_bytes = image.stat().st_size * (1 if request.link else 2)
