@@ -122,10 +122,11 @@ def values_at(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
     step, rest = steps[0], ".".join(steps[1:])
     if step.endswith("[]"):
         for entry in (value or {}).get(step[:-2], ()):
-            yield from values_at(entry, rest)
+            # An entry that is not a table has no keys.
+            yield from values_at(entry, rest) if isinstance(entry, dict) else ()
     elif step == "NAME":
         for entry in value.values():
-            # An entry that is not a table has none of its keys.
+            # An entry that is not a table has no keys.
             yield from values_at(entry, rest) if isinstance(entry, dict) else ()
     elif step in value:
         yield from values_at(value[step], rest)
@@ -161,23 +162,21 @@ def _table(
     for key, entry in table["properties"].items():
         path = f"{prefix}{key}"
         yield path, entry, key in table.get("required", ())
-        name, between = _inner(entry)
-        if name and name not in seen:
-            seen.add(name)
-            yield from _table(schema, schema["definitions"][name], f"{path}{between}.", seen)
+        for name, between in _inner(entry):
+            if name not in seen:
+                seen.add(name)
+                yield from _table(schema, schema["definitions"][name], f"{path}{between}.", seen)
 
 
-def _inner(entry: dict[str, Any]) -> tuple[str, str]:
-    """Return the table whose keys are below a key, and the text between them in a path."""
+def _inner(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the tables whose keys are below a key, and the text between them in a path."""
     if "$ref" in entry:
-        return entry["$ref"].rpartition("/")[2], ""
+        yield entry["$ref"].rpartition("/")[2], ""
     for branch in _branches(entry):
-        if (inner := _inner(branch))[0]:
-            return inner
+        yield from _inner(branch)
     for key, between in (("items", "[]"), ("additionalProperties", ".NAME")):
-        if isinstance(entry.get(key), dict) and (name := _inner(entry[key])[0]):
-            return name, between
-    return "", ""
+        if isinstance(entry.get(key), dict):
+            yield from ((name, between) for name, _ in _inner(entry[key]))
 
 
 def _branches(entry: dict[str, Any]) -> list[dict[str, Any]]:

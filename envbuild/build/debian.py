@@ -13,7 +13,6 @@ import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -102,20 +101,6 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """A finished base that packages are added to."""
-
-    squashfs: Path
-    is_older: bool
-    """Whether its suite is older than bookworm."""
-
-    @staticmethod
-    def of(squashfs: Path, tree: Tree) -> Base:
-        """Return the base with the tree of its layer."""
-        return Base(squashfs=squashfs, is_older="var/lib/dpkg/info/usr-is-merged.list" not in tree.entries)
-
-
 class MmdebstrapError(BuildError):
     """mmdebstrap failed: because of a package, or of what it needs of the machine."""
 
@@ -128,12 +113,13 @@ def make_root(
     texts: Mapping[str, str],
     tree: Path,
     log: Path,
-    base: Base | None = None,
+    base: tuple[Path, Tree] | None = None,
 ) -> None:
     """Install packages into a new root `tree` with mmdebstrap, rootless and without network.
 
     `debs` maps every verified package file to its SHA-256 (hex). `texts` maps absolute paths to the content
-    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, or to an empty root.
+    of files to add (mode 0644; 0755 for ``.sh``). The packages are added to `base`, the squashfs of a base
+    and its paths, or to an empty root.
 
     MmdebstrapError: it failed. BuildError: a file is not a package, or the root cannot be unpacked.
     """
@@ -146,9 +132,10 @@ def make_root(
         scratch = work / f"made-{secrets.token_hex(16)}"
         scratch.mkdir()
         scratch.chmod(0o1777)  # root of the namespace is another user
+        # Suites before bookworm have no package usr-is-merged.
         if base is not None:
-            hooks = [_unpack_hook(base.squashfs, work)]
-            is_older = base.is_older
+            hooks = [_unpack_hook(base[0], work)]
+            is_older = "var/lib/dpkg/info/usr-is-merged.list" not in base[1]
         else:
             is_older = not any(name.startswith("usr-is-merged=") for name in names)
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
@@ -226,29 +213,29 @@ def subtract(tree: Path, tree_entries: Tree, base: Tree) -> Tree:
     whiteout.
     """
     kept: dict[str, str] = {}
-    for path, what in tree_entries.entries.items():
-        if base.entries.get(path) != what:
+    for path, what in tree_entries.items():
+        if base.get(path) != what:
             kept[path] = what
     gone = [
         path
-        for path in base.entries
+        for path in base
         # Only the topmost path: it hides everything below, as does a file in place of a directory.
-        if path not in tree_entries.entries and _is_directory(path.rpartition("/")[0], tree_entries)
+        if path not in tree_entries and _is_directory(path.rpartition("/")[0], tree_entries)
     ]
     for path in (*kept, *gone):
         for parent in Path(path).parents:
             if parent != Path():
-                kept.setdefault(parent.as_posix(), tree_entries.entries[parent.as_posix()])
-    for path in sorted(tree_entries.entries, reverse=True):
+                kept.setdefault(parent.as_posix(), tree_entries[parent.as_posix()])
+    for path in sorted(tree_entries, reverse=True):
         if path not in kept:
             target = tree / path
             target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
     kept.update(dict.fromkeys(gone, WHITEOUT))
-    return Tree(entries=dict(sorted(kept.items())))
+    return dict(sorted(kept.items()))
 
 
 def _is_directory(path: str, tree: Tree) -> bool:
-    return not path or tree.entries.get(path, "").startswith("d ")
+    return not path or tree.get(path, "").startswith("d ")
 
 
 def _write_repository(debs: Mapping[Path, str], repository: Path) -> list[str]:

@@ -12,6 +12,7 @@ from envbuild.build import debian
 from envbuild.build.archives import unpack_squashfs, unpack_tar
 from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer, refused
 from envbuild.errors import BuildError
+from envbuild.squashfs.links import follow
 from envbuild.system.removal import remove
 
 # Files of container runtimes, replaced by those of the image.
@@ -25,7 +26,6 @@ _RUNTIME_FILES = (
     ".run",
     ".shell",
 )
-_MAX_LINKS = 40
 
 
 def make_imported_root(
@@ -99,43 +99,23 @@ def _check_directories(tree: Path, texts: Mapping[str, str]) -> None:
 
 def _check_python(tree: Path, version: str) -> None:
     """Reject a root whose Python has another version than its definition: layers are built for that one."""
-    place, links = "usr/bin/python3" if not version.startswith("2.") else f"usr/bin/python{version}", 0
-    while (path := _within(tree, place)) is not None and path.is_symlink():
-        links += 1
-        if links > _MAX_LINKS:
-            break
-        target = str(path.readlink())
-        parent = place.rpartition("/")[0]
-        place = os.path.normpath(target if target.startswith("/") else f"/{parent}/{target}").strip("/")
-    if path is None or not path.is_file() or path.is_symlink():
+
+    def look(path: str) -> str | None:
+        place = tree / path.lstrip("/")
+        if place.is_symlink():
+            return str(place.readlink())
+        return "" if place.exists() else None
+
+    name = f"python{version}" if version.startswith("2.") else "python3"
+    path, missing = follow(f"/usr/bin/{name}", look)
+    if missing or not (tree / path.lstrip("/")).is_file():
         raise BuildError(
-            "there is no /usr/bin/python3 in this root",
+            f"there is no /usr/bin/{name} in this root",
             hint="a base holds its Python: install it there before the root is packed",
         )
-    if path.name != f"python{version}":
+    python = path.rpartition("/")[2]
+    if python != f"python{version}":
         raise BuildError(
-            f"/usr/bin/python3 of this root is `{path.name}`, and its definition says Python {version}",
+            f"/usr/bin/{name} of this root is `{python}`, and its definition says Python {version}",
             hint="name the root's own version under `python`",
         )
-
-
-def _within(tree: Path, place: str) -> Path | None:
-    """Return a path of the root, whose directories may be links (``/bin``); None if it does not exist."""
-    done, links = "", 0
-    parts = place.split("/")
-    while len(parts) > 1:
-        here = f"{done}/{parts.pop(0)}".strip("/")
-        path = tree / here
-        if not path.is_symlink():
-            if not path.is_dir():
-                return None
-            done = here
-            continue
-        links += 1
-        target = str(path.readlink())
-        joined = os.path.normpath(target if target.startswith("/") else f"/{done}/{target}").strip("/")
-        if links > _MAX_LINKS:
-            return None
-        parts, done = [*(joined.split("/") if joined else []), *parts], ""
-    path = tree / done / parts[0]
-    return path if path.is_symlink() or path.exists() else None

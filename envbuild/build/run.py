@@ -31,7 +31,7 @@ from envbuild.plan.model import (
 from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree, collisions, scan
+from envbuild.store.tree import WHITEOUT, Tree, collisions, scan
 from envbuild.system import host, squashfs, tools
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
@@ -230,7 +230,8 @@ def _publish(
 ) -> LayerRecord:
     """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
     image = work / "layer.squashfs"
-    squashfs.make(tree, image, whiteouts=entries.whiteouts, compression=layer.compression)
+    hidden = [path for path, what in entries.items() if what == WHITEOUT]
+    squashfs.make(tree, image, whiteouts=hidden, compression=layer.compression)
     record, other = context.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
     if other is not None:
         context.emit(
@@ -270,7 +271,7 @@ def _run_step(
     if isinstance(step, SystemStep):
         base = below["base"]
         blob = context.store.blob_for_programs(base, stage)
-        _debian_root(step, context, tree, log, debian.Base.of(blob, base.tree))
+        _debian_root(step, context, tree, log, (blob, base.tree))
         return tree, debian.subtract(tree, scan(tree), base.tree)
     if isinstance(step, FilesStep):
         tree.mkdir(mode=0o755)
@@ -303,7 +304,7 @@ def _debian_root(
     context: BuildContext,
     tree: Path,
     log: Path,
-    base: debian.Base | None = None,
+    base: tuple[Path, Tree] | None = None,
 ) -> None:
     debian.make_root(
         {context.locate(deb): deb.sha256 for deb in step.debs},
@@ -321,7 +322,12 @@ def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
 
     `system` may differ from `base`. Of two wheels the later by name wins, as with pip, with a warning.
     """
-    trees = {layer.name: require_layer(layer, store).tree.without_whiteouts() for layer in plan.image_layers}
+    trees = {
+        layer.name: {
+            path: what for path, what in require_layer(layer, store).tree.items() if what != WHITEOUT
+        }
+        for layer in plan.image_layers
+    }
     conflicts = []
     for path, lower, upper in collisions(trees):
         if lower.startswith(_WHEEL) and upper.startswith(_WHEEL):

@@ -114,6 +114,9 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
     for variable, value in recipe.environment.items():
         sign, text = ("=", value) if isinstance(value, str) else ("+=", value.prepend)
         yield "environment", f"{variable} {sign} {text}"
+    for other, settings in recipe.environment_with.items():
+        for variable, value in settings.items():
+            yield "environment", f"{variable} = {value}, with {other}"
 
 
 def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:

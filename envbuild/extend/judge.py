@@ -16,10 +16,9 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import CheckError, EnvbuildError, Location
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.packages import Addition, hidden_files
+from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
 
-_LABEL = re.compile(r"cu[0-9]{2,3}|rocm[0-9.]+|cpu|xpu")
 # NVIDIA's own builds of PyTorch have `nv24.07` in their versions.
 _GPU = re.compile(r"(?:^|\.)(?:cu|rocm|nv|xpu)[0-9.]*")
 _CUDA_SUFFIX = re.compile(r"(?:nvidia|cupy|jax).*-cu(?:da)?([0-9]{2})[0-9]?x?(?:-.*)?")
@@ -71,9 +70,9 @@ def _other_builds(
     addition: Addition, staying: Mapping[str, InstalledDistribution]
 ) -> Iterator[tuple[str, str]]:
     """Yield added wheels whose label (``+cu124``) is another than what stays has."""
-    labelled = {label: one for one in staying.values() if (label := _label(one.version))}
+    labelled = {label: one for one in staying.values() if (label := build_of(one.version))}
     for pin in addition.pins:
-        label = _label(pin.version)
+        label = build_of(pin.version)
         if label and labelled and label not in labelled:
             other, one = min(labelled.items())
             yield (
@@ -81,6 +80,16 @@ def _other_builds(
                 f" one for {other}",
                 f"ask for a version of {pin.name} with `+{other}`; an index with these builds is named in a"
                 " site file (`find_links`)",
+            )
+    torch = staying["torch"].version if "torch" in staying else ""
+    for pin in addition.pins:
+        if build_of(torch) == "cpu" and pin.name in TORCH_COMPANIONS and not _local(pin.version):
+            yield (
+                f"{pin.name} {pin.version} is a build for GPUs, and does not load with the image's torch"
+                f" {torch}",
+                f"`--python {pin.name}=={pin.version}+cpu` takes the build for it: from PyTorch's own index,"
+                " an address of the origin `pytorch-cpu` in a site file, or a directory with the wheel"
+                " (`find_links`)",
             )
 
 
@@ -174,18 +183,13 @@ def _local(version: str) -> str:
     return version.partition("+")[2].lower()
 
 
-def _label(version: str) -> str:
-    local = _local(version)
-    return local if _LABEL.fullmatch(local) else ""
-
-
 def _cuda_major(name: str, version: str) -> str:
     """Return the major of the CUDA that a distribution is a part of or built for; empty for none."""
     if match := _CUDA_SUFFIX.fullmatch(name):
         return match[1]
     if name in _CUDA_NAMES:
         return str(_major(version))
-    label = _label(version)
+    label = build_of(version)
     return label[2:-1] if label.startswith("cu") else ""
 
 

@@ -39,6 +39,9 @@ from envbuild.system.files import read_input
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
 _SHOWN = 10
+# Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
+TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
+_LABEL = re.compile(r"cu[0-9]{2,3}|rocm[0-9.]+|cpu|xpu")
 # A name in what uv says, perhaps with the version.
 _WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
 
@@ -157,11 +160,15 @@ def resolve_packages(
     context = replace(context, directories=(own, *context.directories))
     constraints = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
     limits = dict(_limits(staying.values(), python))
+    build = build_of(staying["torch"].version) if "torch" in staying else ""
+    wanted = TORCH_COMPANIONS.intersection(map(_name, requirements)) - staying.keys()
+    builds = dict.fromkeys(sorted(wanted), build) if build else {}
     uv = Uv(
         resolved,
         replace(context, directories=(*context.directories, stubs.parent)),
         installed=known,
         constraints=(*constraints, *limits),
+        builds=builds,
     )
     try:
         resolution = uv.resolve(requirements, keep={})
@@ -175,7 +182,8 @@ def resolve_packages(
             if entry.name in staying
         ]
     )
-    pins = pin_files(Uv(resolved, context), new, resolution) if new else ()
+    builds = {entry.name: build for entry in new if entry.name in builds and build_of(entry.version)}
+    pins = pin_files(Uv(resolved, context, builds=builds), new, resolution) if new else ()
     named = {wheel.name for wheel in request.wheels}
     raise_all(
         [
@@ -204,10 +212,9 @@ def fetch_packages(
     *,
     image: Path,
     site: Site | None,
-    files: FileCache,
     context: ResolveContext,
 ) -> None:
-    """Make the wheels of an addition exist in `files`, each verified.
+    """Make the wheels of an addition exist in the context's cache, each verified.
 
     RequestError, ManyErrors: a file is gone, or missing while offline. MachineError: an index cannot be
     reached.
@@ -215,7 +222,7 @@ def fetch_packages(
     resolved = _spec_of(addition.python, request.requirements, image=image, site=site)
     named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
     try:
-        fetch(addition.pins, resolved, files, replace(context, directories=(*named, *context.directories)))
+        fetch(addition.pins, resolved, replace(context, directories=(*named, *context.directories)))
     except RequestError as error:
         if not context.offline:
             raise
@@ -303,6 +310,12 @@ def _cannot_change(one: InstalledDistribution, wanted: str, image: Path) -> Requ
         at=Location(path=image),
         hint=f"`--upgrade {one.name}` allows that; what was compiled against it may break",
     )
+
+
+def build_of(version: str) -> str:
+    """Return the build of PyTorch that a local version names (``cu124``); empty for none."""
+    local = version.partition("+")[2].lower()
+    return local if _LABEL.fullmatch(local) else ""
 
 
 def _explained(
@@ -419,7 +432,7 @@ def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -
     replaced = {one.name for one in addition.replaced}
     same = set()
     for name, tree in trees.items():
-        for path, what in tree.entries.items():
+        for path, what in tree.items():
             entry = image.entries.get(f"/{path}")
             if entry is None or f"/{path}" in hidden or (what[0] == "d" and entry.kind == "directory"):
                 continue

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.sif import AGAIN, SifFile, digest_of, read_sif, unreadable
+from envbuild.image.sif import AGAIN, SifFile, digest_of, opened, read_sif
 from envbuild.image.sifformat import (
     DATA_OFFSET,
     DESCRIPTOR_BYTES,
@@ -64,7 +64,7 @@ def compare_images(first: Path, second: Path) -> Comparison:
     RequestError: one is not a SIF, or a file system that differs cannot be read.
     """
     left, right = read_sif(first), read_sif(second)
-    with _reading(first) as left_file, _reading(second) as right_file:
+    with opened(first) as left_file, opened(second) as right_file:
         added = tuple(Kind(item.kind).name.lower() for item in left.objects if item.kind in _ADDED)
         differences = [*_objects(left, right, left_file, right_file)]
         if left.root and right.root and not _is_same(left_file, right_file, left.root, right.root):
@@ -99,8 +99,7 @@ def _title(descriptor: Descriptor) -> str:
 
 def _is_same(left_file: BinaryIO, right_file: BinaryIO, left: Descriptor, right: Descriptor) -> bool:
     return left.size == right.size and (
-        digest_of(left_file.fileno(), left.offset, left.size)
-        == digest_of(right_file.fileno(), right.offset, right.size)
+        digest_of(left_file, left.offset, left.size) == digest_of(right_file, right.offset, right.size)
     )
 
 
@@ -183,13 +182,6 @@ def _frame(
     if heads[0] != heads[1]:
         yield ImageDifference(inside=False, path="header", kind="content")
     size = right.size_bytes - DATA_OFFSET
-    digests = [digest_of(file.fileno(), DATA_OFFSET, size) for file in (left_file, right_file)]
+    digests = [digest_of(file, DATA_OFFSET, size) for file in (left_file, right_file)]
     if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
         yield ImageDifference(inside=False, path="padding", kind="content")
-
-
-def _reading(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise unreadable(path, error) from error

@@ -18,7 +18,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import Area, Part, Splice, digest_of_tables, splice, whole
+from envbuild.squashfs.splice import Part, Splice, digest_of_tables, splice, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def compose(
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
         spliced = splice(inputs)
-        described = tuple(map(_described_layer, layers, spliced.areas))
+        described = tuple(map(_described_layer, layers, spliced.parts, spliced.offsets))
         manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
@@ -95,10 +95,10 @@ def compose_on(
         inputs = {image.path.name: squashfs, **{name: files[name] for name in order if name in new}}
         spliced = splice(inputs, parts=parts, hidden=hidden)
         described = tuple(
-            _described_layer(new[name], area)
+            _described_layer(new[name], part, offset)
             if name in new
-            else kept[name].model_copy(update={"offset": area.offset})
-            for name, area in zip(order, spliced.areas, strict=True)
+            else kept[name].model_copy(update={"offset": offset})
+            for name, part, offset in zip(order, spliced.parts, spliced.offsets, strict=True)
         )
         manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
@@ -128,12 +128,12 @@ def _file_system(spliced: Splice, layers: tuple[ImageLayer, ...]) -> FileSystem:
     )
 
 
-def _described_layer(layer: FinishedLayer, area: Area) -> ImageLayer:
+def _described_layer(layer: FinishedLayer, part: Part, offset: int) -> ImageLayer:
     return ImageLayer(
         name=layer.name,
         digest=layer.digest,
-        offset=area.offset,
-        size_bytes=area.size,
+        offset=offset,
+        size_bytes=part.size,
         data=layer.data,
         imported=layer.imported,
     )

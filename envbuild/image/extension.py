@@ -21,7 +21,7 @@ from envbuild.image.foreign import ForeignImage, read_foreign
 from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
 from envbuild.image.sif import NOTE, digest_of
 from envbuild.image.startup import DIRECTORY
-from envbuild.lock.model import FileName, PythonName, PythonVersion, Sha256
+from envbuild.lock.model import FileName, PythonName, PythonVersion
 from envbuild.spec.model import (
     Digest,
     ImagePath,
@@ -29,6 +29,7 @@ from envbuild.spec.model import (
     Origin,
     PythonRequirement,
     ReleaseVersion,
+    Sha256,
     Text,
     VariableName,
     first_problem,
@@ -213,6 +214,7 @@ def manifest_of_extended(
             mpi_family="",
             recipes={},
             imports=(),
+            tutorials=(),
             lacks=(),
             excuses=(),
             commands=(),
@@ -256,7 +258,7 @@ def foreign_note(path: Path) -> tuple[ForeignImage, ExtensionNote] | None:
 def tables_digest(squashfs: Squashfs) -> str:
     """Return the digest of a file system's tables, which identifies it without reading its data."""
     begin, end = squashfs.data_end, squashfs.superblock.bytes_used
-    return digest_of(squashfs.file.fileno(), squashfs.offset + begin, end - begin)
+    return digest_of(squashfs.file, squashfs.offset + begin, end - begin)
 
 
 def note_with(note: ExtensionNote | None, extension: Extension) -> ExtensionNote:

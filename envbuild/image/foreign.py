@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from envbuild.digests import sha256_of
 from envbuild.errors import Location, RequestError
@@ -18,16 +19,18 @@ from envbuild.image.sif import (
     AGAIN,
     MANIFEST,
     SifFile,
+    checked,
     identity_of,
+    open_image,
+    opened,
     read_frame,
     read_sif,
-    unreadable,
     unwritable,
 )
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import Splice
-from envbuild.system.files import atomic_file, copy_range, open_regular, write_at
+from envbuild.system.files import atomic_file, copy_range, write_at
 
 _SQUASHFS = b"hsqs"
 _START_BYTES = 2048
@@ -73,15 +76,8 @@ class ForeignImage:
     @contextlib.contextmanager
     def file_system(self) -> Iterator[Squashfs]:
         """Open its file system for the block; RequestError if it cannot be read, or is damaged."""
-        try:
-            file = self.path.open("rb")
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        try:
-            with file:
-                yield Squashfs(file, self.offset, self.root_bytes)
-        except ValueError as error:
-            raise unreadable(self.path, error) from error
+        with open_image(self.path) as file, checked(self.path):
+            yield Squashfs(file, self.offset, self.root_bytes)
 
 
 def read_foreign(path: Path) -> ForeignImage:
@@ -89,14 +85,8 @@ def read_foreign(path: Path) -> ForeignImage:
 
     RequestError: it is not an image, or one that cannot be extended; the message gives the reason.
     """
-    try:
-        with open_regular(path) as file:
-            start, size = file.read(_START_BYTES), os.fstat(file.fileno()).st_size
-    except FileNotFoundError:
-        raise RequestError(f"there is no image `{path}`", hint=_OTHER) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RequestError(f"`{path}` cannot be read: {reason}", hint=_OTHER) from error
+    with opened(path) as file:
+        start, size = file.read(_START_BYTES), os.fstat(file.fileno()).st_size
     if start[:4] == _SQUASHFS:
         return ForeignImage(path=path, size_bytes=size, offset=0, root_bytes=size)
     for offset, magic, name in _OTHER_FILE_SYSTEMS:
@@ -149,39 +139,31 @@ def write_foreign(
             if image.sif is None:
                 splice.write(file, 0, advanced)
                 return
-            frame, moves, root_offset = _lay_out(source.fileno(), image.sif, splice)
-            for move in moves:
-                copy_range(source.fileno(), move.offset, move.size, file, move.target, advanced)
+            frame, moves, root_offset = _lay_out(source, image.sif, splice)
+            for offset, size, target in moves:
+                copy_range(source.fileno(), offset, size, file, target, advanced)
             splice.write(file, root_offset, advanced)
             write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Move:
-    """`size` bytes of a SIF, from `offset` to `target`."""
-
-    offset: int
-    size: int
-    target: int
-
-
-def _lay_out(source: int, sif: SifFile, splice: Splice) -> tuple[bytes, list[_Move], int]:
+def _lay_out(source: BinaryIO, sif: SifFile, splice: Splice) -> tuple[bytes, list[tuple[int, int, int]], int]:
     """Place each object of a SIF, the root behind all others.
 
-    Returns header and descriptors, the moves of the objects besides the root, and the offset of the root.
+    Returns header and descriptors; of the objects besides the root where they lie, their sizes and where they
+    go; and the offset of the root.
     """
     header, entries = read_frame(source)
     at = begin = form.DESCRIPTORS_OFFSET + len(entries) * form.DESCRIPTOR_BYTES
     objects = [(index, thing) for index, entry in enumerate(entries) if (thing := Descriptor.parse(entry))]
     kept: dict[int, bytes] = {}
-    moves: list[_Move] = []
+    moves: list[tuple[int, int, int]] = []
     for index, thing in sorted(objects, key=lambda pair: pair[1].offset):
         if thing.kind in (Kind.PARTITION, Kind.SIGNATURE):
             continue
         kept[index] = form.moved(entries[index], offset=at, size=thing.size, padded_size=thing.size)
-        moves.append(_Move(offset=thing.offset, size=thing.size, target=at))
+        moves.append((thing.offset, thing.size, at))
         at += thing.size
     root_offset = form.aligned(at, form.PARTITION_ALIGNMENT)
     padded_size = root_offset - at + splice.size_bytes

@@ -10,16 +10,17 @@ from envbuild import jobs
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, FileSystem, ImageJob, Manifest
-from envbuild.jobs.judge import JOBS
+from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, ImageJob, Manifest
+from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
+from envbuild.spec.recipe_rules import TUTORIAL
 from envbuild.spec.resolved import ResolvedSpec
 
 
-def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | None = None) -> Manifest:
-    """Return the manifest of an image; without `file_system` the copy inside the image."""
+def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
+    """Return the manifest of an image; the copy inside the image, which names no file system."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.imports)
@@ -29,9 +30,10 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         version=spec.version,
         summary=spec.summary,
         architecture=lock.base.architecture,
-        file_system=file_system,
+        file_system=None,
         environment=default_environment(
-            *(chosen.recipe.environment for chosen in resolved.recipes), spec.environment
+            *(chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes),
+            spec.environment,
         ),
         accelerator=spec.accelerator.name,
         base=lock.base.name,
@@ -42,6 +44,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock, file_system: FileSystem | No
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),
+        tutorials=tuple(chosen.recipe.name for chosen in resolved.recipes if TUTORIAL in chosen.files),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         excuses=spec.check.excuse,
         commands=tuple(sorted(commands | set(spec.module.commands))),
@@ -68,6 +71,8 @@ def top_layer(
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
                 entries.append(_entry(f"{JOBS}/{chosen.recipe.name}/{name}", content))
+            elif path == TUTORIAL:
+                entries.append(_entry(tutorial_file(chosen.recipe.name), content))
     return entries
 
 

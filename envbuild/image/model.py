@@ -29,7 +29,7 @@ from envbuild.spec.model import (
 from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
-MANIFEST_FORMAT: Final = 9
+MANIFEST_FORMAT: Final = 10
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
@@ -99,7 +99,7 @@ class ImageJob(VerifyJob):
 class Manifest(Model):
     """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
-    format: Literal[9]
+    format: Literal[10]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -122,6 +122,8 @@ class Manifest(Model):
     """Recipes whose version had no test result when the image was locked."""
     imports: tuple[ModuleName, ...]
     """Python modules that must import."""
+    tutorials: tuple[Name, ...]
+    """Recipes whose tutorial must run (`jobs.judge.tutorial_file`)."""
     lacks: tuple[Soname, ...]
     excuses: tuple[Excuse, ...]
     """Libraries that are missing by design: its recipes declare that nothing needs them."""

@@ -14,7 +14,7 @@ import io
 import tarfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.digests import canonical_json, sha256_of
@@ -37,21 +37,6 @@ _LEVEL = 6
 _LARGE_BYTES = 20_000_000
 _MOST_LAYERS = 60
 _BELOW = ("base", "system")
-
-
-@dataclass(slots=True)
-class _Group:
-    """Entries of an OCI layer by path, each after its parent directories."""
-
-    name: str
-    entries: dict[str, Entry] = field(default_factory=dict)
-
-    def add(self, entry: Entry, directories: Mapping[str, Entry]) -> None:
-        parts = entry.path.split("/")
-        for count in range(2, len(parts)):
-            above = "/".join(parts[:count])
-            self.entries.setdefault(above, directories[above])
-        self.entries[entry.path] = entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +65,11 @@ def write_archive(
     """
     groups = _groups(content, manifest)
     written = [
-        _write_layer(content, group.entries, work / f"{at}.tar.gz", advanced)
-        for at, group in enumerate(groups)
+        _write_layer(content, entries, work / f"{at}.tar.gz", advanced)
+        for at, entries in enumerate(groups.values())
     ]
     blobs: dict[str, bytes] = {}
-    config = _blob(blobs, _CONFIG, _config(manifest, groups, written))
+    config = _blob(blobs, _CONFIG, _config(manifest, [*groups], written))
     document = {
         "schemaVersion": 2,
         "mediaType": _MANIFEST,
@@ -118,11 +103,11 @@ def write_archive(
     return str(descriptor["digest"])
 
 
-def _groups(content: Squashfs, manifest: Manifest) -> list[_Group]:
+def _groups(content: Squashfs, manifest: Manifest) -> dict[str, dict[str, Entry]]:
     """Divide the entries of an image among OCI layers, by the offset of their data.
 
-    Entries without data (links, directories, empty files) go with the rest; each layer has the directories of
-    its files.
+    Returns the name of each layer → path → entry. Entries without data (links, directories, empty files) go
+    with the rest; each layer has the directories of its files, before these.
     """
     system = manifest.file_system
     layers = system.layers if system is not None else ()
@@ -130,24 +115,25 @@ def _groups(content: Squashfs, manifest: Manifest) -> list[_Group]:
         (layer for layer in layers if layer.size_bytes >= _LARGE_BYTES), key=lambda layer: -layer.size_bytes
     )
     own = {layer.name for layer in large[:_MOST_LAYERS]} - set(_BELOW)
-    groups = {"base": _Group(name="base")}
-    groups |= {layer.name: _Group(name=layer.name) for layer in layers if layer.name in own}
-    groups["rest"] = _Group(name="rest")
+    names = ["base", *(layer.name for layer in layers if layer.name in own), "rest"]
+    groups: dict[str, dict[str, Entry]] = {name: {} for name in names}
     ends = [layer.offset + layer.size_bytes for layer in layers]
     directories: dict[str, Entry] = {}
     for entry in content.walk():
         if entry.kind == "directory":
             directories[entry.path] = entry
-            groups["rest"].add(entry, directories)
-            continue
         offset = content.data_offset(entry)
         name = "rest" if offset is None else layers[bisect_right(ends, offset)].name
         group = groups["base" if name in _BELOW else name if name in own else "rest"]
-        group.add(entry, directories)
-    return [group for group in groups.values() if group.entries]
+        parts = entry.path.split("/")
+        for count in range(2, len(parts)):
+            above = "/".join(parts[:count])
+            group.setdefault(above, directories[above])
+        group[entry.path] = entry
+    return {name: entries for name, entries in groups.items() if entries}
 
 
-def _config(manifest: Manifest, groups: Sequence[_Group], layers: Sequence[_Layer]) -> dict[str, object]:
+def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[_Layer]) -> dict[str, object]:
     values = apply(manifest.environment, {"PATH": DEFAULT_PATH})
     return {
         "created": _EPOCH,
@@ -159,7 +145,7 @@ def _config(manifest: Manifest, groups: Sequence[_Group], layers: Sequence[_Laye
             "Labels": labels(manifest),
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.content for layer in layers]},
-        "history": [{"created": _EPOCH, "created_by": f"envbuild: {group.name}"} for group in groups],
+        "history": [{"created": _EPOCH, "created_by": f"envbuild: {name}"} for name in names],
     }
 
 

@@ -39,7 +39,6 @@ class InstalledDeb:
 
     name: str
     version: str
-    architecture: str
     depends: tuple[tuple[str, ...], ...] = ()
     """Groups of package names; one of each group is needed."""
     provides: tuple[str, ...] = ()
@@ -98,7 +97,6 @@ def installed_debs(status: str) -> list[InstalledDeb]:
             InstalledDeb(
                 name=fields["Package"],
                 version=fields.get("Version", ""),
-                architecture=fields.get("Architecture", ""),
                 depends=tuple(groups),
                 provides=tuple(provided),
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +21,6 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, RecipePin
 from envbuild.lock.text import dump
 
 SPEC_VERSION = "1.6"
-UNKNOWN = "unknown"
 
 # Debian's short names (copyright-format 1.0, 7.2) → SPDX; other licences keep their name.
 _SPDX = {
@@ -69,44 +68,16 @@ def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> byt
     digest = hashlib.sha256(dump(lock).encode()).hexdigest()
     needs = _dependencies(lock, contents, rows)
     needs[image] = _direct(lock, rows)
-    document = {
-        "bomFormat": "CycloneDX",
-        "specVersion": SPEC_VERSION,
-        "serialNumber": f"urn:uuid:{_serial(digest)}",
-        "version": 1,
-        "metadata": {
-            "tools": {
-                "components": [
-                    {"type": "application", "name": "envbuild"},
-                    *(
-                        {
-                            "type": "application",
-                            "name": tool.name,
-                            "version": tool.version,
-                            "hashes": _hashes(tool.digest.removeprefix("sha256:")),
-                        }
-                        for tool in lock.tools
-                    ),
-                ]
-            },
-            "component": {
-                "type": "container",
-                "bom-ref": image,
-                "name": lock.name,
-                "version": lock.version,
-                "properties": _properties(
-                    {
-                        "lock": f"sha256:{digest}",
-                        "accelerator": lock.accelerator,
-                        "imported-layers": ", ".join(imported),
-                    }
-                ),
-            },
-        },
-        "components": [rows[ref] for ref in sorted(rows)],
-        "dependencies": [{"ref": ref, "dependsOn": sorted(set(needs[ref]))} for ref in sorted(needs)],
+    properties = {
+        "lock": f"sha256:{digest}",
+        "accelerator": lock.accelerator,
+        "imported-layers": ", ".join(imported),
     }
-    return (canonical_json(document) + "\n").encode()
+    component = {"name": lock.name, "version": lock.version, "properties": _properties(properties)}
+    tools = [
+        {"name": tool.name, "version": tool.version, "hashes": _hashes(tool.digest)} for tool in lock.tools
+    ]
+    return _document(image, component, digest, rows, needs, tools=tools)
 
 
 def sbom_of_additions(note: ExtensionNote) -> bytes:
@@ -116,46 +87,73 @@ def sbom_of_additions(note: ExtensionNote) -> bytes:
     """
     first = note.extensions[0]
     digest = hashlib.sha256(note.to_json().encode()).hexdigest()
-    image, base = f"image:{digest}", f"base:{first.image}"
-    rows: dict[str, _Row] = {
-        base: {
-            "type": "container",
-            "name": first.image,
-            "hashes": _hashes(first.digest.removeprefix("sha256:")),
-            "licenses": _licences(()),
-            "properties": _properties({"digest-of": "the tables of its file system"}),
-        }
-    }
+    image = f"image:{digest}"
+    of_tables = {"digest-of": "the tables of its file system"}
+    rows = {f"base:{first.image}": _row("container", first.image, sha256=first.digest, properties=of_tables)}
     for package in note.packages.values():
-        rows[f"pypi:{package.name}@{package.version}"] = {
-            "type": "library",
-            "name": package.name,
-            "version": package.version,
-            "purl": _python_purl(package.name, package.version, package.file),
-            "hashes": _hashes(package.sha256),
-            "licenses": _licences(()),
-            "properties": _properties({"file": package.file, "form": "wheel", "origin": package.origin}),
-        }
+        rows[f"pypi:{package.name}@{package.version}"] = _row(
+            "library",
+            package.name,
+            version=package.version,
+            purl=python_purl(package.name, package.version, package.file),
+            sha256=package.sha256,
+            properties={"file": package.file, "form": "wheel", "origin": package.origin},
+        )
     for file in note.requests.files:
-        rows[f"file:{file.target}"] = {
-            "type": "file",
-            "name": file.target,
-            "hashes": _hashes(file.sha256),
-            "licenses": _licences(()),
-        }
+        rows[f"file:{file.target}"] = _row("file", file.target, sha256=file.sha256)
+    return _document(image, {"name": first.image}, digest, rows, {image: [*rows]})
+
+
+def _document(
+    image: str,
+    component: _Row,
+    digest: str,
+    rows: Mapping[str, _Row],
+    needs: Mapping[str, Sequence[str]],
+    *,
+    tools: Sequence[_Row] = (),
+) -> bytes:
+    """Return the text of a bill: an image, its components by their refs, and which need which.
+
+    `digest` is that of what the bill follows from.
+    """
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": SPEC_VERSION,
-        "serialNumber": f"urn:uuid:{_serial(digest)}",
+        # Of version 5, as the schema requires.
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, f'envbuild:sbom:sha256:{digest}')}",
         "version": 1,
         "metadata": {
-            "tools": {"components": [{"type": "application", "name": "envbuild"}]},
-            "component": {"type": "container", "bom-ref": image, "name": first.image},
+            "tools": {
+                "components": [{"type": "application", **tool} for tool in ({"name": "envbuild"}, *tools)]
+            },
+            "component": {"type": "container", "bom-ref": image, **component},
         },
         "components": [{**rows[ref], "bom-ref": ref} for ref in sorted(rows)],
-        "dependencies": [{"ref": image, "dependsOn": sorted(rows)}],
+        "dependencies": [{"ref": ref, "dependsOn": sorted(set(needs[ref]))} for ref in sorted(needs)],
     }
     return (canonical_json(document) + "\n").encode()
+
+
+def _row(
+    kind: str,
+    name: str,
+    *,
+    version: str = "",
+    purl: str = "",
+    sha256: str = "",
+    licences: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> _Row:
+    """Return a component; keys without a value are left out."""
+    row = {
+        "version": version,
+        "purl": purl,
+        "hashes": _hashes(sha256) if sha256 else [],
+        "properties": _properties(properties or {}),
+    }
+    kept = {key: value for key, value in row.items() if value}
+    return {"type": kind, "name": name, "licenses": _licences(licences), **kept}
 
 
 def deb_purl(pin: DebPin) -> str:
@@ -166,50 +164,32 @@ def deb_purl(pin: DebPin) -> str:
     return f"pkg:deb/{quote(distribution.lower())}/{quote(pin.name, safe='')}@{version}?{qualifiers}"
 
 
-def python_purl(pin: PythonPin) -> str:
+def python_purl(name: str, version: str, file: str) -> str:
     """Return the package URL of a Python distribution; the file name distinguishes its builds."""
-    return _python_purl(pin.name, pin.version, pin.file)
-
-
-def _python_purl(name: str, version: str, file: str) -> str:
     return f"pkg:pypi/{quote(name)}@{quote(version, safe='')}?file_name={quote(file, safe='')}"
 
 
 def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
-    rows: dict[str, _Row] = {}
-    rows[f"base:{lock.base.name}"] = {
-        "type": "operating-system",
-        "name": lock.base.name,
-        "hashes": _hashes(lock.base.digest.removeprefix("sha256:")),
-        "licenses": _licences(()),
-        "properties": _properties(
-            {
-                "architecture": lock.base.architecture,
-                "glibc": lock.base.glibc,
-                "python": lock.base.python,
-                "digest-of": "the definition of the base image",
-            }
-        ),
+    properties = {
+        "architecture": lock.base.architecture,
+        "glibc": lock.base.glibc,
+        "python": lock.base.python,
+        "digest-of": "the definition of the base image",
     }
+    base = _row("operating-system", lock.base.name, sha256=lock.base.digest, properties=properties)
+    rows = {f"base:{lock.base.name}": base}
     for recipe in lock.recipes:
-        rows[_recipe(recipe)] = {
-            "type": "data",
-            "name": recipe.name,
-            "version": recipe.version,
-            "hashes": _hashes(recipe.digest.removeprefix("sha256:")),
-            "licenses": _licences(()),
-            "properties": _properties(
-                {"kind": recipe.kind, "variant": recipe.variant, "digest-of": "the recipe and its files"}
-            ),
+        properties = {
+            "kind": recipe.kind,
+            "variant": recipe.variant,
+            "digest-of": "the recipe and its files",
         }
+        rows[_recipe(recipe)] = _row(
+            "data", recipe.name, version=recipe.version, sha256=recipe.digest, properties=properties
+        )
     for root in lock.base_root:
-        rows[f"root:{root.sha256}"] = {
-            "type": "file",
-            "name": root.file,
-            "hashes": _hashes(root.sha256),
-            "licenses": _licences(()),
-            "properties": _properties({"kind": root.kind, "layer": "base"}),
-        }
+        properties = {"kind": root.kind, "layer": "base"}
+        rows[f"root:{root.sha256}"] = _row("file", root.file, sha256=root.sha256, properties=properties)
     pinned: dict[str, DebPin | PythonPin] = {}
     for layer, pins in (("base", lock.base_debs), ("system", lock.system_debs)):
         for deb in pins:
@@ -218,14 +198,22 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
     for wheel in lock.python:
         rows[_wheel(wheel)] = _python_row(wheel, contents)
         pinned[_wheel(wheel)] = wheel
-    for ref, row in _of_the_root(lock, contents):
-        rows.setdefault(ref, row)
+    # Packages of an imported root are known by name, without their files.
+    for installed in contents.debs.values() if lock.base_root else ():
+        row = _row(
+            "library",
+            installed.name,
+            version=installed.version,
+            licences=contents.deb_licences.get(installed.name, ()),
+            properties={"layer": "base", "told-by": "the root's list of packages"},
+        )
+        rows.setdefault(f"deb:{installed.name}@{installed.version}", row)
     for build_deb in lock.build_debs:
         row = _deb_row(build_deb, contents, build_deb.layer)
         _add_used(rows, pinned, _deb(build_deb), build_deb, row)
     for build_wheel in lock.build_python:
         _add_used(rows, pinned, _wheel(build_wheel), build_wheel, _python_row(build_wheel, contents))
-    return {ref: {**row, "bom-ref": ref} for ref, row in rows.items()}
+    return rows
 
 
 def _add_used(
@@ -241,46 +229,29 @@ def _add_used(
     rows.setdefault(ref, {**row, "scope": "excluded"})
 
 
-def _of_the_root(lock: Lock, contents: Contents) -> Iterator[tuple[str, _Row]]:
-    """Yield the packages of an imported root: known by name, without their files."""
-    if not lock.base_root:
-        return
-    for deb in contents.debs.values():
-        yield (
-            f"deb:{deb.name}@{deb.version}",
-            {
-                "type": "library",
-                "name": deb.name,
-                "version": deb.version,
-                "licenses": _licences(contents.deb_licences.get(deb.name, ())),
-                "properties": _properties({"layer": "base", "told-by": "the root's list of packages"}),
-            },
-        )
-
-
 def _deb_row(pin: DebPin, contents: Contents, layer: str) -> _Row:
-    return {
-        "type": "library",
-        "name": pin.name,
-        "version": pin.version,
-        "purl": deb_purl(pin),
-        "hashes": _hashes(pin.sha256),
-        "licenses": _licences(contents.deb_licences.get(pin.name, ())),
-        "properties": _properties({"file": pin.file_name, "layer": layer, "origin": pin.origin}),
-    }
+    return _row(
+        "library",
+        pin.name,
+        version=pin.version,
+        purl=deb_purl(pin),
+        sha256=pin.sha256,
+        licences=contents.deb_licences.get(pin.name, ()),
+        properties={"file": pin.file_name, "layer": layer, "origin": pin.origin},
+    )
 
 
 def _python_row(pin: PythonPin, contents: Contents) -> _Row:
-    kind = "wheel" if pin.is_wheel else "source archive"
-    return {
-        "type": "library",
-        "name": pin.name,
-        "version": pin.version,
-        "purl": python_purl(pin),
-        "hashes": _hashes(pin.sha256),
-        "licenses": _licences(contents.wheel_licences.get(pin.name, ())),
-        "properties": _properties({"file": pin.file, "form": kind, "layer": pin.layer, "origin": pin.origin}),
-    }
+    form = "wheel" if pin.is_wheel else "source archive"
+    return _row(
+        "library",
+        pin.name,
+        version=pin.version,
+        purl=python_purl(pin.name, pin.version, pin.file),
+        sha256=pin.sha256,
+        licences=contents.wheel_licences.get(pin.name, ()),
+        properties={"file": pin.file, "form": form, "layer": pin.layer, "origin": pin.origin},
+    )
 
 
 def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> dict[str, list[str]]:
@@ -339,7 +310,7 @@ def _recipe(pin: RecipePin) -> str:
 
 
 def _hashes(sha256: str) -> list[dict[str, str]]:
-    return [{"alg": "SHA-256", "content": sha256}]
+    return [{"alg": "SHA-256", "content": sha256.removeprefix("sha256:")}]
 
 
 def _licences(names: Sequence[str]) -> list[_Row]:
@@ -348,14 +319,9 @@ def _licences(names: Sequence[str]) -> list[_Row]:
     # Two names of one licence count once.
     unique = sorted({_SPDX.get(name, name): name for name in names}.values())
     return [{"license": {"id": _SPDX[name]} if name in _SPDX else {"name": name}} for name in unique] or [
-        {"license": {"name": UNKNOWN}}
+        {"license": {"name": "unknown"}}
     ]
 
 
 def _properties(facts: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": f"envbuild:{name}", "value": text} for name, text in sorted(facts.items()) if text]
-
-
-def _serial(digest: str) -> uuid.UUID:
-    """Return a UUID of version 5, as the schema requires, made from the lock alone."""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"envbuild:sbom:sha256:{digest}")

@@ -9,11 +9,11 @@ import contextlib
 import errno
 import hashlib
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
@@ -23,7 +23,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.squashfs.splice import Splice
-from envbuild.system.files import atomic_file, is_full, write_at
+from envbuild.system.files import IrregularError, atomic_file, is_full, open_regular, write_at
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -78,7 +78,14 @@ def write_sif(
     number of bytes of each part that was copied. RequestError: nothing can be written at `path`.
     MachineError: the disk is full or fails, or a layer cannot be read.
     """
-    contents = {**_described(manifest), **data}
+    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
+    contents = {
+        _DEFINITION: startup.definition_text(manifest).encode(),
+        _INSPECTION: startup.inspection(manifest).encode(),
+        _LABELS: labels.encode(),
+        MANIFEST: manifest.to_json().encode(),
+        **data,
+    }
     sizes = {name: len(contents[name]) for name in DATA}
     frame = frame_of(
         sizes,
@@ -95,17 +102,6 @@ def write_sif(
             write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
-
-
-def _described(manifest: Manifest) -> dict[str, bytes]:
-    """Return the data of an image that are made from its manifest: name → content."""
-    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
-    return {
-        _DEFINITION: startup.definition_text(manifest).encode(),
-        _INSPECTION: startup.inspection(manifest).encode(),
-        _LABELS: labels.encode(),
-        MANIFEST: manifest.to_json().encode(),
-    }
 
 
 def _lay_out(
@@ -158,20 +154,16 @@ def frame_of(
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
     table = _lay_out(sizes, file_system_bytes, architecture, note_bytes)
+    # The identity is the digest of what `sha256sum` would print of all data.
+    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
     header = form.pack_header(
         architecture,
-        _identity(digests),
+        identity_of(sha256_of(sums)),
         used=len(table),
         data_bytes=max(descriptor.end for descriptor in table) - form.DATA_OFFSET,
     )
     head = header.ljust(form.DESCRIPTORS_OFFSET, b"\0")
     return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
-
-
-def _identity(digests: Mapping[str, str]) -> uuid.UUID:
-    """Return the UUID of the digest of what `sha256sum` would print of all data."""
-    sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    return identity_of(sha256_of(sums))
 
 
 def identity_of(digest: str) -> uuid.UUID:
@@ -273,21 +265,21 @@ def read_data(path: Path, name: str) -> bytes:
             raise _broken(path, f"holds something else than data under the name `{name}`")
         if descriptor.size > _DATA_LIMIT_BYTES:
             raise _broken(path, f"says that its `{name}` has {descriptor.size} bytes, which is too much")
-        return os.pread(file, descriptor.size, descriptor.offset)
+        return os.pread(file.fileno(), descriptor.size, descriptor.offset)
 
 
-def read_frame(file: int) -> tuple[bytes, list[bytes]]:
+def read_frame(file: BinaryIO) -> tuple[bytes, list[bytes]]:
     """Return the header of a SIF that `read_sif` has read, and all entries of its table, as stored."""
-    start = os.pread(file, form.HEADER_BYTES, 0)
+    start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
     header = Header.parse(start)
-    table = os.pread(file, header.descriptors * form.DESCRIPTOR_BYTES, header.descriptors_offset)
+    table = os.pread(file.fileno(), header.descriptors * form.DESCRIPTOR_BYTES, header.descriptors_offset)
     size = form.DESCRIPTOR_BYTES
     return start, [table[at : at + size] for at in range(0, len(table), size)]
 
 
-def _read_tables(file: int, path: Path) -> SifFile:
-    size = os.fstat(file).st_size
-    start = os.pread(file, form.HEADER_BYTES, 0)
+def _read_tables(file: BinaryIO, path: Path) -> SifFile:
+    size = os.fstat(file.fileno()).st_size
+    start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
     if start[32:41] != form.MAGIC:
         raise _broken(path, "is not a SIF", hint=_what_else(start))
     if len(start) < form.HEADER_BYTES:
@@ -325,14 +317,16 @@ def _read_tables(file: int, path: Path) -> SifFile:
     )
 
 
-def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None] = lambda _: None) -> str:
+def digest_of(
+    file: BinaryIO, offset: int, size: int, advanced: Callable[[int], None] = lambda _: None
+) -> str:
     """Return the ``sha256:…`` of `size` bytes of an open file from `offset` on.
 
     `advanced` is called with the number of bytes of each part that was read.
     """
     digest, end = hashlib.sha256(), offset + size
     while offset < end:
-        chunk = os.pread(file, min(_READ_BYTES, end - offset), offset)
+        chunk = os.pread(file.fileno(), min(_READ_BYTES, end - offset), offset)
         if not chunk:
             break  # the file has become shorter: the digest will differ
         digest.update(chunk)
@@ -341,35 +335,34 @@ def digest_of(file: int, offset: int, size: int, advanced: Callable[[int], None]
     return "sha256:" + digest.hexdigest()
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """Open an image for the block, as a descriptor; any OSError in the block is raised as a RequestError."""
+def open_image(path: Path) -> BinaryIO:
+    """Open an image; RequestError if it cannot be read or is no regular file."""
     try:
-        # Not blocking: opening a named pipe must not wait.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return open_regular(path)
     except FileNotFoundError as error:
         raise RequestError(
             f"there is no image `{path}`", hint="`envbuild build SPEC -o IMAGE.sif` makes one"
         ) from error
+    except IrregularError as error:
+        raise _broken(path, f"is {error.strerror}", hint=_NOT_AN_IMAGE) from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RequestError(
-            f"`{path}` cannot be read: {reason}", hint="see that it is a file, and may be read by you"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open an image for the block; any OSError in the block is raised as a RequestError."""
     try:
-        mode = os.fstat(file).st_mode
-        if stat.S_ISDIR(mode):
-            raise _broken(path, "is a directory, not a SIF", hint=_NOT_AN_IMAGE)
-        if not stat.S_ISREG(mode):
-            raise _broken(path, "is not a regular file", hint=_NOT_AN_IMAGE)
-        yield file
+        with open_image(path) as file:
+            yield file
     except OSError as error:
-        raise RequestError(
-            f"`{path}` cannot be read: {error.strerror}",
-            hint="see that its file system answers, and read it again",
-        ) from error
-    finally:
-        os.close(file)
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> RequestError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    hint = "see that you may read it, and that its file system answers"
+    return RequestError(f"`{path}` cannot be read: {reason}", hint=hint)
 
 
 def _what_else(start: bytes) -> str:
@@ -397,25 +390,18 @@ def file_system(image: Path) -> Iterator[Squashfs]:
     root = read_sif(image).root
     if root is None:
         raise RequestError(f"`{image.name}` holds no file system", at=Location(path=image), hint=AGAIN)
+    with opened(image) as file, checked(image):
+        yield Squashfs(file, root.offset, root.size)
+
+
+@contextlib.contextmanager
+def checked(image: Path) -> Iterator[None]:
+    """Raise a ValueError of the block, that of a damaged file system, as a RequestError."""
     try:
-        with image.open("rb") as file:
-            yield Squashfs(file, root.offset, root.size)
-    except (OSError, ValueError) as error:
-        raise unreadable(image, error) from error
-
-
-def unreadable(image: Path, error: OSError | ValueError) -> RequestError:
-    """Return the error for an image that cannot be read, or whose file system is damaged."""
-    if isinstance(error, OSError):
-        return RequestError(
-            f"`{image}` cannot be read: {error.strerror}",
-            hint="see that the file is there, and may be read by you",
-        )
-    return RequestError(
-        f"the file system of `{image.name}` cannot be read: {error}",
-        at=Location(path=image),
-        hint=AGAIN,
-    )
+        yield
+    except ValueError as error:
+        problem = f"the file system of `{image.name}` cannot be read: {error}"
+        raise RequestError(problem, at=Location(path=image), hint=AGAIN) from error
 
 
 def image_entries(image: Path) -> dict[str, Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
@@ -68,11 +69,11 @@ def tables_are_right(path: Path, system: FileSystem) -> bool:
         return _tables(file, root.offset, system) == system.tables
 
 
-def _changed(file: int, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
+def _changed(file: BinaryIO, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
     end = SUPERBLOCK_BYTES
     padding_changed = False
     for layer in system.layers:
-        padding_changed |= any(os.pread(file, layer.offset - end, offset + end))
+        padding_changed |= any(os.pread(file.fileno(), layer.offset - end, offset + end))
         if digest_of(file, offset + layer.offset, layer.size_bytes, advanced) != layer.data:
             yield f"layer {layer.name}"
         end = layer.offset + layer.size_bytes
@@ -80,9 +81,9 @@ def _changed(file: int, offset: int, system: FileSystem, advanced: Advanced) -> 
         yield "the tables of its file system"
 
 
-def _tables(file: int, offset: int, system: FileSystem) -> str:
-    superblock = os.pread(file, SUPERBLOCK_BYTES, offset)
-    tables = os.pread(file, system.size_bytes - system.tables_offset, offset + system.tables_offset)
+def _tables(file: BinaryIO, offset: int, system: FileSystem) -> str:
+    superblock = os.pread(file.fileno(), SUPERBLOCK_BYTES, offset)
+    tables = os.pread(file.fileno(), system.size_bytes - system.tables_offset, offset + system.tables_offset)
     return digest_of_tables(superblock, tables)
 
 
@@ -94,7 +95,7 @@ def changed_around(path: Path) -> tuple[str, ...]:
     manifest, sif = read_manifest(path), read_sif(path)
     objects = {name: descriptor for name in DATA if (descriptor := sif.find(name))}
     with opened(path) as file:
-        frame = os.pread(file, form.DATA_OFFSET, 0)
+        frame = os.pread(file.fileno(), form.DATA_OFFSET, 0)
         digests = {
             name: digest_of(file, descriptor.offset, descriptor.size) for name, descriptor in objects.items()
         }

@@ -33,6 +33,7 @@ from envbuild.jobs.judge import (
     no_jobs,
     skip_gpu_job,
     skip_job,
+    tutorial_file,
 )
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.rank_reports import Reports
@@ -85,9 +86,10 @@ def _test(
     started = time.monotonic()
     sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
-    modules = manifest["imports"]
-    imports = try_imports(modules, env=environment_of_ranks({}), limit_s=default_s)
-    sections.add("imports", [judge_imports(modules, imports)])
+    modules, tutorials = manifest["imports"], manifest["tutorials"]
+    words = [*modules, *map(tutorial_file, tutorials)]
+    tried = try_imports(words, env=environment_of_ranks({}), limit_s=default_s)
+    sections.add("imports", judge_imports(modules, tutorials, tried))
     reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":

@@ -15,6 +15,7 @@ from envbuild.jobs.rank_reports import Reports, number_of, values_of
 from envbuild.jobs.report import GPU_VISIBLE, NO_JOBS, CheckResult
 
 IMPORTS = "image.imports"
+TUTORIALS = "image.tutorials"
 GPU_KERNEL = "gpu.kernel"
 SEE_RANKS = "see the `ranks` check of this job"
 SEE_GPUS = "see the check `gpu.visible`"
@@ -24,6 +25,7 @@ GPUS_HINT = (
 )
 # Directory of an image with the files that its jobs need.
 JOBS = "/.envbuild/jobs"
+_TUTORIALS = "/.envbuild/tutorials"
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
 
 
@@ -360,13 +362,33 @@ def judge_mapped(reports: Iterable[Reports]) -> CheckResult:
     return CheckResult("PASS", check, expected, _some(sorted(seen)) or "none mapped")
 
 
-def judge_imports(modules: Sequence[str], results: Mapping[str, object]) -> CheckResult:
-    """Judge that every module of an image imports; `results` are those of `imports.try_imports`."""
-    reasons = {name: results.get(name, "not tried") for name in modules}
+def tutorial_file(recipe: str) -> str:
+    """Return where an image keeps a recipe's tutorial: beside no file that it would import by mistake."""
+    return f"{_TUTORIALS}/{recipe}/tutorial.py"
+
+
+def judge_imports(
+    modules: Sequence[str], tutorials: Sequence[str], results: Mapping[str, object]
+) -> list[CheckResult]:
+    """Judge that every module of an image imports, and that the tutorials of its recipes run.
+
+    `results` are those of `imports.try_imports`.
+    """
+    checks = [_judge_words(IMPORTS, {name: name for name in modules}, results, "all import")]
+    if tutorials:
+        files = {name: tutorial_file(name) for name in tutorials}
+        checks.append(_judge_words(TUTORIALS, files, results, "all run"))
+    return checks
+
+
+def _judge_words(
+    check: str, words: Mapping[str, str], results: Mapping[str, object], good: str
+) -> CheckResult:
+    reasons = {name: results.get(word, "not tried") for name, word in words.items()}
     broken = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if broken:
-        return CheckResult("FAIL", IMPORTS, _some(modules), _some(broken), _some(broken))
-    return CheckResult("PASS", IMPORTS, _some(modules) or "none", "all import")
+        return CheckResult("FAIL", check, _some(words), _some(broken), _some(broken))
+    return CheckResult("PASS", check, _some(words) or "none", good)
 
 
 def relative_difference(value: object, reference: object) -> float | None:

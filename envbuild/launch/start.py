@@ -18,7 +18,7 @@ from envbuild.errors import EnvbuildError
 from envbuild.image.model import Manifest
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
-from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports
+from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports, tutorial_file
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
@@ -276,14 +276,15 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
             remove(path)
 
 
-def check_imports(container: Container, *, limit_s: float) -> CheckResult:
-    """Import the image's Python modules in it, all within `limit_s` seconds.
+def check_imports(container: Container, *, limit_s: float) -> list[CheckResult]:
+    """Import the image's modules in it, and run the tutorials of its recipes, all within `limit_s` seconds.
 
     NotStartedError: Apptainer started nothing, because of the machine or because of the image.
     """
-    modules = container.manifest.imports
-    results, why = _ask_inside(container, imports, modules, limit_s=limit_s)
-    return judge_imports(modules, results) if isinstance(results, dict) else imports_failed(why)
+    modules, tutorials = container.manifest.imports, container.manifest.tutorials
+    words = [*modules, *map(tutorial_file, tutorials)]
+    results, why = _ask_inside(container, imports, words, limit_s=limit_s)
+    return judge_imports(modules, tutorials, results) if isinstance(results, dict) else [imports_failed(why)]
 
 
 def _ask_inside(

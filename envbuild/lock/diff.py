@@ -24,7 +24,6 @@ class LockDifference:
 
     scope: str
     """What to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
-    subject: str
     sentence: str
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 
@@ -60,41 +59,36 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
-        differences.append(LockDifference("metadata", name, sentence))
+        differences.append(LockDifference("metadata", sentence))
     return tuple(differences)
 
 
 def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
-    spec, base = resolved.spec, resolved.base
+    spec, pin, base = resolved.spec, lock.base, resolved.base
     for key, was, now in (
         ("name", lock.name, spec.name),
         ("version", lock.version, spec.version),
         ("accelerator", lock.accelerator, str(spec.accelerator)),
     ):
         if was != now:
-            yield LockDifference("metadata", key, f"{key} is `{now}`, the lock has `{was}`")
-    if lock.base.name != base.name:
-        yield LockDifference("base", base.name, f"base is {base.name}, the lock has {lock.base.name}")
-    elif lock.base.architecture != resolved.architecture:
-        sentence = f"the architecture is {resolved.architecture}, the lock has {lock.base.architecture}"
-        yield LockDifference("base", resolved.architecture, sentence)
-    elif lock.base.digest != resolved.base_digest:
-        yield LockDifference("base", base.name, f"base image {base.name} changed")
-    else:
-        yield from _base_metadata(lock, resolved)
-
-
-def _base_metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
-    """Yield differences in the facts of a base image whose digest is right."""
-    pin, base = lock.base, resolved.base
-    for key, what, was, now in (
-        ("python", "Python", pin.python, base.python.version),
-        ("abi", "the ABI tag", pin.abi, base.python.abi),
-        ("glibc", "glibc", pin.glibc, base.glibc),
+            yield LockDifference("metadata", f"{key} is `{now}`, the lock has `{was}`")
+    if pin.name != base.name:
+        yield LockDifference("base", f"base is {base.name}, the lock has {pin.name}")
+        return
+    if pin.architecture != resolved.architecture:
+        sentence = f"the architecture is {resolved.architecture}, the lock has {pin.architecture}"
+        yield LockDifference("base", sentence)
+        return
+    if pin.digest != resolved.base_digest:
+        yield LockDifference("base", f"base image {base.name} changed")
+        return
+    for what, was, now in (
+        ("Python", pin.python, base.python.version),
+        ("the ABI tag", pin.abi, base.python.abi),
+        ("glibc", pin.glibc, base.glibc),
     ):
         if was != now:
-            sentence = f"base image {base.name} has {what} {now}, the lock says {was}"
-            yield LockDifference("metadata", key, sentence)
+            yield LockDifference("metadata", f"base image {base.name} has {what} {now}, the lock says {was}")
 
 
 def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
@@ -102,14 +96,14 @@ def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     chosen = {entry.recipe.name: entry for entry in resolved.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
         where = SPEC_KEYS[chosen[name].recipe.kind]
-        yield LockDifference("metadata", name, f"{where} gained {name}")
+        yield LockDifference("metadata", f"{where} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
         # Its dependencies may be orphaned now.
-        yield LockDifference("python", name, f"{SPEC_KEYS[locked[name].kind]} lost {name}")
+        yield LockDifference("python", f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
         sentence = _recipe_changed(locked[name], chosen[name], resolved)
         if sentence:
-            yield LockDifference("metadata", name, sentence)
+            yield LockDifference("metadata", sentence)
 
 
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec) -> str | None:
@@ -142,12 +136,11 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     for pin in lock.python:
         if pin.is_wheel == (pin.name in resolved.built):
             how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
-            sentence = f"`{pin.name}` is locked as {how}"
-            yield LockDifference("python", pin.name, sentence)
+            yield LockDifference("python", f"`{pin.name}` is locked as {how}")
         owner = resolved.owner(pin.name)
         if pin.layer != owner and pin.name in needed:
             sentence = f"`{pin.name}` belongs to layer {owner}, the lock has it in {pin.layer}"
-            yield LockDifference("metadata", pin.name, sentence)
+            yield LockDifference("metadata", sentence)
 
 
 def _by_name(texts: Iterable[str], environment: dict[str, str]) -> dict[str, list[Requirement]]:
@@ -169,17 +162,17 @@ def _unmet(
 ) -> Iterable[LockDifference]:
     where = _asked_by(name, resolved)
     if pin is None:
-        yield LockDifference("python", name, f"{where} gained `{name}`")
+        yield LockDifference("python", f"{where} gained `{name}`")
         return
     for requirement in requirements:
         if not requirement.specifier.contains(pin.version, prereleases=True):
             sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
-            yield LockDifference("python", name, sentence)
+            yield LockDifference("python", sentence)
     extras = {extra for requirement in requirements for extra in requirement.extras}
     had = {extra for requirement in before for extra in requirement.extras}
     for verb, changed in (("gained", extras - had), ("lost", had - extras)):
         for extra in sorted(changed):
-            yield LockDifference("python", name, f"{where}: `{name}` {verb} the extra `{extra}`")
+            yield LockDifference("python", f"{where}: `{name}` {verb} the extra `{extra}`")
 
 
 def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Iterable[LockDifference]:
@@ -190,11 +183,11 @@ def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Ite
         for bound in constraints:
             if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
                 sentence = f"packages.python: {name} {pin.version} does not satisfy {bound.specifier}"
-                yield LockDifference("python", name, sentence)
+                yield LockDifference("python", sentence)
     for name, hashes in sorted(resolved.allowed_hashes().items()):
         if name in pins and pins[name].sha256 not in hashes:
             sentence = f"packages.python: no hash of `{name}` is that of {pins[name].file}"
-            yield LockDifference("python", name, sentence)
+            yield LockDifference("python", sentence)
 
 
 def _asked_by(name: str, resolved: ResolvedSpec) -> str:
@@ -213,25 +206,24 @@ def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) 
     lost = sorted(name for name in dropped if name in layers and name not in kept)
     for name in lost:
         if layers[name] in ("python", *owners):  # otherwise the recipe is lost, which is a difference already
-            yield LockDifference("python", name, f"packages.python lost `{name}`")
+            yield LockDifference("python", f"packages.python lost `{name}`")
     explained = kept | lock.needed_by(lost)
     for pin in lock.python:
         if pin.name not in explained:
-            yield LockDifference("python", pin.name, f"`{pin.name}` is locked, and nothing asks for it")
+            yield LockDifference("python", f"`{pin.name}` is locked, and nothing asks for it")
 
 
 def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
     wanted = set(resolved.system_requests())
     for name in sorted(wanted - pinned):
-        yield LockDifference("system", name, f"packages.system gained `{name}`")
+        yield LockDifference("system", f"packages.system gained `{name}`")
     for name in sorted(set(lock.system_requests) - wanted):
-        yield LockDifference("system", name, f"packages.system lost `{name}`")
+        yield LockDifference("system", f"packages.system lost `{name}`")
     if resolved.base.root is not None:
         return
     for name in sorted(set(resolved.base.packages) - {pin.name for pin in lock.base_debs}):
-        sentence = f"base image {resolved.base.name} needs `{name}`, which is not locked"
-        yield LockDifference("base", name, sentence)
+        yield LockDifference("base", f"base image {resolved.base.name} needs `{name}`, which is not locked")
 
 
 def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
@@ -247,9 +239,8 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
         ]
         for name in lacking:
             sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
-            yield LockDifference("build", name, sentence)
+            yield LockDifference("build", sentence)
     layers = {chosen.layer for chosen in resolved.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
-        sentence = f"{layer} is no longer built, but the lock has its build tools"
-        yield LockDifference("metadata", layer, sentence)
+        yield LockDifference("metadata", f"{layer} is no longer built, but the lock has its build tools")

@@ -31,6 +31,7 @@ from envbuild.spec.model import (
     Origin,
     PythonRequirement,
     ReleaseVersion,
+    Sha256,
     Text,
     full_match,
 )
@@ -53,7 +54,6 @@ def _python_version(value: str) -> str:
 
 # No package is as large as a tebibyte; a larger number is an error, or an attack on the disk.
 SizeBytes = Annotated[int, Strict(), Field(ge=0, le=2**40)]
-Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
 FileName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", "a file name", limit=255)]
 DebianVersion = Annotated[str, full_match(_DEBIAN_VERSION, "a Debian version")]
 DebPath = Annotated[

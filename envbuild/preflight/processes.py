@@ -223,8 +223,7 @@ class Simulation:
 
     def libraries(self) -> dict[str, tuple[str, ...]]:
         """Return the libraries that `find` finds: name → symbol versions that it defines."""
-        names = {path.rpartition("/")[2] for path, _ in self.tree.names()}
-        files = {name: self.find(name) for name in sorted(names)}
+        files = {name: self.find(name) for name in sorted(self.names)}
         return {name: file.elf.versions_defined for name, file in files.items() if file is not None}
 
     def uncached(self, name: str) -> str:

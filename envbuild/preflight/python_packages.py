@@ -37,15 +37,6 @@ _OTHER = "two distributions want other versions of it: choose versions of them t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonPackages:
-    """The result for an image's Python packages."""
-
-    distributions: int = 0
-    """Those that were judged: the image's own (count)."""
-    problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Package:
     metadata_path: str
     directory: str
@@ -54,15 +45,22 @@ class _Package:
 
 
 def judge_python(
-    scan: FileSystemScan, *, python: str, architecture: str, requests: Sequence[str] = ()
-) -> PythonPackages:
+    scan: FileSystemScan,
+    *,
+    python: str,
+    architecture: str,
+    requests: Sequence[str] = (),
+    directories: Sequence[str] = (),
+) -> tuple[set[Problem], int]:
     """Check distributions and extension modules for an image's Python (``3.11``) and Debian architecture.
 
+    Returns the problems, and how many distributions were judged: the image's own.
     Debian's packages count if the image's Python sees them, but their own requirements, with other names and
     bounds, are left to dpkg. `requests` are the lock's requirements; the extras that they name count.
+    In an image that is not ours the Python searches `directories`, in this order, and all of them count.
     """
-    own = [f"{prefix}/lib/python{python}/site-packages" for prefix in _PREFIXES]
-    packages = _packages(scan, _search_path(scan, python, own))
+    own = list(directories) or [f"{prefix}/lib/python{python}/site-packages" for prefix in _PREFIXES]
+    packages = _packages(scan, directories or _search_path(scan, python, own))
     environment = marker_environment(python, architecture)
     extras = _requested_extras(requests, packages, environment)
     judged = {name: package for name, package in packages.items() if package.directory in own}
@@ -83,7 +81,7 @@ def judge_python(
         if not _runs_on(python, package.distribution.python)
     }
     problems |= set(_foreign_extensions(scan.objects, own, python))
-    return PythonPackages(distributions=len(judged), problems=tuple(sorted(problems)))
+    return problems, len(judged)
 
 
 def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from envbuild.preflight.missing import judge_missing
 from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.preflight.processes import Simulation
 from envbuild.preflight.python_packages import judge_python
-from envbuild.preflight.scan import ImageScan, ScannedFile, scan_host_file
+from envbuild.preflight.scan import FileSystemScan, ImageScan, ScannedFile, scan_host_file
 from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.from_lock import facts_of_image
 from envbuild.rules.judge import RuleResult
@@ -69,7 +69,12 @@ class PreflightReport:
             if len(lines) > _SHOWN:
                 more = f"{len(lines) - _SHOWN} more of this rule"
                 results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
-            accepted = [*self._accepted(rule)]
+            accepted = [
+                replace(line, hint=f"excused by the spec: {excuse.reason}")
+                for excuse, excused in self.excuses.items()
+                if excuse.id == rule
+                for line in _lines(excused, "SKIP")
+            ]
             results += accepted
             if not problems and not accepted:
                 results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
@@ -78,12 +83,6 @@ class PreflightReport:
                 wanted, hint = f"{excuse.id} in {excuse.path}", "remove it from `check` in the spec"
                 results.append(CheckResult("SKIP", "check.excuse", wanted, "nothing to excuse", hint))
         return results
-
-    def _accepted(self, rule: str) -> Iterator[CheckResult]:
-        for excuse, problems in self.excuses.items():
-            if excuse.id == rule:
-                for line in _lines(problems, "SKIP"):
-                    yield replace(line, hint=f"excused by the spec: {excuse.reason}")
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
@@ -99,37 +98,72 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
     `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
     """
     manifest = scan.manifest
-    simulation = simulate(scan, host_libs)
-    processes = list(simulation.processes())
-    missing_problems, excused = judge_missing(processes, simulation, manifest.lacks)
-    python = judge_python(
+    python_problems, distributions = judge_python(
         scan.files,
         python=manifest.python,
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
-    problems = {problem for process in processes for problem in judge(process, simulation)}
-    problems |= {*missing_problems, *python.problems}
-    problems |= {
-        Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
-        for path, reason in scan.files.unreadable.items()
-    }
-    code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
-    facts = {**_facts(simulation, processes), **framework_facts(code)}
+    simulation = simulate(scan, host_libs)
+    report = _examine(simulation, python_problems, distributions, allowed=manifest.lacks)
     excuses = {
-        excuse: tuple(sorted(problem for problem in problems if _is_excused(problem, excuse)))
+        excuse: tuple(problem for problem in report.problems if _is_excused(problem, excuse))
         for excuse in manifest.excuses
     }
-    problems -= {problem for accepted in excuses.values() for problem in accepted}
-    return PreflightReport(
-        problems=tuple(_once(sorted(problems))),
+    excused = {problem for accepted in excuses.values() for problem in accepted}
+    return replace(
+        report,
+        problems=tuple(_once([problem for problem in report.problems if problem not in excused])),
         excuses=excuses,
+        facts=facts_of_image(scan.lock, report.facts, apply(manifest.environment, {})),
+    )
+
+
+def examine_files(
+    files: FileSystemScan,
+    python: tuple[set[Problem], int],
+    *,
+    architecture: str,
+    library_path: Sequence[str],
+) -> PreflightReport:
+    """Examine every process of an image that has neither manifest nor lock.
+
+    `python` is the result of `judge_python`, `library_path` LD_LIBRARY_PATH in the image, `architecture` in
+    Debian's words.
+    """
+    simulation = Simulation(files, machine=architecture, library_path=library_path, host_libs={})
+    report = _examine(simulation, *python)
+    return replace(report, problems=tuple(_once(report.problems)))
+
+
+def worsened(now: PreflightReport, before: PreflightReport) -> PreflightReport:
+    """Return the report of a changed image without the problems that it had before."""
+    known = {_identity(problem) for problem in before.problems}
+    problems = tuple(problem for problem in now.problems if _identity(problem) not in known)
+    return replace(now, problems=problems)
+
+
+def _examine(
+    simulation: Simulation, python_problems: set[Problem], distributions: int, allowed: Sequence[str] = ()
+) -> PreflightReport:
+    """Return all problems, sorted, and the facts of the files."""
+    processes = list(simulation.processes())
+    missing_problems, excused = judge_missing(processes, simulation, allowed)
+    problems = {problem for process in processes for problem in judge(process, simulation)}
+    problems |= {*missing_problems, *python_problems}
+    problems |= {
+        Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
+        for path, reason in simulation.tree.scan.unreadable.items()
+    }
+    code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
+    return PreflightReport(
+        problems=tuple(sorted(problems)),
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=len(processes),
-        distributions=python.distributions,
+        distributions=distributions,
         gpu_code=code,
-        facts=facts_of_image(scan.lock, facts, apply(manifest.environment, {})),
+        facts={**_facts(simulation, processes), **framework_facts(code)},
     )
 
 
@@ -242,10 +276,6 @@ def _rocm_major(simulation: Simulation) -> str | None:
     return majors.pop() if len(majors) == 1 else None
 
 
-def _is_excused(problem: Problem, excuse: Excuse) -> bool:
-    return problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
-
-
 def _lines(problems: Sequence[Problem], status: str) -> Iterator[CheckResult]:
     """Yield one line for all files that get the same instead of the same."""
     files: dict[tuple[str, str, str, str], list[str]] = {}
@@ -259,13 +289,20 @@ def _lines(problems: Sequence[Problem], status: str) -> Iterator[CheckResult]:
 
 def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
     """Yield each problem once: many programs may load the same two copies."""
-    seen: set[tuple[str, str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for problem in problems:
-        file = "" if problem.rule in ("loader.copies", "loader.cudnn") else problem.file
-        key = (problem.rule, file, problem.need, problem.winner)
-        if key not in seen:
-            seen.add(key)
+        if (identity := _identity(problem)) not in seen:
+            seen.add(identity)
             yield problem
+
+
+def _is_excused(problem: Problem, excuse: Excuse) -> bool:
+    return problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
+
+
+def _identity(problem: Problem) -> tuple[str, ...]:
+    file = "" if problem.rule in ("loader.copies", "loader.cudnn") else problem.file
+    return problem.rule, file, problem.need, problem.winner
 
 
 def checks_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:

@@ -116,7 +116,11 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
         changed = () if record and record.signature == now else verify_image(image)
     try:
         lock = load(read_data(image, LOCK), image)
-        files = record.files if record and not changed else _scan(image)
+        if record and not changed:
+            files = record.files
+        else:
+            with file_system(image) as squashfs:
+                files = scan_file_system(squashfs)
     except EnvbuildError as error:
         if not changed:
             raise
@@ -126,11 +130,6 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
     if not changed and (record is None or record.signature != now) and signature(image) == now:
         _write(store, manifest.digest, _Record(signature=now, files=files))
     return ImageScan(image=image, manifest=manifest, lock=lock, files=files, changed=changed)
-
-
-def _scan(image: Path) -> FileSystemScan:
-    with file_system(image) as squashfs:
-        return scan_file_system(squashfs)
 
 
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
@@ -158,7 +157,7 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
                 scan.files.append(path)
             else:
                 scan.texts[path] = "\n".join(names)
-        elif not (_may_be_loaded(entry) and _scan_object(squashfs, entry, scan)):
+        elif not _scan_object(squashfs, entry, scan):
             scan.files.append(path)
             if METADATA.fullmatch(path):
                 text = read(entry, _MAX_METADATA_BYTES).decode(errors="replace")
@@ -173,11 +172,10 @@ def scan_host_file(path: Path) -> ScannedFile | None:
         return _scan_elf(file, str(path), path.stat().st_size)
 
 
-def _may_be_loaded(entry: Entry) -> bool:
-    return entry.size >= 64 and (".so" in entry.path.rpartition("/")[2] or bool(entry.mode & 0o111))
-
-
 def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool:
+    """Scan a file that the loader may load; return whether it is an ELF file."""
+    if entry.size < 64 or not (".so" in entry.path.rpartition("/")[2] or entry.mode & 0o111):
+        return False
     with squashfs.open(entry) as file:
         try:
             scanned = _scan_elf(file, entry.path, entry.size)

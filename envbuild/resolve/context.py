@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.events import Emit
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources, python_sources
-from envbuild.spec.site import Site
+from envbuild.spec.resolved import ResolvedSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,20 @@ class ResolveContext:
     machine: Machine
     cache_dir: Path
     """Package lists and uv's cache are kept below it."""
+    files: FileCache
+    """Locked files."""
     emit: Emit
     offline: bool = False
     """Use only what is on this machine."""
+    readable: Callable[[Path], Path] = Path
+    """A path of `files` → one by which other programs can read it."""
     directories: tuple[Path, ...] = ()
     """Directories that `fetch.export` filled; their wheels are found without a network, before all others."""
 
-    def python_sources(self, site: Site | None) -> PythonSources:
-        """Return where Python distributions come from."""
-        sources = python_sources(site, self.machine)
-        wheels = [path / "wheels" for path in self.directories]
+    def python_sources(self, resolved: ResolvedSpec) -> PythonSources:
+        """Return where the Python distributions of a spec come from."""
+        sources = python_sources(resolved.site, self.machine)
+        wheels = [*(path / "wheels" for path in self.directories), *resolved.wheel_directories]
         kept = (str(path.absolute()) for path in wheels if path.is_dir())
         return replace(sources, find_links=(*kept, *sources.find_links))
 

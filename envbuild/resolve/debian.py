@@ -262,7 +262,11 @@ class _Apt:
         errors: list[EnvbuildError] = []
         for number, name in enumerate(apttext.unknown(output)):
             problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
-            hint = self._similar(name) if number < _MOST_HINTS else None
+            hint = None
+            if number < _MOST_HINTS:
+                # Only names of nearly that length are compared, there are many.
+                names = self._run("apt-cache", "pkgnames", name[:1]).stdout.split()
+                hint = did_you_mean(name, [other for other in names if abs(len(other) - len(name)) <= _NEAR])
             errors.append(self._wrong_name(name, problem, hint))
         for name, providers in apttext.virtual(output).items():
             problem = f"`{name}` is not a package but a name that several packages provide"
@@ -280,11 +284,6 @@ class _Apt:
         resolved = self._asked
         problem += resolved.system_asker(name)
         return RequestError(problem, at=resolved.system_place(name), hint=hint or _SEARCH)
-
-    def _similar(self, name: str) -> str | None:
-        """Suggest a name; only names of nearly that length are compared, there are many."""
-        names = self._run("apt-cache", "pkgnames", name[:1]).stdout.split()
-        return did_you_mean(name, [other for other in names if abs(len(other) - len(name)) <= _NEAR])
 
     def _write(self, name: str, text: str) -> None:
         (self._run_dir / name).write_text(text, encoding="utf-8")

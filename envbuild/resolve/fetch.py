@@ -10,18 +10,18 @@ import contextlib
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Task, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
+from envbuild.resolve import named
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name, is_whole
 from envbuild.resolve.origins import Machine, archives
-from envbuild.resolve.python import resolver_of
+from envbuild.resolve.python import locate, resolver_of
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.roots import place_of as root_place
 from envbuild.resolve.uv import Uv
@@ -37,31 +37,32 @@ _THREADS = 4
 def fetch(
     pins: Iterable[Pin],
     resolved: ResolvedSpec,
-    files: FileCache,
     context: ResolveContext,
     limits: network.RequestLimits | None = None,
 ) -> None:
-    """Put the files of all pins into the cache, each checked by length and SHA-256.
+    """Put the files of all pins into the context's cache, each checked by length and SHA-256.
 
     RequestError: files are gone everywhere, or missing and `context.offline` is set; all are named.
     MachineError: an archive or index cannot be reached, or the cache cannot be written.
     """
+    files = context.files
     missing = _not_cached(pins, files, context.emit)
-    wheels = context.python_sources(resolved.site).local_directories() if missing else ()
-    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, files, context)]
+    wheels = context.python_sources(resolved).local_directories() if missing else ()
+    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, context)]
     if not missing:
         return
     raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
     debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
-    addresses = debian | _python_addresses(resolver_of(resolved, context), missing)
+    resolver = resolver_of(resolved, context, pins=(pin for pin in missing if isinstance(pin, PythonPin)))
+    addresses = debian | _python_addresses(resolver, missing)
     total = sum(pin.size_bytes for pin in missing)
     title = f"fetch {pluralize(len(missing), 'file')}"
     with (
         network.Client(limits, hosts) as client,
         task(context.emit, "fetch", title, total_bytes=total) as running,
     ):
-        _Downloads(client, addresses, resolved, files, running).all(missing)
+        _download(missing, addresses, resolved, files, client, running)
         running.detail = f"{total / 1e6:.0f} MB"
 
 
@@ -113,22 +114,21 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
     return missing
 
 
-def _take_local(
-    pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], files: FileCache, context: ResolveContext
-) -> bool:
+def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], context: ResolveContext) -> bool:
     """Copy a file from this machine into the cache; return whether it is here."""
     name = file_name(pin)
     kept = [(root / _directory_of(pin) / name, root / name) for root in context.directories]
     places = [place for pair in kept for place in pair]
     if isinstance(pin, PythonPin):
         places += [directory / name for directory in wheels]
+        places += named.local_paths(resolved, pin)
     if isinstance(pin, RootPin):
         places.append(root_place(resolved, pin))
     for place in filter(os.path.isfile, places):
         try:
             # Read before the cache is touched, so that an error names the right file.
             check(place, pin)
-            with files.adding(pin) as part:
+            with context.files.adding(pin) as part:
                 copy(place, part)
         except WrongBytes as error:
             context.emit(Warned(text=f"`{place}` is not the locked file and is not used: {error}"))
@@ -186,48 +186,40 @@ def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[s
         # An image and the builds from source in it may hold two versions of one distribution.
         pins = {pin.name: pin for pin in left}
         left = [pin for pin in left if pins[pin.name] != pin]
-        candidates = resolver.locate({name: pin.version for name, pin in pins.items()})
+        candidates = locate(resolver, {name: pin.version for name, pin in pins.items()})
         for name, pin in pins.items():
             addresses[pin.sha256] = [file.address for file in candidates.get(name, ()) if file.is_same(pin)]
     return addresses
 
 
-@dataclass(frozen=True, slots=True)
-class _Downloads:
-    """Downloads into the cache; `running` shows their progress."""
+def _download(
+    pins: Sequence[Pin],
+    addresses: Mapping[str, Sequence[str]],
+    resolved: ResolvedSpec,
+    files: FileCache,
+    client: network.Client,
+    running: Task,
+) -> None:
+    """Download files into the cache in parallel; report all errors at once.
 
-    client: network.Client
-    addresses: Mapping[str, Sequence[str]]
-    """SHA-256 of a file → addresses, in order."""
-    resolved: ResolvedSpec
-    files: FileCache
-    running: Task
+    `addresses` maps the SHA-256 of a file to its addresses, in order.
+    """
 
-    def all(self, pins: Sequence[Pin]) -> None:
-        """Download in parallel; report all errors at once."""
-        # The largest first: a big file at the end would leave the other threads idle.
-        ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
-        with thread_pool(_THREADS) as pool:
-            results = list(pool.map(self._download, ordered))
-        failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
-        gone = [pin for pin, error in failed if _is_gone(error)]
-        raise_all([*_gone(gone, self.resolved), *(error for _, error in failed if not _is_gone(error))])
-
-    def _download(self, pin: Pin) -> EnvbuildError | None:
+    def download(pin: Pin) -> EnvbuildError | None:
         """Try the addresses of a file until one serves the locked bytes; else return the last error."""
         error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
         reported = 0
-        for address in self.addresses[pin.sha256]:
+        for address in addresses[pin.sha256]:
             try:
-                with self.files.adding(pin) as part:
-                    for count in self.client.download(address, part, size_bytes=pin.size_bytes):
+                with files.adding(pin) as part:
+                    for count in client.download(address, part, size_bytes=pin.size_bytes):
                         if count > reported:  # less after a new address or a restarted transfer
-                            self.running.advance(count - reported)
+                            running.advance(count - reported)
                             reported = count
             except WrongBytes as difference:
                 error = RequestError(
                     f"{redact(address)} is not the locked file: {difference}",
-                    at=Location(path=self.resolved.path),
+                    at=Location(path=resolved.path),
                     hint="it was not kept; a broken mirror or a proxy may have changed it",
                 )
             except network.NetworkError as failure:
@@ -236,6 +228,14 @@ class _Downloads:
             else:
                 return None
         return error
+
+    # The largest first: a big file at the end would leave the other threads idle.
+    ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
+    with thread_pool(_THREADS) as pool:
+        results = list(pool.map(download, ordered))
+    failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
+    gone = [pin for pin, error in failed if _is_gone(error)]
+    raise_all([*_gone(gone, resolved), *(error for _, error in failed if not _is_gone(error))])
 
 
 def _is_gone(error: EnvbuildError) -> bool:

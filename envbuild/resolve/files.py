@@ -34,10 +34,13 @@ class FileCache:
 
     def path(self, pin: Pin) -> Path:
         """Return the path of a pin's file, which need not exist."""
-        name = file_name(pin)
-        if not _SHA256.fullmatch(pin.sha256) or not name or "/" in name or name.startswith("."):
-            raise ValueError(f"not a file's digest and name: {pin.sha256!r} {name!r}")
-        return self.root / "sha256" / pin.sha256[:2] / pin.sha256 / name
+        return self.place(pin.sha256, file_name(pin))
+
+    def place(self, digest: str, name: str) -> Path:
+        """Return the path of a file with a SHA-256 and a name, which need not exist."""
+        if not _SHA256.fullmatch(digest) or not name or "/" in name or name.startswith("."):
+            raise ValueError(f"not a file's digest and name: {digest!r} {name!r}")
+        return self.root / "sha256" / digest[:2] / digest / name
 
     @contextlib.contextmanager
     def adding(self, pin: Pin) -> Iterator[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from envbuild.errors import Location, RequestError
-from envbuild.lock.model import Lock, PythonPin
+from envbuild.lock.model import Lock
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
@@ -90,10 +90,8 @@ def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError
                 f"which {' and '.join(seers)} is made for"
             )
             hint = f"leave `{pin.name}` out of `packages.python`: Debian's is there to import"
-            yield RequestError(problem, at=_asking(resolved, pin, lock), hint=hint)
-
-
-def _asking(resolved: ResolvedSpec, pin: PythonPin, lock: Lock) -> Location:
-    """Return where the spec asks for a distribution, or for one that needs it."""
-    asking = (request.at for request in resolved.requested if pin.name in lock.needed_by([request.name]))
-    return next(asking, Location(path=resolved.path))
+            # Where the spec asks for it, or for one that needs it.
+            asking = (
+                request.at for request in resolved.requested if pin.name in lock.needed_by([request.name])
+            )
+            yield RequestError(problem, at=next(asking, Location(path=resolved.path)), hint=hint)

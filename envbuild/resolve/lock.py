@@ -18,7 +18,7 @@ from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.model import first_problem
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 
 _OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
 
@@ -68,8 +68,24 @@ def make_lock(
             name=resolved.spec.name,
             version=resolved.spec.version,
             accelerator=str(resolved.spec.accelerator),
-            base=_base_pin(resolved),
-            recipes=tuple(_recipe_pin(chosen) for chosen in resolved.recipes),
+            base=BasePin(
+                name=resolved.base.name,
+                digest=resolved.base_digest,
+                architecture=resolved.architecture,
+                python=resolved.base.python.version,
+                abi=resolved.base.python.abi,
+                glibc=resolved.base.glibc,
+            ),
+            recipes=tuple(
+                RecipePin(
+                    name=chosen.recipe.name,
+                    kind=chosen.recipe.kind,
+                    version=chosen.version,
+                    variant=chosen.variant_name,
+                    digest=chosen.digest,
+                )
+                for chosen in resolved.recipes
+            ),
             requests=resolved.python_requests(),
             system_requests=resolved.system_requests(),
             base_debs=debs.base,
@@ -82,28 +98,6 @@ def make_lock(
             unproven=tuple(chosen.recipe.name for chosen in resolved.recipes if not chosen.is_proven),
         )
     raise errors[0]
-
-
-def _base_pin(resolved: ResolvedSpec) -> BasePin:
-    base = resolved.base
-    return BasePin(
-        name=base.name,
-        digest=resolved.base_digest,
-        architecture=resolved.architecture,
-        python=base.python.version,
-        abi=base.python.abi,
-        glibc=base.glibc,
-    )
-
-
-def _recipe_pin(chosen: ChosenRecipe) -> RecipePin:
-    return RecipePin(
-        name=chosen.recipe.name,
-        kind=chosen.recipe.kind,
-        version=chosen.version,
-        variant=chosen.variant_name,
-        digest=chosen.digest,
-    )
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from packaging.requirements import Requirement
@@ -14,10 +15,10 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import passed_over, wheels
+from envbuild.resolve import named, passed_over, wheels
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.uv import Uv
+from envbuild.resolve.uv import PYTORCH, Uv
 from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
@@ -38,9 +39,10 @@ def resolve_python(
     if not requests:
         return ()
     old = previous.python if previous is not None else ()
+    raise_all(list(named.changed(resolved, old, upgrade)))
     pins = _resolve(
         requests,
-        resolver_of(resolved, context),
+        resolver_of(resolved, context, wheels=named.bring_here(resolved, context)),
         constraints=resolved.constraints(),
         hashes=resolved.allowed_hashes(),
         old=old,
@@ -62,9 +64,21 @@ def same_python(resolved: ResolvedSpec, old: Lock) -> bool:
     )
 
 
-def resolver_of(resolved: ResolvedSpec, context: ResolveContext) -> Uv | Python27:
-    """Return the resolver for a base's Python."""
-    return Python27(resolved, context) if resolved.base.python.is_legacy else Uv(resolved, context)
+def resolver_of(
+    resolved: ResolvedSpec,
+    context: ResolveContext,
+    *,
+    pins: Iterable[PythonPin] = (),
+    wheels: Mapping[str, Path] | None = None,
+) -> Uv | Python27:
+    """Return the resolver for a base's Python.
+
+    `pins` of PyTorch's origins are looked for there; `wheels` are the only ones of their distributions.
+    """
+    if resolved.base.python.is_legacy:
+        return Python27(resolved, context)
+    builds = {pin.name: pin.origin.removeprefix(PYTORCH) for pin in pins if pin.origin.startswith(PYTORCH)}
+    return Uv(resolved, context, builds=builds, named=wheels or {})
 
 
 def resolve_build_tools(
@@ -81,7 +95,7 @@ def resolve_build_tools(
     Errors as `resolve_python`.
     """
     pins: list[PythonPin] = []
-    uv = Uv(resolved, context)
+    uv = Uv(resolved, context, named=named.bring_here(resolved, context))
     for chosen in resolved.built.values():
         like_image = imported(chosen, image)
         requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
@@ -148,7 +162,7 @@ def pin_files(
     Files of `kept` are preferred if they still fit; lengths of `old` need not be asked for. Errors are as of
     `resolve_python`.
     """
-    candidates = resolver.locate({entry.name: entry.version for entry in wanted})
+    candidates = locate(resolver, {entry.name: entry.version for entry in wanted})
     files = _choose(resolver.resolved, wanted, candidates, {pin.name: pin for pin in kept}, hashes)
     sizes = _sizes(files, old)
     return tuple(
@@ -156,7 +170,7 @@ def pin_files(
             PythonPin(
                 name=entry.name,
                 version=entry.version,
-                origin=entry.origin or resolver.sources.origin_of(file.address),
+                origin=_origin(entry, file, resolver),
                 file=file.file,
                 size_bytes=size_bytes,
                 sha256=file.sha256,
@@ -166,6 +180,18 @@ def pin_files(
             for entry, file, size_bytes in zip(wanted, files, sizes, strict=True)
         )
     )
+
+
+def _origin(entry: Resolved, file: Candidate, resolver: Uv | Python27) -> str:
+    if entry.name in resolver.resolved.named_wheels():
+        return named.ORIGIN
+    return entry.origin or resolver.sources.origin_of(file.address)
+
+
+def locate(resolver: Uv | Python27, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
+    """Return the files of exact versions; only the named one where a spec names a wheel itself."""
+    own = {name: files for name, files in named.candidates(resolver.resolved).items() if name in versions}
+    return own | resolver.locate({name: version for name, version in versions.items() if name not in own})
 
 
 def _choose(

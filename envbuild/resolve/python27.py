@@ -43,7 +43,7 @@ class Python27:
     sources: PythonSources = field(init=False)
 
     def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.resolved.site)
+        self.sources = self.context.python_sources(self.resolved)
 
     def resolve(
         self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
@@ -144,6 +144,6 @@ class Python27:
 def _exact(wanted: Requirement) -> str | None:
     """Return the version if a requirement names exactly one."""
     parts = list(wanted.specifier)
-    if len(parts) == 1 and parts[0].operator == "==" and not parts[0].version.endswith(".*"):
+    if len(parts) == 1 and parts[0].operator in ("==", "===") and not parts[0].version.endswith(".*"):
         return str(Version(parts[0].version))
     return None

@@ -30,7 +30,7 @@ _MEMORY_BYTES = 2 << 30
 # uv starts a thread for each core, and its stack counts.
 _STACK_BYTES = 8 << 20
 # `pytorch-cpu`, `pytorch-cu130`: if no address is configured, uv knows PyTorch's own index.
-_PYTORCH = "pytorch-"
+PYTORCH = "pytorch-"
 _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--emit-index-annotation")
 _FILES = ("--format", "pylock.toml", "--no-deps")
 _NO_SOLUTION = "no set of Python packages meets what was asked: "
@@ -64,6 +64,10 @@ class Uv:
     """Distributions whose files are not needed: name → version and requirements."""
     constraints: tuple[str, ...] = ()
     """Requirements that hold for what is chosen, and ask for nothing."""
+    builds: Mapping[str, str] = field(default_factory=dict)
+    """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
+    named: Mapping[str, Path] = field(default_factory=dict)
+    """Distribution → the only wheel of it to take."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
     """Origin → addresses; the next is asked only if the first is unreachable."""
@@ -75,7 +79,7 @@ class Uv:
     """Origin → the address that was left out, and why it cannot be reached."""
 
     def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.resolved.site)
+        self.sources = self.context.python_sources(self.resolved)
         self._indexes = {} if self.sources.no_index else {**self.sources.named, "pypi": self.sources.indexes}
         self._origins = {
             name: chosen.variant.origins
@@ -83,6 +87,9 @@ class Uv:
             if chosen.variant.origins and _own(chosen)
             for name in {*_own(chosen), *chosen.recipe.owns, *chosen.recipe.companions}
         }
+        # A recipe knows better.
+        self.builds = {name: build for name, build in self.builds.items() if name not in self._origins}
+        self._origins |= {name: (f"{PYTORCH}{build}",) for name, build in self.builds.items()}
         self._torch_backend = self._choose_torch_backend()
 
     @property
@@ -165,7 +172,7 @@ class Uv:
             if origin != "pypi" and addresses and bare == without_credentials(addresses[0]).rstrip("/"):
                 return origin
         own = next(iter(self._origins.get(name, ())), "")
-        if self._torch_backend and own.startswith(_PYTORCH):
+        if self._torch_backend and own.startswith(PYTORCH):
             return own
         origin = self.sources.origin_of(source) if source else "pypi"
         return own if own and origin == "find-links" else origin
@@ -185,13 +192,17 @@ class Uv:
         """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
         accepted = base_tags(self.resolved.base, self.resolved.architecture)
         files = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
+        for name, build in self.builds.items():
+            is_here = any(file.startswith(f"{name}-") and f"+{build}-" in file for file in files)
+            if not is_here and not self.sources.no_index and not self._indexes.get(f"{PYTORCH}{build}"):
+                return build
         for chosen in self.resolved.recipes:
             origin = next(iter(chosen.variant.origins), "")
-            if not origin.startswith(_PYTORCH) or self.sources.no_index or self._indexes.get(origin):
+            if not origin.startswith(PYTORCH) or self.sources.no_index or self._indexes.get(origin):
                 continue
             for requirement in _own(chosen).values():
                 if not any(wheels.satisfies(file, requirement, accepted) for file in files):
-                    return origin.removeprefix(_PYTORCH)
+                    return origin.removeprefix(PYTORCH)
         return ""
 
     def _compile(
@@ -268,7 +279,10 @@ class Uv:
                     python=self.resolved.base.python.version,
                     sources=owners,
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
+                    wheels={name: path.name for name, path in self.named.items()},
                 )
+                for path in self.named.values():
+                    (work / path.name).symlink_to(path)
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
                 text = uvtext.configuration({**self._built(), **self.installed}, sources, self.constraints)
@@ -334,7 +348,7 @@ class Uv:
         else:
             if not self._torch_backend or "pytorch" not in (urlsplit(failed).hostname or ""):
                 return False
-            name, origin = "PyTorch's own index", f"{_PYTORCH}{self._torch_backend}"
+            name, origin = "PyTorch's own index", f"{PYTORCH}{self._torch_backend}"
             self._torch_backend = ""
         why = uvtext.why_unreachable(stderr)
         self._unanswered[origin] = f"{redact(failed)} was asked, and cannot be reached: {why}"
@@ -351,11 +365,8 @@ class Uv:
                 f"uv needed more than {limit}, and was ended",
                 hint=f"an index that answers without end causes that: {_ASK}; uv's output is in `{self.log}`",
             )
-        if refusal := uvtext.unauthorized(stderr):
-            return MachineError(
-                f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
-                hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
-            )
+        if refusal := _unauthorized(stderr) or self._unreadable_wheel(stderr):
+            return refusal
         if "No solution found" in stderr:
             return self._unanswered_origin(stderr) or self._no_solution(stderr)
         if "certificate" in stderr:
@@ -373,6 +384,16 @@ class Uv:
             )
         error = next((line[7:] for line in stderr.splitlines() if line.startswith("error: ")), "no reason")
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
+
+    def _unreadable_wheel(self, stderr: str) -> RequestError | None:
+        for name, path in self.named.items():
+            if f"Failed to read `{name} @ " in stderr:
+                return RequestError(
+                    f"`{path.name}` is not a wheel that can be read",
+                    at=self.resolved.python_place(name),
+                    hint=f"build or copy it again; uv's output is in `{self.log}`",
+                )
+        return None
 
     def _unanswered_origin(self, stderr: str) -> MachineError | None:
         """Return the error for a distribution whose origin was left out, if one is missing."""
@@ -447,6 +468,16 @@ class Uv:
                     " (`find_links`; pip's find-links does too)"
                 )
         return ""
+
+
+def _unauthorized(stderr: str) -> MachineError | None:
+    refusal = uvtext.unauthorized(stderr)
+    if refusal is None:
+        return None
+    return MachineError(
+        f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
+        hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
+    )
 
 
 def _common_names() -> list[str]:

@@ -29,6 +29,7 @@ PROJECT = "envbuild-request"
 # Platforms of `uv pip compile --python-platform`; wheels for an older C library run on a newer one.
 _UV_GLIBC = (17, 28, *range(31, 41))
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
+_FILE = re.compile(r"(?P<path>[^\s#]+\.whl)(?:\s+# via (?P<via>.+))?")
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")
 _ASKED = "what was asked needs"
 _LONG = 200
@@ -48,12 +49,17 @@ def platform(architecture: str, glibc: str) -> str:
 
 
 def project(
-    requirements: Sequence[str], *, python: str, sources: Mapping[str, str], indexes: Mapping[str, str]
+    requirements: Sequence[str],
+    *,
+    python: str,
+    sources: Mapping[str, str],
+    indexes: Mapping[str, str],
+    wheels: Mapping[str, str],
 ) -> str:
     """Return a pyproject.toml for one resolution.
 
     `python` is a version (``3.11``), `indexes` maps names to addresses, and `sources` maps a distribution to
-    the name of the only index from which it may come.
+    the name of the only index from which it may come; `wheels` maps others to the path of their only file.
     """
     lines = [
         "[project]",
@@ -68,6 +74,7 @@ def project(
         "members = []",
         "[tool.uv.sources]",
         *(f"{_string(name)} = {{ index = {_string(index)} }}" for name, index in sorted(sources.items())),
+        *(f"{_string(name)} = {{ path = {_string(path)} }}" for name, path in sorted(wheels.items())),
     ]
     for name, address in sorted(indexes.items()):
         lines += [
@@ -113,14 +120,19 @@ def parse_resolution(text: str) -> list[tuple[str, str, tuple[str, ...], str]]:
         if origin is not None and entries:
             entries[-1] = (*entries[-1][:3], origin["address"])
             continue
-        match = _PINNED.fullmatch(line.rstrip())
+        match = _PINNED.fullmatch(line.rstrip()) or _FILE.fullmatch(line.rstrip())
         if match is None:
             raise MachineError(
                 f"uv wrote a line that is not understood: {redact_text(line.strip())}", hint=_REPORT
             )
         words = [part.strip() for part in (match["via"] or "").split(",")]
         via = {canonicalize_name(word.partition("[")[0]) for word in words if word and " " not in word}
-        entries.append((canonicalize_name(match["name"]), match["version"], tuple(sorted(via)), ""))
+        if match.re is _FILE:
+            file = unquote(match["path"].rpartition("/")[2])
+            name, version = map(str, parse_wheel_filename(file)[:2])
+        else:
+            name, version = canonicalize_name(match["name"]), match["version"]
+        entries.append((name, version, tuple(sorted(via)), ""))
     return entries
 
 
@@ -220,8 +232,9 @@ def unauthorized(stderr: str) -> tuple[str, str] | None:
 
 
 def warnings(stderr: str) -> list[str]:
-    """Return uv's warnings, without addresses' credentials."""
-    return [redact_text(line) for line in re.findall(r"^warning: (.+)$", stderr, re.MULTILINE)]
+    """Return uv's warnings, without addresses' credentials and the directory that it ran in."""
+    lines = re.findall(r"^warning: (.+)$", stderr, re.MULTILINE)
+    return [re.sub(r"file://[^\s`]*/", "", redact_text(line)) for line in lines]
 
 
 def _string(text: str) -> str:

@@ -48,7 +48,9 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
         "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
         "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
-        "jax.releases": _jax_releases(versions),
+        "jax.releases": tuple(
+            sorted({text.partition("+")[0] for name, text in versions.items() if _JAX.fullmatch(name)})
+        ),
         **_mpi(lock, debs),
     }
     return {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
@@ -146,10 +148,6 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
 
 def _release(versions: Mapping[str, str], name: str) -> str | None:
     return next((versions[pin] for pin in sorted(versions) if re.fullmatch(name, pin)), None)
-
-
-def _jax_releases(versions: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(sorted({text.partition("+")[0] for name, text in versions.items() if _JAX.fullmatch(name)}))
 
 
 def _mpi(lock: Lock, debs: Mapping[str, str]) -> dict[str, str | None]:

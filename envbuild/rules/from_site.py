@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from envbuild.errors import Location
 from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, takes_tcp, with_tables
 from envbuild.rules.tables import look_up
-from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteRuntime
+from envbuild.spec.site import Site, SiteFabric
 
 SETTINGS = "settings-of-provider"
+# Fact → the key of the site file that states it.
+_KEYS = {
+    "architecture.host": "architecture",
+    "glibc.host": "glibc",
+    "libstdcxx.host": "libstdcxx",
+    "driver.version": "gpus.driver",
+    "gpus.vendor": "gpus.vendor",
+    "gpus.architectures": "gpus.architectures",
+    "host_mpi.implementation": "mpi.implementation",
+    "host_mpi.version": "mpi.version",
+    "host_mpi.abis": "mpi.abis",
+    "pmi.offered": "scheduler.mpi_types",
+    "pmi.default": "scheduler.default_mpi_type",
+    "scheduler.name": "scheduler.name",
+    "scheduler.version": "scheduler.version",
+    "scheduler.pmix": "scheduler.pmix",
+    "fabric.name": "fabric.name",
+    "fabric.provider": "fabric.provider",
+    "fabric.libfabric": "fabric.libfabric",
+    "fabric.plugin_version": "fabric.nccl_plugin_version",
+}
 Places = Mapping[tuple[str | int, ...], Location]
 # Implementations that are not based on another one.
 _BASES = ("mpich", "openmpi")
@@ -23,47 +45,41 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
     `places` maps keys of the file to where they stand: the source of the facts. With `host_fabric`, images
     get the variables of `fabric_settings`; else only those that the site names.
     """
-    gpus, scheduler, mpi, runtime = site.gpus, site.scheduler, site.mpi, _apptainer(site.runtimes)
-    # An incomplete list does not exclude other types.
-    offered = scheduler.mpi_types if scheduler and not scheduler.more_mpi_types else ()
-    rows: list[tuple[str, tuple[str, ...], Value | None]] = [
-        ("architecture.host", ("architecture",), site.architecture),
-        ("glibc.host", ("glibc",), site.glibc),
-        ("libstdcxx.host", ("libstdcxx",), site.libstdcxx),
-    ]
-    if gpus is not None:
-        rows += [
-            ("driver.version", ("gpus", "driver"), gpus.driver),
-            ("gpus.vendor", ("gpus", "vendor"), gpus.vendor),
-            ("gpus.architectures", ("gpus", "architectures"), gpus.architectures or None),
-        ]
-    if mpi is not None:
-        rows += [
-            ("host_mpi.implementation", ("mpi", "implementation"), mpi.implementation),
-            ("host_mpi.version", ("mpi", "version"), mpi.version),
-            ("host_mpi.base_version", ("mpi", "base_version"), _base_version(mpi)),
-            ("host_mpi.abis", ("mpi", "abis"), mpi.abis or None),
-            ("host_mpi.sonames", ("mpi", "libraries"), _names(mpi.libraries) or None),
-            ("host_mpi.gpu_support", ("mpi", "environment"), _gpu_support(mpi)),
-        ]
-    if scheduler is not None:
-        rows += [
-            ("pmi.offered", ("scheduler", "mpi_types"), offered or None),
-            ("pmi.default", ("scheduler", "default_mpi_type"), scheduler.default_mpi_type),
-            ("scheduler.name", ("scheduler", "name"), scheduler.name),
-            ("scheduler.version", ("scheduler", "version"), scheduler.version),
-            ("scheduler.pmix", ("scheduler", "pmix"), scheduler.pmix),
-        ]
-    if runtime is not None:
-        rows += [(f"runtime.{name}", ("runtimes",), getattr(runtime, name)) for name in _RUNTIME]
-    if site.fabric is not None:
-        rows += _fabric_rows(site.fabric)
+    places = places or {}
+    stated = {path: (tuple(key.split(".")), _value(site, key)) for path, key in _KEYS.items()}
+    if site.scheduler is not None and site.scheduler.more_mpi_types:
+        del stated["pmi.offered"]  # an incomplete list does not exclude other types
+    if site.mpi is not None:
+        base = site.mpi.version if site.mpi.implementation in _BASES else None
+        gpu_support = site.mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
+        stated |= {
+            "host_mpi.base_version": (("mpi", "base_version"), site.mpi.base_version or base),
+            "host_mpi.sonames": (("mpi", "libraries"), _names(site.mpi.libraries) or None),
+            "host_mpi.gpu_support": (
+                ("mpi", "environment"),
+                None if gpu_support is None else gpu_support not in ("", "0"),
+            ),
+        }
+    if site.fabric is not None and site.fabric.nccl_plugin is not None:
+        stated["fabric.plugin_files"] = (("fabric", "nccl_plugin"), _names((site.fabric.nccl_plugin,)))
+    # Apptainer starts our images if the site has it.
+    runtimes = sorted(site.runtimes, key=lambda runtime: runtime.name != "apptainer")
+    for name in _RUNTIME if runtimes else ():
+        stated[f"runtime.{name}"] = (("runtimes",), getattr(runtimes[0], name))
     facts = {
-        path: Fact(value, str(nearest(places or {}, key) or f"site:{site.name}"))
-        for path, key, value in rows
+        path: Fact(value, str(nearest(places, key) or f"site:{site.name}"))
+        for path, (key, value) in stated.items()
         if value is not None
     }
-    return facts | (_fabric_variables(site, site.fabric, places or {}, host_fabric) if site.fabric else {})
+    return facts | (_fabric_variables(site, site.fabric, places, host_fabric) if site.fabric else {})
+
+
+def _value(site: Site, key: str) -> Value | None:
+    """Return the value of a dotted key; None if the site omits it."""
+    value: Any = site
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return None if value == () else value
 
 
 def nearest(places: Places, key: tuple[str | int, ...]) -> Location | None:
@@ -72,34 +88,8 @@ def nearest(places: Places, key: tuple[str | int, ...]) -> Location | None:
     return next((places[key[:depth]] for depth in depths if key[:depth] in places), None)
 
 
-def _apptainer(runtimes: tuple[SiteRuntime, ...]) -> SiteRuntime | None:
-    """Return the runtime that starts our images: Apptainer if there is one."""
-    named = {runtime.name: runtime for runtime in runtimes}
-    return named.get("apptainer") or next(iter(runtimes), None)
-
-
-def _base_version(mpi: SiteMpi) -> str | None:
-    return mpi.base_version or (mpi.version if mpi.implementation in _BASES else None)
-
-
-def _gpu_support(mpi: SiteMpi) -> bool | None:
-    setting = mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")
-    return None if setting is None else setting not in ("", "0")
-
-
 def _names(paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(path.rpartition("/")[2] for path in paths)
-
-
-def _fabric_rows(fabric: SiteFabric) -> list[tuple[str, tuple[str, ...], Value | None]]:
-    plugin = _names((fabric.nccl_plugin,)) if fabric.nccl_plugin else None
-    return [
-        ("fabric.name", ("fabric", "name"), fabric.name),
-        ("fabric.provider", ("fabric", "provider"), fabric.provider),
-        ("fabric.libfabric", ("fabric", "libfabric"), fabric.libfabric),
-        ("fabric.plugin_version", ("fabric", "nccl_plugin_version"), fabric.nccl_plugin_version),
-        ("fabric.plugin_files", ("fabric", "nccl_plugin"), plugin),
-    ]
 
 
 def _fabric_variables(site: Site, fabric: SiteFabric, places: Places, host_fabric: bool) -> dict[str, Fact]:
@@ -161,13 +151,13 @@ def stack_facts(
         if not host_fabric:
             # Only the host's fabric brings variables that override an image's own.
             facts |= {path: image[path] for path in TRANSPORT_VARIABLES if path in image}
-        elif site.fabric is not None and site.fabric.provider and _has_libfabric(site.fabric):
+        elif (
+            site.fabric is not None
+            and site.fabric.provider
+            and any(name.startswith("libfabric.so") for name in _names(site.fabric.libraries))
+        ):
             facts["mpi.providers"] = Fact((site.fabric.provider,), f"site:{site.name}")
     facts |= host or {}
     if host_mpi:
         facts["mpi.source"] = Fact("host", "--mpi host")
     return with_tables(facts)
-
-
-def _has_libfabric(fabric: SiteFabric) -> bool:
-    return any(name.startswith("libfabric.so") for name in _names(fabric.libraries))

@@ -178,13 +178,14 @@ class RuleResult:
 
 def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
     """Judge a stack by rules, in their order; a rule that does not concern it gives no result."""
-    results = (_judge(rule, facts, framework) for rule in rules for framework in _frameworks(rule, facts))
-    return tuple(result for result in results if result is not None)
-
-
-def _frameworks(rule: Rule, facts: Facts) -> Sequence[str]:
     # Unknown frameworks may be incompatible: there is one result for all.
-    return sorted(texts_of(facts, "frameworks")) if rule.per_framework and "frameworks" in facts else ("",)
+    frameworks = sorted(texts_of(facts, "frameworks")) if "frameworks" in facts else [""]
+    results = (
+        _judge(rule, facts, framework)
+        for rule in rules
+        for framework in (frameworks if rule.per_framework else [""])
+    )
+    return tuple(result for result in results if result is not None)
 
 
 def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
@@ -68,6 +69,8 @@ class CheckInputs:
     """What the spec and the files that it names ask for of Python packages."""
     remarks: tuple[str, ...]
     """Sentences on lines of these files that change nothing."""
+    wheel_directories: tuple[Path, ...]
+    """Directories with wheels that these files and the spec name."""
     architecture: str
 
 
@@ -76,8 +79,6 @@ class _Reference:
     choice: Choice
     kind: str
     at: Location
-    index: int | None = None
-    """Its number in a list of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     """
     check = _Check(inputs)
     every = [*errors, *check.named_base()]
-    every += unknown_beside_errors(inputs.spec, inputs.known_recipes, inputs.owners)
+    every += _unknown_recipes(inputs.spec, inputs.known_recipes, inputs.owners)
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
     every += [*recipe_problems, *base_problems]
@@ -152,6 +153,7 @@ def _resolved(
         recipes=tuple(recipes),
         requested=tuple(requested),
         file_remarks=inputs.remarks,
+        wheel_directories=inputs.wheel_directories,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
         site_places=site.document.places if site is not None else {},
@@ -203,8 +205,7 @@ class _Check:
         accelerator = pick_accelerator_release(self._spec.value.accelerator, self._candidates())
         for reference in self._references:
             source = self._inputs.recipes.get(reference.choice.name)
-            if source is None:
-                errors += self._unknown_recipe(reference)
+            if source is None:  # unknown, or with errors, which are reported already
                 continue
             problems = [*recipe_errors(source), *self._choice_errors(reference, source)]
             errors += problems
@@ -288,17 +289,6 @@ class _Check:
                 candidates.append((recipe, ()))
         return candidates
 
-    def _unknown_recipe(self, reference: _Reference) -> Errors:
-        if reference.kind == "mpi" and reference.choice.name == "none":
-            hint = "leave the line out for an image without an MPI"
-            yield RequestError("`none` is no MPI", at=reference.at, hint=hint)
-        elif reference.choice.name not in self._inputs.faulty:
-            key, index = SPEC_KEYS[reference.kind], reference.index
-            value = self._spec.document.value[key]
-            written = str(value[index] if isinstance(value, tuple) and index is not None else value)
-            known, owners = self._inputs.known_recipes, self._inputs.owners
-            yield _unknown_entry(self._spec, written, (key, index), known, owners)
-
     def _choice_errors(self, reference: _Reference, source: RecipeSource) -> Errors:
         spec, recipe, at = self._spec, source.loaded.value, reference.at
         if recipe.kind != reference.kind:
@@ -372,9 +362,9 @@ def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
     if spec.value.mpi is not None:
         yield _Reference(spec.value.mpi, "mpi", spec.at("mpi"))
     for index, choice in enumerate(spec.value.frameworks):
-        yield _Reference(choice, "framework", spec.at("frameworks", index), index)
+        yield _Reference(choice, "framework", spec.at("frameworks", index))
     for index, choice in enumerate(spec.value.fabric):
-        yield _Reference(choice, "fabric", spec.at("fabric", index), index)
+        yield _Reference(choice, "fabric", spec.at("fabric", index))
 
 
 def not_known(
@@ -391,37 +381,34 @@ def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None
     return not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
-def _unknown_entry(
-    spec: Loaded[EnvSpec],
-    written: str,
-    place: tuple[str, int | None],
-    known: Sequence[str],
-    owners: Mapping[str, str],
-) -> RequestError:
-    """Return the error for an entry of the spec that is no recipe, with the line to write."""
-    key, index = place
-    at = spec.at(key) if index is None else spec.at(key, index)
-    name = written.partition("@")[0]
-    error = recipe_not_known(name, known, at)
-    values, owner = spec.document.value, owners.get(name)
-    if owner is not None:
-        constraint = written.partition("@")[2]
-        meant = f"{owner}@{constraint}" if constraint else owner
-        whole = f"{key}: {meant}" if index is None else meant_line(values, (key,), meant, index)
-        error.hint = f"the recipe `{owner}` brings it: write `{whole}`"
-    elif key == "frameworks" and did_you_mean(name, known) is None:
-        whole = meant_line(values, ("packages", "python"), as_requirement(written) or name)
-        error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
-    return error
-
-
-def unknown_beside_errors(
+def _unknown_recipes(
     spec: Loaded[EnvSpec], known: Sequence[str], owners: Mapping[str, str]
 ) -> Iterator[RequestError]:
-    """Yield the errors for unknown recipes in lists that also have other errors."""
-    for key in sorted(spec.invalid_keys & {*SPEC_KEYS.values()}):
-        entries = spec.document.value.get(key)
-        for index, entry in enumerate(entries[:MAX_ERRORS] if isinstance(entries, tuple) else ()):
-            name = entry.partition("@")[0] if isinstance(entry, str) else ""
-            if re.fullmatch(NAME, name) and name not in known:
-                yield _unknown_entry(spec, entry, (key, index), known, owners)
+    """Yield an error, with the line to write, for each name of a recipe that does not exist.
+
+    Lists with other errors are read as well, values that are no name at all are not.
+    """
+    values = spec.document.value
+    for key in SPEC_KEYS.values():
+        written = values.get(key)
+        is_list = isinstance(written, tuple)
+        if not is_list and key in spec.invalid_keys:
+            continue
+        for index, entry in enumerate(written[:MAX_ERRORS] if isinstance(written, tuple) else [written]):
+            name, _, constraint = entry.partition("@") if isinstance(entry, str) else ("", "", "")
+            if not re.fullmatch(NAME, name) or name in known:
+                continue
+            at = spec.at(key, index) if is_list else spec.at(key)
+            if (key, name) == ("mpi", "none"):
+                hint = "leave the line out for an image without an MPI"
+                yield RequestError("`none` is no MPI", at=at, hint=hint)
+                continue
+            error = recipe_not_known(name, known, at)
+            if name in owners:
+                meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
+                whole = meant_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
+                error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
+            elif key == "frameworks" and did_you_mean(name, known) is None:
+                whole = meant_line(values, ("packages", "python"), as_requirement(entry) or name)
+                error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
+            yield error

@@ -112,7 +112,8 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
             break
         members = _members(wanted)
         if len(members) > 1:  # the step names a branch of a union; only its model has further steps
-            wanted = next((member for member in members if _is_model(member)), None)
+            models = [member for member in members if _is_model(member)]
+            wanted = next((one for one in models if str(step) in _fields(one)), next(iter(models), None))
             continue
         container = get_origin(members[0])
         if _is_model(members[0]):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-from packaging.utils import InvalidName, canonicalize_name
+from packaging.utils import InvalidName, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -72,6 +72,27 @@ def _address(value: str) -> str:
         raise ValueError(problem)
     if nameless or not value.isprintable() or " " in value:
         raise ValueError(problem)
+    return value
+
+
+def wheel_location(value: str) -> str:
+    """Return a relative path or an http address of a wheel unchanged; ValueError if it is neither."""
+    shown = without_secrets(value)
+    try:
+        parse_wheel_filename(unquote(value.rpartition("/")[2]))
+    except (InvalidWheelFilename, InvalidVersion):
+        raise ValueError(f"`{shown}` does not name a wheel (`NAME-VERSION-….whl`)") from None
+    if "://" not in value:
+        return relative_path(value)
+    if value.partition("://")[0].lower() not in ("https", "http"):
+        raise ValueError(f"`{shown}` is neither a relative path nor an address of the web")
+    return _address(value)
+
+
+def relative_path(value: str) -> str:
+    """Return a relative path unchanged; ValueError if it is absolute, or contains ``.``, ``..`` or ``//``."""
+    if value.startswith("/") or any(part in ("", ".", "..") for part in value.split("/")):
+        raise ValueError(f"`{value}` is not a relative path below the file that names it")
     return value
 
 

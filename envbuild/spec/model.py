@@ -6,7 +6,7 @@ Pure: `envbuild.spec.load` makes these values from YAML text and reports every e
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -19,10 +19,11 @@ from pydantic import (
     Tag,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from envbuild.spec.fields import Checked, Format, without_secrets
+from envbuild.spec.fields import Checked, Format, relative_path, wheel_location, without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -132,7 +133,8 @@ def python_requirement(value: str) -> str:
         raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`") from None
     if parsed.url is not None:
         shown = without_secrets(value)
-        raise ValueError(f"`{shown}` names an address: addresses are settings of the site, not of a spec")
+        form = "`{wheel: ADDRESS, sha256: …}` under `packages.python`"
+        raise ValueError(f"`{shown}` names an address; a spec names a wheel as {form}")
     return value
 
 
@@ -182,12 +184,6 @@ _UNBINDABLE = (
 def _bind_target(value: str) -> str:
     if value in _UNBINDABLE:
         raise ValueError(f"nothing may be bound over `{value}`: programs start from what the image has there")
-    return value
-
-
-def _relative_path(value: str) -> str:
-    if value.startswith("/") or any(part in ("", ".", "..") for part in value.split("/")):
-        raise ValueError(f"`{value}` is not a relative path below the file that names it")
     return value
 
 
@@ -247,7 +243,7 @@ BindTarget = Annotated[
 RelativePath = Annotated[
     Text,
     Checked(
-        _relative_path,
+        relative_path,
         {"pattern": f"^{_PART}(?:/{_PART})*$"},
         "a relative path below the directory of the file that names it",
     ),
@@ -270,6 +266,15 @@ GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as
 CommandName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")]
 ConflictName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
+Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
+WheelLocation = Annotated[
+    Text,
+    Checked(
+        wheel_location,
+        {"pattern": rf"^(?:https?://[^ ]+/|(?:{_PART}/)*)[^/ ]+\.whl$"},
+        "a wheel: a relative path, or an address (https or http) without user and password",
+    ),
+]
 Digest = Annotated[str, full_match(r"sha256:[0-9a-f]{64}", "a digest (`sha256:` and 64 hex digits)")]
 LayerName = Annotated[str, full_match(r"[a-z0-9][a-z0-9._:+-]*", "a name of a layer")]
 # Kind of a recipe → the key of a spec that names such recipes.
@@ -307,18 +312,51 @@ class RequirementsFile(Model):
     ``pylock.toml``."""
 
 
+class WheelFile(Model):
+    """A wheel, wherever it is."""
+
+    wheel: WheelLocation
+    """Path relative to the spec's directory, or an address (https or http)."""
+    sha256: Sha256 | None = None
+    """Hex digest of the file, 64 characters; an address needs it."""
+
+    @model_validator(mode="after")
+    def _check_digest(self) -> Self:
+        if self.is_address and self.sha256 is None:
+            raise ValueError("an address needs the `sha256` of its file, as `sha256sum` prints it")
+        return self
+
+    @property
+    def is_address(self) -> bool:
+        """Whether it comes from the web."""
+        return "://" in self.wheel
+
+
+class WheelDirectory(Model):
+    """A directory with wheels, which are candidates like those of an index."""
+
+    directory: RelativePath
+    """Path relative to the spec's directory."""
+
+
 def _kind_of_request(value: object) -> str | None:
     if isinstance(value, str):
         return "text"
-    return "file" if isinstance(value, dict | RequirementsFile) else None
+    if isinstance(value, dict):
+        return next((key for key in ("wheel", "directory") if key in value), "file")
+    kinds: dict[type, str] = {RequirementsFile: "file", WheelFile: "wheel", WheelDirectory: "directory"}
+    return kinds.get(type(value))
 
 
 PythonRequest = Annotated[
-    Annotated[PythonRequirement, Tag("text")] | Annotated[RequirementsFile, Tag("file")],
+    Annotated[PythonRequirement, Tag("text")]
+    | Annotated[RequirementsFile, Tag("file")]
+    | Annotated[WheelFile, Tag("wheel")]
+    | Annotated[WheelDirectory, Tag("directory")],
     Discriminator(
         _kind_of_request,
         custom_error_type="setting_type",
-        custom_error_message="expected a requirement or `{file: …}`",
+        custom_error_message="expected a requirement, `{file: …}`, `{wheel: …}` or `{directory: …}`",
     ),
 ]
 
@@ -327,7 +365,7 @@ class Packages(Model):
     """Packages in addition to the frameworks."""
 
     python: tuple[PythonRequest, ...] = ()
-    """PEP 508 requirements without addresses, and files with requirements."""
+    """PEP 508 requirements without addresses, files with requirements, and wheels."""
     system: tuple[DebianPackage, ...] = ()
     """Debian package names."""
 

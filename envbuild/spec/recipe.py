@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from envbuild.spec.model import (
     Name,
     Origin,
     Pick,
+    Prepend,
     PythonConstraint,
     PythonRequirement,
     Setting,
@@ -232,8 +234,16 @@ class Recipe(Model):
     """Whether it needs an MPI in the image."""
     environment: dict[VariableName, Setting] = {}
     """Variables to add to the image; ``PATH`` and ``LD_LIBRARY_PATH`` accept ``{prepend: DIR}`` only."""
+    environment_with: dict[Name, dict[VariableName, Text]] = {}
+    """Recipe → further variables if the spec names that recipe, too; of several the first counts. The spec's
+    own `environment` replaces them."""
     commands: tuple[CommandName, ...] = ()
     """Commands of the image for users."""
+
+    def environment_beside(self, names: Collection[str]) -> dict[str, str | Prepend]:
+        """Return the variables that it adds to an image of the recipes of these names."""
+        further = (settings for name, settings in self.environment_with.items() if name in names)
+        return {**self.environment, **next(further, {})}
 
 
 class Change(Model):

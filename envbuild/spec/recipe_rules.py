@@ -16,6 +16,9 @@ from envbuild.spec.recipe import Recipe
 
 Errors = Iterator[EnvbuildError]
 
+TUTORIAL = "tutorial.py"
+"""The first lines of a toolkit's tutorial, which must run in the image; absent if it has none."""
+
 # Places that files of a spec and links of a recipe must not use → why.
 OWNED = "another layer owns it: choose a place outside of it"
 _HIDDEN = "the runtime mounts its own there: choose another place"
@@ -48,7 +51,7 @@ class RecipeSource:
     """Name of its directory; the recipe must have the same."""
     loaded: Loaded[Recipe]
     files: dict[str, bytes]
-    """Relative path → content of recipe.yaml, ``verify/*.py`` and ``patches/*.patch``."""
+    """Relative path → content of recipe.yaml, tutorial.py, ``verify/*.py`` and ``patches/*.patch``."""
 
     @property
     def digest(self) -> str:
@@ -79,17 +82,19 @@ def recipe_errors(source: RecipeSource) -> Errors:
                 problem = f"`{version}` is not among the recipe's `versions`"
                 yield RequestError(problem, at=at, hint="add it to `versions`, or remove it here")
     yield from search_path_errors(loaded, recipe.environment)
+    for other, settings in recipe.environment_with.items():
+        yield from search_path_errors(loaded, settings, "environment_with", other)
     yield from _link_errors(loaded)
     yield from _source_errors(loaded, source.files)
     yield from _job_errors(loaded, source.files)
 
 
-def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend]) -> Errors:
+def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend], *key: str) -> Errors:
     """Yield an error if ``environment`` replaces a search path, or adds a relative directory to it."""
     for name, setting in environment.items():
         if problem := search_path_problem(name, setting):
             hint = f"write `{name}: {{prepend: /a/directory}}`"
-            yield RequestError(problem, at=loaded.at("environment", name), hint=hint)
+            yield RequestError(problem, at=loaded.at(*(key or ("environment",)), name), hint=hint)
 
 
 def search_path_problem(name: str, setting: str | Prepend) -> str:

@@ -7,12 +7,14 @@ pylock.toml (PEP 751).
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Environment
 from packaging.pylock import (
@@ -23,11 +25,12 @@ from packaging.pylock import (
     PylockValidationError,
     is_valid_pylock_path,
 )
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
+from envbuild.spec.fields import wheel_location, without_secrets
 from envbuild.spec.model import python_requirement
 from envbuild.spec.python_platform import base_environment, base_tags
 from envbuild.spec.yamlfile import shorten
@@ -45,9 +48,24 @@ _ADDRESSES = (
     *("-i", "--index-url", "--extra-index-url", "--pypi-url", "--no-index"),
     *("-f", "--find-links", "--trusted-host"),
 )
+_LINKS = ("-f", "--find-links")
+_WHEEL = re.compile(r"(?P<place>[^\s;]+\.whl(?:#\S*)?)(?P<marker>\s*;.*)?")
 # What a lock does anyway.
 _NEEDLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--use-feature")
 _KINDS = "a requirements file (`*.txt`, `*.in`), `pyproject.toml` or `pylock.toml`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedWheel:
+    """A wheel that is named itself, in place of a version."""
+
+    file: str
+    """Its file name."""
+    sha256: str
+    address: str
+    """An address without credentials, or a path."""
+    states_digest: bool
+    """Whether the digest is written where the wheel is named, and not read from the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +79,8 @@ class Requested:
     """sha256 of the files that may be installed; empty for any."""
     is_constraint: bool = False
     """Whether it only bounds the version of what something else asks for."""
+    wheel: NamedWheel | None = None
+    """The only file that meets it; None for any of an index."""
 
     @property
     def name(self) -> str:
@@ -120,15 +140,14 @@ def _lack(package: Package) -> str:
 
 @dataclass(slots=True)
 class RequirementFiles:
-    """Reads the files that a spec names, and those that they name.
-
-    Parameters
-    ----------
-    read : callable
-        Returns the content of a file that is named at a place; raises `EnvbuildError`.
-    """
+    """Reads the files that a spec names, and those that they name."""
 
     read: Callable[[Path, Location], bytes]
+    """Returns the content of a file that is named at a place; raises `EnvbuildError`."""
+    digest: Callable[[Path, Location], str] | None = None
+    """Returns the sha256 of a wheel that is named at a place, as `read`; None if no wheels can be named."""
+    directories: list[tuple[Path, Location]] = field(default_factory=list)
+    """Directories with wheels, and where each is named."""
     entries: list[Requested | PylockFile] = field(default_factory=list)
     errors: list[EnvbuildError] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -198,6 +217,8 @@ class RequirementFiles:
         name, value = (match[1], match[2].strip()) if match else (line.split(maxsplit=1)[0], "")
         if name in (*_INCLUDES, *_CONSTRAINTS) and value:
             self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
+        elif name in _LINKS and "://" not in value and self.digest is not None:
+            self.directories.append((at.path.parent / value, at))
         elif name in _ADDRESSES:
             # Without its value, which may hold a password.
             self.remarks.append(f"{at}: `{name}` is not used: addresses are settings of the site")
@@ -209,6 +230,10 @@ class RequirementFiles:
             self._reject(f"the option `{shorten(name)}` is not supported", at, "remove the line")
 
     def _request(self, text: str, at: Location, hashes: frozenset[str], *, is_constraint: bool) -> None:
+        wheel = _named_wheel(text) if self.digest is not None and not is_constraint else None
+        if wheel is not None:
+            self._wheel(*wheel, at, hashes)
+            return
         try:
             python_requirement(text)
         except ValueError as error:
@@ -216,6 +241,53 @@ class RequirementFiles:
             self._reject(shorten(str(error), 300), at, hint)
         else:
             self.entries.append(Requested(text=text, at=at, hashes=hashes, is_constraint=is_constraint))
+
+    def _wheel(self, name: str, place: str, marker: str, at: Location, hashes: frozenset[str]) -> None:
+        place, _, fragment = place.partition("#")
+        digests = hashes | {part[7:] for part in fragment.split("&") if part.startswith("sha256=")}
+        if place.startswith("file:"):
+            place = unquote(urlsplit(place).path)
+        try:
+            wheel_location(place.removeprefix("./") if "://" in place else posixpath.basename(place))
+            if not all(map(_SHA256.fullmatch, digests)) or ("://" in place and len(digests) != 1):
+                raise ValueError(f"`{without_secrets(place)}` has no sha256 of 64 hexadecimal digits")
+        except ValueError as error:
+            hint = "name a wheel on this machine, or one of the web with `#sha256=` and its digest behind it"
+            self._reject(shorten(str(error), 300), at, hint)
+        else:
+            where = place if "://" in place else str(at.path.parent / place)
+            self.add_wheel(where, digests, at, name=name, marker=marker)
+
+    def add_wheel(
+        self, place: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""
+    ) -> None:
+        """Add a wheel that is named at a place: a path, or an address with its one digest.
+
+        `name` is that of the distribution, perhaps with extras.
+        """
+        file = unquote(place.rpartition("/")[2])
+        distribution, version, *_ = parse_wheel_filename(file)
+        if name and canonicalize_name(name.partition("[")[0]) != distribution:
+            hint = f"the name before the `@` is `{distribution}`"
+            self._reject(f"`{file}` is not a wheel of `{name}`", at, hint)
+            return
+        try:
+            sha256 = next(iter(digests)) if "://" in place else self._digest(Path(place), digests, at)
+        except EnvbuildError as error:
+            self.errors += error.each()
+            return
+        wheel = NamedWheel(file=file, sha256=sha256, address=place, states_digest=bool(digests))
+        text = f"{name or distribution}==={version}{marker}"
+        self.entries.append(Requested(text=text, at=at, hashes=frozenset({sha256}), wheel=wheel))
+
+    def _digest(self, path: Path, digests: Collection[str], at: Location) -> str:
+        if self.digest is None:
+            raise AssertionError("no wheels can be named here")
+        sha256 = self.digest(path, at)
+        if digests and sha256 not in digests:
+            problem = f"`{path}` is not the file that is named: its sha256 is {sha256}"
+            raise RequestError(problem, at=at, hint="put the right file there, or correct the digest")
+        return sha256
 
     def _pyproject(self, path: Path, text: str) -> None:
         project = self._toml(path, text).get("project", {})
@@ -252,6 +324,21 @@ class RequirementFiles:
 
     def _reject(self, problem: str, at: Location, hint: str) -> None:
         self.errors.append(RequestError(problem, at=at, hint=hint))
+
+
+def _named_wheel(text: str) -> tuple[str, str, str] | None:
+    """Return name with extras, place and marker of a wheel that a line names itself; None if it does not."""
+    if match := _WHEEL.fullmatch(text):
+        return "", match["place"], match["marker"] or ""
+    try:
+        requirement = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return None
+    if requirement.url is None or not urlsplit(requirement.url).path.endswith(".whl"):
+        return None
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}", requirement.url, marker
 
 
 def requirement_lines(text: str) -> Iterator[tuple[int, str]]:

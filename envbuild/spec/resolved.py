@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec
+from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import Requested
 from envbuild.spec.site import Site
@@ -38,7 +39,7 @@ class ChosenRecipe:
     """Accelerator (``cpu``, ``cuda-13.0``)."""
     variant: Variant
     files: dict[str, bytes]
-    """Relative path → content of recipe.yaml and everything under verify/ and patches/."""
+    """Relative path → content of recipe.yaml, tutorial.py and everything under verify/ and patches/."""
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
@@ -125,11 +126,18 @@ class ResolvedSpec:
     """Errors of base images that were read in the search for this one."""
     file_remarks: tuple[str, ...] = ()
     """Sentences on lines of files with requirements that change nothing."""
+    wheel_directories: tuple[Path, ...] = ()
+    """Directories whose wheels are candidates, in addition to those of the machine and the site."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:
         """The MPI recipe, if any."""
         return next((chosen for chosen in self.recipes if chosen.recipe.kind == "mpi"), None)
+
+    @property
+    def recipe_names(self) -> tuple[str, ...]:
+        """The names of all recipes."""
+        return tuple(chosen.recipe.name for chosen in self.recipes)
 
     @property
     def frameworks(self) -> tuple[ChosenRecipe, ...]:
@@ -186,6 +194,12 @@ class ResolvedSpec:
         for chosen in self.recipes:
             wanted.update(chosen.requirements())
         return tuple(sorted(wanted))
+
+    def named_wheels(self) -> dict[str, Requested]:
+        """Return the requests that name a wheel itself, by distribution."""
+        environment = base_environment(self.base, self.architecture)
+        named = (request for request in self._asked_for() if request.wheel is not None)
+        return {request.name: request for request in named if request.applies(environment)}
 
     def constraints(self) -> tuple[str, ...]:
         """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""

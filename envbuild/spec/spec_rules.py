@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.base import BaseImage
@@ -92,13 +90,15 @@ def _python_packages(
     spec_path: Path, requested: Sequence[Requested], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
     owners = {name: chosen for chosen in recipes for name in chosen.recipe.owns}
+    named = {request.name: request for request in reversed(requested) if request.wheel is not None}
     first: dict[str, Requested] = {}
     for request in requested:
         text, at, name = request.text, request.at, request.name
         requirement = Requirement(text)
         in_spec = at.path == spec_path
         owner = owners.get(name)
-        if owner is not None and in_spec:
+        wheel = named.get(name)
+        if owner is not None and (in_spec or request.wheel is not None):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
             hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
@@ -108,14 +108,26 @@ def _python_packages(
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
             hint = f"remove the line, or choose another version under `{key}` of the spec: "
             yield RequestError(problem, at=at, hint=hint + ", ".join(recipe.versions))
-        elif not can_be_met(requirement.specifier):
+        elif requirement.specifier.is_unsatisfiable():
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
+        elif wheel is not None and request.wheel is not None and request.hashes != wheel.hashes:
+            hint = f"the other is named at {wheel.at}"
+            yield RequestError(f"two wheels of `{name}` are named", at=at, hint=hint)
+        elif wheel is not None and not _holds(requirement, Requirement(wheel.text)):
+            hint = f"change it, or the wheel that is named at {wheel.at}"
+            yield RequestError(f"`{text}` excludes the wheel of `{name}` that is named", at=at, hint=hint)
         elif in_spec and name in first and requirement.marker is None:
             hint = f"it was first listed at {first[name].at}; write it once"
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
-        if in_spec and requirement.marker is None:
+        if in_spec and requirement.marker is None and request.wheel is None:
             first.setdefault(name, request)
+
+
+def _holds(requirement: Requirement, exact: Requirement) -> bool:
+    """Return whether the one version of a requirement (`===`) meets another, whatever the markers say."""
+    (version,) = (part.version for part in exact.specifier)
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def _targets(spec: Loaded[EnvSpec]) -> Errors:
@@ -208,43 +220,3 @@ def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
             shared = next((name.partition("-")[2] for name in both if name.startswith(f"{family}-")), "")
             hint = f"both have `accelerator: {family}@{shared}`" if shared else "make an image of each"
             yield RequestError(problem, at=chosen.at, hint=hint)
-
-
-def can_be_met(constraint: SpecifierSet) -> bool:
-    """Return whether some version meets a constraint; True if that is unknown (``===``).
-
-    A constraint is a union of intervals that end at the versions it names, so it is enough to try those,
-    their neighbours and the lowest version.
-    """
-    if not len(constraint) or any(part.operator == "===" for part in constraint):
-        return True
-    try:
-        named = [Version(part.version.removesuffix(".*")) for part in constraint]
-    except InvalidVersion:
-        return True
-    longest = max(len(version.release) for version in named)
-    return any(
-        constraint.contains(candidate, prereleases=True)
-        for version in named
-        for candidate in _neighbours(version, longest)
-    )
-
-
-def _neighbours(version: Version, longest: int) -> Iterator[Version]:
-    yield version
-    epoch = f"{version.epoch}!"
-    release = list(version.release)
-    padding = [0] * (longest + 1 - len(release))
-    # Longer than any named version, so that no `!=` takes it away.
-    yield Version(epoch + ".".join(map(str, [*release, *padding, 1])))
-    yield Version(epoch + ".".join(map(str, [*release[:-1], release[-1] + 1])))
-    public = Version(version.public)
-    base = epoch + ".".join(map(str, release))
-    pre = "".join(map(str, public.pre)) if public.pre else ""
-    if public.pre:
-        yield Version(f"{base}{public.pre[0]}{public.pre[1] + 1}")
-    yield Version(f"{base}{pre}.post{(public.post or 0) + 1}")
-    if public.dev is not None:
-        post = f".post{public.post}" if public.post is not None else ""
-        yield Version(f"{base}{pre}{post}.dev{public.dev + 1}")
-    yield Version(f"{epoch}0")

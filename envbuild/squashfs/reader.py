@@ -35,8 +35,6 @@ Kind = Literal["directory", "file", "link", "whiteout", "other"]
 _KINDS: dict[Type, Kind] = {Type.DIRECTORY: "directory", Type.FILE: "file", Type.LINK: "link"}
 _PREFIXES = {0: "user.", 1: "trusted.", 2: "security."}
 _OUT_OF_LINE = 0x100
-# As overlayfs writes it as root and in a user namespace (overlayfs.rst, "userxattr").
-_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 # Far more than any image needs, far less than the memory of a machine.
 _MAX_TABLE_BYTES = 1 << 30
@@ -74,11 +72,6 @@ class Entry:
     """Seconds since the epoch."""
     place: int = -1
     """Offset of the inode in the inode table. Hard links share it."""
-
-    @property
-    def opaque(self) -> bool:
-        """Whether it is a directory that hides the lower directories of its name in an overlay."""
-        return any(name in _OPAQUE and value == b"y" for name, value in self.attributes)
 
 
 @dataclass(slots=True)

@@ -44,20 +44,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Area:
-    """A part in the spliced file system: `size` bytes from `offset` on."""
-
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Splice:
     """A spliced file system, ready to be written."""
 
     parts: tuple[Part, ...]
-    areas: tuple[Area, ...]
-    """One for each part."""
+    offsets: tuple[int, ...]
+    """Where each part begins in it."""
     superblock: bytes
     tables: bytes
     """Everything behind the data."""
@@ -84,9 +76,9 @@ class Splice:
         `advanced` is called with the number of bytes of each part that was copied. OSError: an input cannot
         be read or has become shorter, or the file cannot be written.
         """
-        for part, area in zip(self.parts, self.areas, strict=True):
+        for part, begin in zip(self.parts, self.offsets, strict=True):
             source, start = part.squashfs.file.fileno(), part.squashfs.offset + part.offset
-            copy_range(source, start, area.size, file, offset + area.offset, advanced)
+            copy_range(source, start, part.size, file, offset + begin, advanced)
         write_at(file, self._padded_tables, offset + self.tables_offset)
         write_at(file, self.superblock, offset)
 
@@ -134,17 +126,17 @@ def splice(
     """
     if parts is None:
         parts = [whole(squashfs) for squashfs in inputs.values()]
-    areas, end = [], 0
+    offsets, end = [], 0
     for part in parts:
-        areas.append(Area(offset=_aligned(end) + part.offset % ALIGNMENT, size=part.size))
-        end = areas[-1].offset + part.size
+        offsets.append(_aligned(end) + part.offset % ALIGNMENT)
+        end = offsets[-1] + part.size
     sources: list[_Source] = []
     root: _Node | None = None
     for name, squashfs in inputs.items():
         try:
             if sources:
                 _check_fits(squashfs, sources[0].squashfs)
-            sources.append(_Source(squashfs, parts, areas))
+            sources.append(_Source(squashfs, parts, offsets))
             root = _add(sources[-1], root, keep_directories=keep_directories)
             if len(sources) == 1:
                 _hide(root, hidden)
@@ -155,7 +147,7 @@ def splice(
     superblock, tables = _Writer(sources, len(parts), end).write(root)
     return Splice(
         parts=tuple(parts),
-        areas=tuple(areas),
+        offsets=tuple(offsets),
         superblock=superblock.pack(),
         tables=tables,
         tables_offset=end,
@@ -168,12 +160,12 @@ def whole(squashfs: Squashfs) -> Part:
 
 
 class _Source:
-    """An input, and the places of its data in a file system of these parts in these areas."""
+    """An input, and the places of its data in a file system in which these parts begin at these offsets."""
 
-    def __init__(self, squashfs: Squashfs, parts: Sequence[Part], areas: Sequence[Area]) -> None:
+    def __init__(self, squashfs: Squashfs, parts: Sequence[Part], offsets: Sequence[int]) -> None:
         self.squashfs = squashfs
         self._moves = sorted(
-            (part.offset, part.size, number, areas[number].offset - part.offset)
+            (part.offset, part.size, number, offsets[number] - part.offset)
             for number, part in enumerate(parts)
             if part.squashfs is squashfs
         )
@@ -184,14 +176,14 @@ class _Source:
     def part_of(self, inode: Inode) -> int:
         """Return the number of the part that holds the data of a file; -1 if none does."""
         if isinstance(inode, FileInode) and any(inode.blocks):
-            return self._find(inode.start)[0]
+            return self.find(inode.start)[0]
         if isinstance(inode, FileInode) and inode.fragment != NONE:
-            return self._find(self.squashfs.fragment_start(inode.fragment))[0]
+            return self.find(self.squashfs.fragment_start(inode.fragment))[0]
         return -1
 
     def moved(self, start: int) -> int:
         """Return the new offset of a block of data; ValueError if it is in no part."""
-        number, shift = self._find(start)
+        number, shift = self.find(start)
         if number < 0:
             raise ValueError(f"the data at byte {start} is in no part of it that is kept")
         return start + shift
@@ -202,13 +194,7 @@ class _Source:
             raise ValueError(f"the fragment {number} is in no part of it that is kept")
         return self.fragments[number]
 
-    def take_fragments(self, taken: Sequence[list[tuple[_Source, int, int, int]]]) -> None:
-        """Add each fragment, with its number, place and length, to the list of its part."""
-        for number, (start, stored, _) in enumerate(FRAGMENT.iter_unpack(self.squashfs.fragments)):
-            if (part := self._find(start)[0]) >= 0:
-                taken[part].append((self, number, start, stored))
-
-    def _find(self, start: int) -> tuple[int, int]:
+    def find(self, start: int) -> tuple[int, int]:
         """Return the number of the part that holds a block, and by how much it moves; -1 if none does."""
         index = bisect_right(self._begins, start) - 1
         begin, size, number, shift = self._moves[index] if index >= 0 else (0, 0, -1, 0)
@@ -263,17 +249,13 @@ def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Nod
             directories[entry.path] = lower
         elif root is not None and not isinstance(inode, FileInode | LinkInode):
             raise ValueError(f"{entry.path} is a device, a socket or a FIFO")
-        elif lower is None or not _is_above(lower, inode, source):
+        # What an earlier input holds of a later part is above what is put on it.
+        elif lower is None or not lower.source.part_of(lower.inode) > source.part_of(inode) >= 0:
             node = linked.get(entry.place)
             if node is None:
                 node = linked[entry.place] = _Node(inode, source)
             children[name] = node
     return directories["/"]
-
-
-def _is_above(lower: _Node, inode: Inode, source: _Source) -> bool:
-    """Return whether what an earlier input holds is of a later part, and so above what is put on it."""
-    return lower.source.part_of(lower.inode) > source.part_of(inode) >= 0
 
 
 def _hide(root: _Node, paths: Collection[str]) -> None:
@@ -500,7 +482,9 @@ def _take_fragments(sources: Sequence[_Source], parts: int) -> bytes:
     """Return the table of all fragments, in the order of the parts; note their numbers in the sources."""
     taken: list[list[tuple[_Source, int, int, int]]] = [[] for _ in range(parts)]
     for source in sources:
-        source.take_fragments(taken)
+        for number, (start, stored, _) in enumerate(FRAGMENT.iter_unpack(source.squashfs.fragments)):
+            if (part := source.find(start)[0]) >= 0:
+                taken[part].append((source, number, start, stored))
     table = bytearray()
     for source, number, start, stored in (fragment for each in taken for fragment in each):
         source.fragments[number] = len(table) // FRAGMENT.size

@@ -39,7 +39,8 @@ def prune(
     """
     stored, now_s = items(store), time.time()
     users = Counter(item.blob for item in stored if item.blob)
-    left_bytes = _total(stored)
+    # A blob counts once, however many layers name it.
+    left_bytes = sum({item.blob or item.path: item.size_bytes for item in stored}.values())
     removed: list[Item] = []
     young: list[Item] = []
     refused: list[tuple[Item, str]] = []
@@ -54,7 +55,8 @@ def prune(
         is_last = not item.blob or users[item.blob] == 1
         if not dry_run:
             try:
-                if _age_s(_used_s(item), time.time()) < unused_s:
+                used_s = max((status.st_mtime for _, status in walk_files(item.path)), default=0.0)
+                if _age_s(used_s, time.time()) < unused_s:
                     continue  # used since it was listed
                 remove(item.path)
                 if item.kind == "layer" and is_last:
@@ -76,12 +78,3 @@ def prune(
 
 def _age_s(used_s: float, now_s: float) -> float:
     return max(0.0, now_s - used_s)  # the clock may have been wrong
-
-
-def _used_s(item: Item) -> float:
-    return max((status.st_mtime for _, status in walk_files(item.path)), default=0.0)
-
-
-def _total(stored: list[Item]) -> int:
-    blobs = {item.blob: item.size_bytes for item in stored if item.blob}
-    return sum(blobs.values()) + sum(item.size_bytes for item in stored if not item.blob)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
 
 from envbuild.errors import RequestError
 from envbuild.store.tree import Tree
@@ -16,29 +27,42 @@ from envbuild.system.sealing import check_seal
 RECORD_LIMIT_BYTES = 256 << 20
 RECORD_FORMAT = 3
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._:+-]*$")]
 _PATH = re.compile(r"(?!/)(?:(?!\.{1,2}(?:/|$))[^/\0]+(?:/|$))+(?<!/)")
 _ENTRY = re.compile(r"d [0-7]{4}|f [0-7]{4} [0-9a-f]{64}|l [^\0]+|whiteout", re.DOTALL)
+
+
+def _tree(value: object) -> Tree:
+    """Check the paths of a record; pydantic's own texts hold no path that is not UTF-8."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("not a mapping of texts")
+    if not all(map(_PATH.fullmatch, value)) or not all(map(_ENTRY.fullmatch, value.values())):
+        raise ValueError("paths that no layer holds")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRecord:
     """A finished layer."""
 
-    key: str
+    key: _Digest
     """``sha256:…`` of the plan's layer."""
-    name: str
+    name: _Name
     """The layer's name when it was built, for messages."""
-    blob: str
+    blob: _Digest
     """``sha256:…`` of the squashfs."""
-    size_bytes: int
+    size_bytes: StrictInt
     """Length of the squashfs."""
-    data: str
-    tables: str
+    data: _Digest
+    tables: _Digest
     """``sha256:…`` of its data and of its tables; see `system.squashfs.Digests`."""
-    tree: Tree
-    imported: bool = False
+    tree: Annotated[Tree, PlainValidator(_tree)]
+    imported: StrictBool
     """Whether it comes from a directory of an untrusted account (`layer import --trust`)."""
+
+
+_RECORD = TypeAdapter(LayerRecord)
 
 
 def hex_of(digest: str) -> str:
@@ -68,48 +92,16 @@ def read_record(path: Path) -> LayerRecord:
     text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
     try:
         data = json.loads(text)
+        if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
+            raise ValueError("it is no record of this version")
+        return _RECORD.validate_python(data)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"no record has such a `{place}`") from None
     except RecursionError as error:
-        raise ValueError("no record") from error
-    if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-        raise ValueError("a record of another format")
-    try:
-        record = LayerRecord(
-            key=data["key"],
-            name=data["name"],
-            blob=data["blob"],
-            size_bytes=data["size_bytes"],
-            data=data["data"],
-            tables=data["tables"],
-            tree=Tree(entries=data["tree"]),
-            imported=data["imported"],
-        )
-    except KeyError as error:
-        raise ValueError("no record") from error
-    entries = record.tree.entries
-    digests = (record.key, record.blob, record.data, record.tables)
-    if not isinstance(entries, dict) or type(record.imported) is not bool:
-        raise ValueError("a record of other types")
-    if type(record.size_bytes) is not int or not all(
-        isinstance(text, str) for text in (*digests, record.name, *entries.values())
-    ):
-        raise ValueError("a record of other types")
-    if not all(map(_DIGEST.fullmatch, digests)) or not record.name.isprintable():
-        raise ValueError("a record with other words than a store writes")
-    if not all(map(_PATH.fullmatch, entries)) or not all(map(_ENTRY.fullmatch, entries.values())):
-        raise ValueError("a record of paths that no layer holds")
-    return record
+        raise ValueError("it is no record") from error
 
 
 def record_data(record: LayerRecord) -> dict[str, object]:
     """Return the record of a layer as JSON data."""
-    return {
-        "format": RECORD_FORMAT,
-        "key": record.key,
-        "name": record.name,
-        "blob": record.blob,
-        "size_bytes": record.size_bytes,
-        "data": record.data,
-        "tables": record.tables,
-        "tree": dict(record.tree.entries),
-        "imported": record.imported,
-    }
+    return {"format": RECORD_FORMAT, **asdict(record)}

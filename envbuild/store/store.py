@@ -36,7 +36,7 @@ from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import host, locks
 from envbuild.system.descriptors import close, named, open_directory, through
-from envbuild.system.files import copy, make_directory, sha256, signature, sync, what_is_full
+from envbuild.system.files import copy, make_directory, sha256, sync, what_is_full
 from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, closed_temporary_directory, open_parents
 from envbuild.system.removal import remove
@@ -66,7 +66,7 @@ class Store:
         self._tree = PrivateTree(_NOWHERE)
         self._open_parents: tuple[Path, ...] = ()
         # Records of large layers are slow to read, and a build reads each of them many times.
-        self._records: dict[str, tuple[list[int], LayerRecord]] = {}
+        self._records: dict[str, LayerRecord] = {}
 
     @property
     def root(self) -> Path:
@@ -208,22 +208,14 @@ class Store:
             name = record_name(key)
             if not self._tree.is_private(name):
                 return None
-            record = self._record(key, root / name)
+            record = self._records[key] if key in self._records else read_record(root / name)
             blob = blob_name(record.blob)
             whole = self._tree.is_private(blob) and (root / blob).stat().st_size == record.size_bytes
         except (OSError, ValueError, RequestError):
             return None
-        return record if whole and record.key == key else None
-
-    def _record(self, key: str, path: Path) -> LayerRecord:
-        """Read a record again only if its file has changed."""
-        current = signature(path)
-        if key in self._records:
-            earlier, record = self._records[key]
-            if earlier == current:
-                return record
-        record = read_record(path)
-        self._records[key] = (current, record)
+        if not whole or record.key != key:
+            return None
+        self._records[key] = record
         return record
 
     def records(self) -> list[LayerRecord]:
@@ -280,6 +272,7 @@ class Store:
         except OSError as error:
             raise self.refusal(error) from error
         self.write(record_name(key), sealed(canonical_json(record_data(record))))
+        self._records.pop(key, None)
         return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
 
     def record_path(self, key: str) -> Path:

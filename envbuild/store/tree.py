@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.errors import BuildError
@@ -18,23 +17,9 @@ DEEPEST = 128
 _LONGEST_BYTES = 3072
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """The paths of a layer."""
-
-    entries: Mapping[str, str] = field(default_factory=dict)
-    """Path without a leading slash → ``d 0755``, ``f 0644 <sha256>``, ``l <target>`` or ``whiteout``; sorted
-    by path.
-    """
-
-    @property
-    def whiteouts(self) -> tuple[str, ...]:
-        """Paths of lower layers that this layer hides."""
-        return tuple(path for path, what in self.entries.items() if what == WHITEOUT)
-
-    def without_whiteouts(self) -> Tree:
-        """Return the paths that exist in the layer."""
-        return Tree(entries={path: what for path, what in self.entries.items() if what != WHITEOUT})
+Tree = Mapping[str, str]
+"""The paths of a layer, sorted, without a leading slash → ``d 0755``, ``f 0644 <sha256>``, ``l <target>`` or
+``whiteout``, which hides a path of lower layers."""
 
 
 def scan(root: Path) -> Tree:
@@ -42,7 +27,7 @@ def scan(root: Path) -> Tree:
 
     BuildError: it holds a device, a socket or a named pipe, or a path that is too long or too deep.
     """
-    return Tree(entries={name: _entry(root, name, status) for name, status in _names(root)})
+    return {name: _entry(root, name, status) for name, status in _names(root)}
 
 
 def _entry(root: Path, name: str, status: os.stat_result) -> str:
@@ -86,8 +71,8 @@ def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:
     owners: dict[str, list[str]] = {}
     different = []
     for name, tree in trees.items():
-        for path, what in tree.entries.items():
+        for path, what in tree.items():
             earlier = owners.setdefault(path, [])
-            different += [(path, other, name) for other in earlier if trees[other].entries[path] != what]
+            different += [(path, other, name) for other in earlier if trees[other][path] != what]
             earlier.append(name)
     return different

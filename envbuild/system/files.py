@@ -103,14 +103,13 @@ def is_below(path: Path, directory: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists, as far as we may see; never raises."""
-    return _mode(path) is not None
+    """Return whether a path exists, as far as we may see; never raises, as `Path.exists` may."""
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether there is a directory at a path; never raises."""
-    mode = _mode(path)
-    return mode is not None and stat.S_ISDIR(mode)
+    """Return whether there is a directory at a path; never raises, as `Path.is_dir` may."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def list_directory(path: Path) -> tuple[str, ...]:
@@ -246,14 +245,6 @@ def settings_homes() -> tuple[Path, ...]:
 def environment_paths(variable: str) -> tuple[Path, ...]:
     """Return the paths that an environment variable lists; none if it is not set."""
     return tuple(Path(part) for part in os.environ.get(variable, "").split(os.pathsep) if part)
-
-
-def _mode(path: Path) -> int | None:
-    # Path.exists raises if a directory may not be searched.
-    try:
-        return path.stat().st_mode
-    except (OSError, ValueError):
-        return None
 
 
 def _home() -> Path:

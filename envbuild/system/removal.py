@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 from pathlib import Path
+
+from envbuild.system import host, process
 
 
 def remove(path: Path) -> None:
@@ -15,30 +16,8 @@ def remove(path: Path) -> None:
     try:
         shutil.rmtree(path)
     except (OSError, RecursionError):
-        _remove_flat(path)
-
-
-def _remove_flat(top: Path) -> None:
-    """Remove a tree whose directories may be read-only, or deeper than paths and recursion reach.
-
-    Each directory is moved up to the top before it is emptied, so that no path is longer than two names.
-    """
-    top.chmod(0o700)
-    waiting, count = [top], 0
-    while waiting:
-        directory = waiting.pop()
-        for entry in sorted(directory.iterdir()):
-            if entry.is_symlink() or not entry.is_dir():
-                entry.unlink()
-                continue
-            # To be moved, a directory must be writable itself: its `..` changes.
-            entry.chmod(0o700)
-            below = entry
-            if directory != top:
-                below = top / f".{count}-{secrets.token_hex(8)}"
-                entry.rename(below)
-                count += 1
-            waiting.append(below)
-        if directory != top:
-            directory.rmdir()
-    top.rmdir()
+        # Read-only directories, or deeper ones than paths and recursion reach.
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            process.run([*command, "--", path], env=host.environment())
+        if path.exists():
+            raise

@@ -24,6 +24,7 @@ from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
+from envbuild.workflows.extended import examine_extended
 from envbuild.workflows.hosting import plan_on_host, site_of_host
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
@@ -95,12 +96,24 @@ def check_image(
     """Check an image without running it.
 
     `from_host` are libraries of the site's host that replace the image's own and are checked as well.
-    `lint_shifter` adds the effects of Shifter; `srun` asks this machine's srun which PMI it offers.
+    `lint_shifter` adds the effects of Shifter; `srun` asks this machine's srun which PMI it offers. An
+    extended image of anyone is compared with the one before; its Python is started once.
 
     MachineError: there is no srun. RequestError: it is not an image of envbuild's, or damaged; or the site
     file cannot be used, or does not describe the host's libraries.
     """
     started = time.monotonic()
+    unfit = {"--mpi host": from_host.mpi, "--fabric host": from_host.fabric}
+    unfit |= {"--runtime": lint_shifter, "--srun": srun}
+    extended = examine_extended(image, settings, unfit=unfit)
+    if extended is not None:
+        return CheckedImage(
+            manifest=extended.manifest,
+            preflight=extended.examined.preflight,
+            rule_results=(),
+            others=(),
+            seconds=time.monotonic() - started,
+        )
     site = _site(settings, from_host)
     _warn_of_unused_gpus(image, site, settings)
     with task(settings.emit, "check", f"check {image.name}") as running:

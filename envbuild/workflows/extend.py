@@ -23,6 +23,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, ra
 from envbuild.events import Note, Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition
+from envbuild.extend.libraries import missing_libraries
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
@@ -227,6 +228,7 @@ def _choose_packages(
         context = ResolveContext(
             machine=read_machine(),
             cache_dir=cache_dir,
+            files=FileCache(settings.store.directory("files")),
             emit=settings.emit,
             offline=request.offline,
             directories=tuple(request.sources),
@@ -239,12 +241,11 @@ def _choose_packages(
             )
             running.detail = pluralize(len(addition.pins), "wheel")
         judgement = judge_addition(addition, files, at=image.path)
+        raise_all(judgement.errors)
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
-        raise_all(judgement.errors)
         if not request.dry_run:
-            cache = FileCache(settings.store.directory("files"))
-            fetch_packages(addition, packages, image=image.path, site=site, files=cache, context=context)
+            fetch_packages(addition, packages, image=image.path, site=site, context=context)
     asked = (text for text in wanted.requests.python if not Requirement(text).extras)
     for text in sorted(set(addition.present).intersection(asked)):
         settings.emit(Note(text=f"`{text}` is met by what the image has"))
@@ -270,6 +271,10 @@ def _lay_out(
             stage=work,
             log=_log(settings),
         )
+    if missing := missing_libraries(addition, files, tree):
+        names = ", ".join(f"{name} (`{posixpath.normpath(path)}`)" for name, path in sorted(missing.items()))
+        hint = "a package may not import: is there a build of it without them (such as `…-headless`)?"
+        settings.emit(Warned(text=f"packages need libraries that the image lacks: {names}", hint=hint))
     return tree, hidden_paths(addition, files, tree)
 
 

@@ -40,7 +40,7 @@ from envbuild.plan.model import (
     WheelStep,
 )
 from envbuild.plan.planner import wheel_layer
-from envbuild.preflight.report import PreflightReport, run_preflight
+from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import scan_image
 from envbuild.resolve.files import FileCache
 from envbuild.rules.from_lock import facts_of_lock
@@ -240,10 +240,7 @@ def write_own(
     with task(settings.emit, "check", f"what {path.name} would load") as running:
         report = run_preflight(scan_image(path, store, changed=()))
         if not report.passed:  # what the old image lacks, too, is not the fault of what is added
-            before = run_preflight(scan_image(own.image.path, store, changed=())).problems
-            report = replace(
-                report, problems=tuple(problem for problem in report.problems if problem not in before)
-            )
+            report = worsened(report, run_preflight(scan_image(own.image.path, store, changed=())))
         running.failed = not report.passed
     return report
 
@@ -375,7 +372,7 @@ def _check_conflicts(
     replaced = {"metadata", "files"} & set(extension.new)
     conflicts = []
     for name, record in records.items():
-        for path, what in record.tree.entries.items():
+        for path, what in record.tree.items():
             entry = files.entries.get(f"/{path}")
             if entry is None or entry.path in extension.hidden or _described(entry, files) == what:
                 continue

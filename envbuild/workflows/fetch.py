@@ -52,10 +52,9 @@ def fetch_pins(
     offline: bool,
 ) -> FileCache:
     """Make files exist in the store's cache, verified; return the cache."""
-    cache = FileCache(settings.store.directory("files"))
     with resolve_context(settings, sources=sources, offline=offline) as context:
-        fetch(pins, resolved, cache, context)
-    return cache
+        fetch(pins, resolved, context)
+    return context.files
 
 
 def fetch_inputs(

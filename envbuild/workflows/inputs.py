@@ -15,9 +15,17 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine, load
-from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec, RequirementsFile
+from envbuild.spec.model import (
+    NAME,
+    SPEC_KEYS,
+    Choice,
+    EnvSpec,
+    RequirementsFile,
+    WheelDirectory,
+    WheelFile,
+)
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
 from envbuild.spec.requirements import Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
@@ -32,6 +40,7 @@ from envbuild.system.files import (
     list_directory,
     read_input,
     settings_homes,
+    sha256,
 )
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_is_spec
@@ -181,6 +190,7 @@ def read_spec(
         files=_files(spec, reading),
         requirements=tuple(requirements.entries),
         remarks=tuple(requirements.remarks),
+        wheel_directories=tuple(path.absolute() for path, _ in requirements.directories),
         architecture=architecture(),
     )
     return select_and_check(inputs, errors=reading.errors)
@@ -251,6 +261,8 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         if file.endswith(suffix)
     ]
     files: dict[str, bytes] = {}
+    if exists(directory / TUTORIAL):
+        names.append(TUTORIAL)
     for file in (_RECIPE, *names):
         content = reading.collect(partial(_read_below, directory, file))
         if content is not None:
@@ -372,19 +384,44 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
     """Read what the spec asks for of Python packages, in files or itself."""
     directory = spec.path.parent
 
-    def read(path: Path, at: Location) -> bytes:
+    def check_below(path: Path, at: Location) -> None:
         if not is_below(path, directory):
             hint = "keep it in that directory or below"
             raise RequestError(f"`{path}` leads out of the spec's directory", at=at, hint=hint)
+
+    def read(path: Path, at: Location) -> bytes:
+        check_below(path, at)
         return read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at)
 
-    requirements = RequirementFiles(read)
+    def digest(path: Path, at: Location) -> str:
+        check_below(path, at)
+        try:
+            return sha256(path)
+        except OSError as error:
+            problem = f"`{path}` cannot be read: {error.strerror or error}"
+            raise RequestError(problem, at=at, hint="name a wheel that is there") from error
+
+    requirements = RequirementFiles(read, digest)
     for index, entry in enumerate(spec.value.packages.python):
         at = spec.at("packages", "python", index)
         if isinstance(entry, RequirementsFile):
             requirements.add(directory / entry.file, at)
+        elif isinstance(entry, WheelFile):
+            place = entry.wheel if entry.is_address else str(directory / entry.wheel)
+            requirements.add_wheel(place, {entry.sha256} if entry.sha256 else (), at)
+        elif isinstance(entry, WheelDirectory):
+            requirements.directories.append((directory / entry.directory, at))
         else:
             requirements.entries.append(Requested(text=entry, at=at))
+    for path, at in requirements.directories:
+        try:
+            check_below(path, at)
+        except RequestError as error:
+            requirements.errors.append(error)
+        else:
+            if not is_directory(path):
+                hint = "name a directory with wheels"
+                requirements.errors.append(RequestError(f"there is no directory `{path}`", at=at, hint=hint))
     return requirements
 
 

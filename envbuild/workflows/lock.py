@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
@@ -114,6 +116,8 @@ def resolve_context(
         yield ResolveContext(
             machine=read_machine(),
             cache_dir=cache_dir,
+            files=FileCache(settings.store.directory("files")),
+            readable=partial(settings.store.for_programs, work=cache_dir),
             emit=settings.emit,
             offline=offline,
             directories=tuple(sources),

@@ -28,7 +28,7 @@ from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import Control, Controls, Recipe, VerifyJob
-from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.resolved import owned_by_vendor
 from envbuild.spec.select import KNOWN_VARIANT, matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
@@ -144,6 +144,10 @@ def recipe_errors(source: RecipeSource) -> Errors:
     if not recipe.imports:
         problem = "the recipe names no module that must import"
         yield RequestError(problem, at=loaded.at(), hint="add a line `imports: [NAME]`")
+    if recipe.kind == "framework" and TUTORIAL not in source.files:
+        problem = f"there is no {TUTORIAL} beside the recipe"
+        hint = "write 3 to 8 lines of the toolkit's own tutorial: `envbuild test` runs them as users do"
+        yield RequestError(problem, at=Location(path=loaded.path.parent), hint=hint)
     if not recipe.verify:
         problem = "the recipe has no mini job: nothing proves that its ranks communicate"
         yield RequestError(problem, at=loaded.at(), hint="`envbuild recipes new` writes one to start from")

@@ -282,7 +282,7 @@ def _holder(difference: ImageDifference, records: Mapping[str, LayerRecord]) -> 
         return "SIF"
     path = difference.path.strip("/")
     while path:
-        holding = [name for name, record in records.items() if path in record.tree.entries]
+        holding = [name for name, record in records.items() if path in record.tree]
         if holding:
             return holding[-1]
         path = path.rpartition("/")[0]

@@ -42,6 +42,7 @@ from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.extended import examine_extended, test_extended
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
@@ -75,6 +76,15 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     an earlier verdict stays.
     """
     started = time.monotonic()
+    unfit = {
+        "--mpi host": request.from_host.mpi,
+        "--fabric host": request.from_host.fabric,
+        "--launcher srun": request.srun,
+        "--quick": request.quick,
+        "--require-gpu": request.require_gpu,
+    }
+    if (extended := examine_extended(request.image, settings, unfit=unfit)) is not None:
+        return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
     manifest, site = read_manifest(request.image), site_of(settings)
     _warn_of_untrusted_layers(manifest, settings)
     container = Container(
@@ -92,7 +102,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     sections = Sections(lambda section: _show(section, settings))
     sections.add("image", _check_files(container, settings))
     if not judge_architecture(manifest):
-        sections.add("imports", [_check_imports(container, settings, limit_s=limit_s)])
+        sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if manifest.accelerator != "cpu":
         sections.add("gpu", _check_gpus(survey, request))
@@ -245,19 +255,19 @@ def _check_files(container: Container, settings: Settings) -> list[CheckResult]:
     return checks
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> CheckResult:
-    """Import the image's modules in it, which also proves that a container starts here."""
-    with task(settings.emit, "test:imports", "imports of the image") as running:
+def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
+    """Import the image's modules and run its tutorials, which also proves that a container starts here."""
+    with task(settings.emit, "test:imports", "imports and tutorials") as running:
         try:
             with explain_failure("test", settings, apptainer=container.apptainer.program):
-                check = check_imports(container, limit_s=limit_s)
+                checks = check_imports(container, limit_s=limit_s)
         except NotStartedError as error:
             if error.early:
                 raise
             # Doctor blames nothing on this machine: the cause is the image.
-            check = imports_failed(error.said)
-        running.failed = _any_failed([check])
-    return check
+            checks = [imports_failed(error.said)]
+        running.failed = _any_failed(checks)
+    return checks
 
 
 def _run_job(

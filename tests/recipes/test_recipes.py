@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
+from envbuild.image.environment import apply, default_environment
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_spec
@@ -19,6 +20,13 @@ from tests.support.controls import NAMES, RECIPES, every_control
 def recipe(name: str) -> Recipe:
     path = RECIPES / name / "recipe.yaml"
     return load(Recipe, path.read_bytes(), path).value
+
+
+def variables_of(spec: Path) -> dict[str, str]:
+    """Return the variables that an image of a spec sets."""
+    resolved = read_spec(spec)
+    tables = [chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes]
+    return apply(default_environment(*tables, resolved.spec.environment), {})
 
 
 def test_the_promised_recipes_are_there() -> None:
@@ -94,6 +102,24 @@ def test_all_frameworks_are_for_one_release_of_cuda(
     spec = tmp_path / "spec.yaml"
     spec.write_text(f'name: demo\nversion: "1"\nframeworks: [{frameworks}]\naccelerator: "{accelerator}"\n')
     assert [chosen.variant_name for chosen in read_spec(spec).recipes] == variants
+
+
+@pytest.mark.parametrize(
+    ("others", "backend"),
+    [
+        ("tensorflow, jax", None),
+        ("pytorch, jax", "jax"),
+        ("pytorch", "torch"),
+    ],
+)
+def test_keras_imports_with_a_backend_of_the_image(tmp_path: Path, others: str, backend: str | None) -> None:
+    spec = tmp_path / "spec.yaml"
+    head = 'name: demo\nversion: "1"\nmpi: mpich\n'
+    spec.write_text(f"{head}frameworks: [keras, {others}]\n")
+    assert variables_of(spec).get("KERAS_BACKEND") == backend
+    # A choice in the spec replaces it.
+    spec.write_text(f"{head}frameworks: [keras, {others}]\nenvironment: {{KERAS_BACKEND: torch}}\n")
+    assert variables_of(spec)["KERAS_BACKEND"] == "torch"
 
 
 def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ def test_the_fullest_live_screen_is_kept() -> None:
 
 def test_a_recording_of_the_same_words_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "RECORDINGS", tmp_path)
-    recordings.write("test", "envbuild test a.sif", ["PASS mpi 1.2 s", "a (39dfe8fa616c): passed"], 60)
+    recordings.write("test-60", "envbuild test a.sif", ["PASS mpi 1.2 s", "a (39dfe8fa616c): passed"], 60)
     first = (tmp_path / "test-60.svg").read_text()
     assert "url(" not in first.replace("url(#", ""), "it asks nothing of another place"
-    recordings.write("test", "envbuild test a.sif", ["PASS mpi  0.9 s", "a (c4e268152a6b): passed"], 60)
+    recordings.write("test-60", "envbuild test a.sif", ["PASS mpi  0.9 s", "a (c4e268152a6b): passed"], 60)
     assert (tmp_path / "test-60.svg").read_text() == first
-    recordings.write("test", "envbuild test a.sif", ["FAIL mpi 10.9 s", "a (c4e268152a6b): passed"], 60)
+    recordings.write("test-60", "envbuild test a.sif", ["FAIL mpi 10.9 s", "a (c4e268152a6b): passed"], 60)
     assert (tmp_path / "test-60.svg").read_text() != first

@@ -61,7 +61,12 @@ def test_the_example_of_a_spec_names_what_there_is(tmp_path: Path) -> None:
     spec.write_bytes((reference.PAGES / "examples/spec.yaml").read_bytes())
     values = yaml.safe_load(spec.read_text())
     named = [entry["source"] for entry in values["files"]]
-    named += [entry["file"] for entry in values["packages"]["python"] if isinstance(entry, dict)]
+    named += [
+        entry[key]
+        for entry in values["packages"]["python"]
+        for key in ("file", "wheel")
+        if key in entry and "sha256" not in entry
+    ]
     for name in named:
         source = tmp_path / name
         source.parent.mkdir(exist_ok=True)

@@ -12,6 +12,7 @@ from typing import Any
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import PythonInstallation, choose_python, probe_python
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
@@ -95,4 +96,9 @@ def probed(image: ImageFiles, named: str | None = None, **changes: Any) -> Pytho
 def offline_context(directory: Path, wheels: Path, emit: Any = lambda event: None) -> ResolveContext:
     """Return a context that knows the wheels of one directory alone."""
     sources = PythonSources(find_links=(str(wheels),), no_index=True)
-    return ResolveContext(machine=Machine(python=sources), cache_dir=directory / "cache", emit=emit)
+    return ResolveContext(
+        machine=Machine(python=sources),
+        cache_dir=directory / "cache",
+        files=FileCache(directory / "files"),
+        emit=emit,
+    )

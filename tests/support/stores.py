@@ -9,7 +9,6 @@ from pathlib import Path
 
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
 
 DAY_S = 86_400.0
 
@@ -25,7 +24,7 @@ def publish(store: Store, name: str, key: str | None = None) -> LayerRecord:
         made = stage / "made"
         made.write_text(f"hsqs {name}")
         key = key or "sha256:" + hashlib.sha256(name.encode()).hexdigest()
-        return store.publish(key=key, name=name, squashfs=made, tree=Tree(entries={}))[0]
+        return store.publish(key=key, name=name, squashfs=made, tree={})[0]
 
 
 def layer(
@@ -34,7 +33,7 @@ def layer(
     """Publish a layer that was last used so many days ago, under the letter's key or another."""
     with store.stage() as stage:
         (stage / "x").write_bytes(content or f"bytes of {letter}".encode())
-        record, _ = store.publish(key=of or key(letter), name=letter, squashfs=stage / "x", tree=Tree())
+        record, _ = store.publish(key=of or key(letter), name=letter, squashfs=stage / "x", tree={})
     aged(store.record_path(record.key), days)
     aged(store.blob_path(record.blob), days)
     return record

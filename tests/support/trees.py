@@ -93,6 +93,7 @@ def manifest(**changes: object) -> Manifest:
         "mpi_family": "mpich",
         "recipes": {"mpich": "5.0.1", "pytorch": "2.13.0"},
         "imports": ("torch",),
+        "tutorials": (),
         "lacks": (),
         "excuses": (),
         "commands": ("torchrun",),
@@ -148,7 +149,7 @@ def write_raw_image(
     **changes: Any,
 ) -> Manifest:
     """Write an image whose file system is these bytes, whatever they are; it has no layers."""
-    raw = Splice(parts=(), areas=(), superblock=content[:96], tables=content[96:], tables_offset=96)
+    raw = Splice(parts=(), offsets=(), superblock=content[:96], tables=content[96:], tables_offset=96)
     made = manifest_of(lock, file_system=_described(raw, {}), **changes)
     write_sif(path, made, raw, {LOCK: lock, PLAN: plan, SBOM: bill})
     return made
@@ -156,12 +157,10 @@ def write_raw_image(
 
 def _described(spliced: Splice, layers: Mapping[str, Path]) -> FileSystem:
     described = []
-    for (name, blob), area in zip(layers.items(), spliced.areas, strict=True):
+    for (name, blob), part, offset in zip(layers.items(), spliced.parts, spliced.offsets, strict=True):
         found = digests(blob)
         described.append(
-            ImageLayer(
-                name=name, digest=found.whole, offset=area.offset, size_bytes=area.size, data=found.data
-            )
+            ImageLayer(name=name, digest=found.whole, offset=offset, size_bytes=part.size, data=found.data)
         )
     return FileSystem(
         size_bytes=spliced.size_bytes,

@@ -8,13 +8,13 @@ import zipfile
 from pathlib import Path
 
 
-def make_wheel(directory: Path, name: str = "demo-1.0-py3-none-any.whl", **files: str) -> Path:
+def make_wheel(directory: Path, name: str = "demo-1.0-py3-none-any.whl", **files: str | bytes) -> Path:
     """Write a wheel that holds a module and a program, and further files; return its path."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     distribution, version, *_ = name.split("-")
     info = f"{distribution}-{version}.dist-info"
-    contents = {
+    contents: dict[str, str | bytes] = {
         f"{distribution}/a.py": "print('a')\n",
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -32,5 +32,6 @@ def make_wheel(directory: Path, name: str = "demo-1.0-py3-none-any.whl", **files
     return path
 
 
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+def _digest(content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")

@@ -96,7 +96,7 @@ def extended(
         context = offline_context(tmp_path, wheels)
         stage = tmp_path / "stage"
         addition = resolve_packages(python, request, image=image, site=None, context=context, stage=stage)
-        fetch_packages(addition, request, image=image, site=None, files=files, context=context)
+        fetch_packages(addition, request, image=image, site=None, context=context)
         trees = []
         for name in ("once", "again"):
             stage = tmp_path / name

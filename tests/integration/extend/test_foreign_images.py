@@ -11,10 +11,12 @@ import tarfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envbuild.image.foreign import read_foreign
+from tests.support.elves import Elf
 from tests.support.mirrors import write_wheel
 from tests.support.squashfs_images import (
     assert_kernel_accepts,
@@ -23,6 +25,7 @@ from tests.support.squashfs_images import (
     read_with_us,
 )
 from tests.support.torture.ground import Ground
+from tests.support.wheels import make_wheel
 
 SITE = "/usr/local/lib/python3.11/dist-packages"
 REQUESTS = ["--python", "gamma", "--env", "GREETING=it's me", "--file", "note.txt:/lib/data/note.txt"]
@@ -290,3 +293,59 @@ def test_it_becomes_a_module(
     bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
     assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout
+
+
+@pytest.fixture
+def extended(foreign: Callable[[str], Path], ground: Ground, work: Path) -> Callable[..., Path]:
+    """Extend an image by a wheel with these modules."""
+
+    def make(**modules: str | bytes) -> Path:
+        path = make_wheel(work, "demo-1.0-py3-none-any.whl", **modules)
+        extend(ground, work, foreign("built.sif"), "--wheel", path, "-o", "mine.sif")
+        return work / "mine.sif"
+
+    return make
+
+
+def judged(ground: Ground, work: Path, command: str, *words: str, code: int) -> dict[str, Any]:
+    """Check or test `mine.sif`; return its JSON."""
+    done = ground.run([command, "mine.sif", "--json", *words], work)
+    assert done.returncode == code, done.stderr
+    judged: dict[str, Any] = json.loads(done.stdout)
+    return judged
+
+
+def failed(report: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["id"], one["expected"]) for one in report["findings"] if one["status"] == "FAIL"]
+
+
+def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground: Ground, work: Path) -> None:
+    extended(**{"demo/__init__.py": "", "demo/inner.py": "raise SystemExit", "space/part/__init__.py": ""})
+    assert judged(ground, work, "check", code=0)["passed"]
+    report = judged(ground, work, "test", code=0)
+    assert report["passed"]
+    imported = [one["expected"] for one in report["findings"] if one["id"] == "image.imports"]
+    assert imported == ["demo,space.part"]
+
+
+def test_only_what_the_addition_made_worse_fails(
+    extended: Callable[..., Path], ground: Ground, work: Path
+) -> None:
+    broken = Elf(soname="", needed=("libgone.so.1",)).bytes()
+    extended(**{"demo.abi3.so": broken})
+    assert failed(judged(ground, work, "check", code=4)) == [("loader.libraries", "libgone.so.1")]
+    report = judged(ground, work, "test", code=4)
+    assert failed(report) == [("loader.libraries", "libgone.so.1"), ("image.imports", "demo")]
+
+
+def test_options_for_images_of_ours_are_refused(
+    extended: Callable[..., Path], foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    extended(**{"demo.py": ""})
+    done = ground.run(["test", "mine.sif", "--quick"], work)
+    assert done.returncode == 2
+    assert "--quick: only for images that envbuild built" in done.stderr
+    for command in ("check", "test"):
+        done = ground.run([command, foreign("built.sif")], work)
+        assert done.returncode == 2
+        assert "`envbuild extend` adds packages" in done.stderr

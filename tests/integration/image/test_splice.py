@@ -230,9 +230,9 @@ def test_beyond_4_gib(tmp_path: Path) -> None:
         made = splice(inputs)
         # As `made.write` does, but for the 4 GiB of the first, which are nothing.
         file.truncate(made.size_bytes)
-        area = made.areas[1]
-        assert area.offset > 1 << 32
-        os.pwrite(file.fileno(), second.read_bytes()[96 : 96 + area.size], area.offset)
+        begin = made.offsets[1]
+        assert begin > 1 << 32
+        os.pwrite(file.fileno(), second.read_bytes()[96 : 96 + made.parts[1].size], begin)
         os.pwrite(file.fileno(), made.tables, made.tables_offset)
         os.pwrite(file.fileno(), made.superblock, 0)
     assert read_ends(whole) == {"/large": (size, bytes(3)), "/second": (300_000, content[-3:])}
@@ -273,10 +273,10 @@ def test_data_keeps_its_offset_modulo_a_block(tmp_path: Path) -> None:
     offset = 32768
     made = spliced(layers, tmp_path / "image", offset)
     image = (tmp_path / "image").read_bytes()
-    for layer, area in zip(layers, made.areas, strict=True):
-        assert area.offset % 4096 == 96
+    for layer, part, begin in zip(layers, made.parts, made.offsets, strict=True):
+        assert begin % 4096 == 96
         data = layer.read_bytes()
-        assert image[offset + area.offset :][: area.size] == data[96 : 96 + area.size]
+        assert image[offset + begin :][: part.size] == data[96 : 96 + part.size]
 
 
 @pytest.mark.parametrize(

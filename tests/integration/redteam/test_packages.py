@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.debian import Base, make_root
+from envbuild.build.debian import make_root
 from envbuild.store.records import read_record
 from tests.integration.conftest import Desk, blob_of, layers
 from tests.support.mirrors import digest, write_deb
@@ -54,7 +54,7 @@ def test_a_script_of_a_package_reaches_nothing_of_the_machine(desk: Desk, tmp_pa
             texts={},
             tree=tmp_path / "root",
             log=tmp_path / "log",
-            base=Base.of(blob_of(desk, key), record.tree),
+            base=(blob_of(desk, key), record.tree),
         )
     found = (tmp_path / "root/etc/found").read_text().splitlines()
     assert found[0].split()[:2] == ["map", "0"]

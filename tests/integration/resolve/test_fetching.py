@@ -62,11 +62,12 @@ class Desk:
         context = ResolveContext(
             machine=Machine(),
             cache_dir=self.place / "cache",
+            files=self.files,
             emit=self.events.append,
             offline=offline,
             directories=sources,
         )
-        fetch(pins or (self.pin,), self.resolved(*addresses), self.files, context, QUICK)
+        fetch(pins or (self.pin,), self.resolved(*addresses), context, QUICK)
 
     def refused(self, *pins: DebPin | PythonPin, **options: object) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:

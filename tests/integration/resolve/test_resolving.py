@@ -28,7 +28,7 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import NamedWheel, Requested
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from tests.support.mirrors import (
@@ -56,6 +56,7 @@ class Desk:
         self.server = server
         self.archive = server.root / "debian"
         self.wheels = place / "wheels"
+        self.files = FileCache(place / "files")
         self.events: list[Event] = []
         self.site: Site | None = None
         self.stanzas = {
@@ -138,6 +139,7 @@ class Desk:
             context=ResolveContext(
                 machine=machine or self.machine(),
                 cache_dir=self.place / "cache",
+                files=self.files,
                 emit=self.events.append,
                 offline=offline,
                 directories=tuple(sources),
@@ -145,12 +147,14 @@ class Desk:
         )
 
     def fetch(self, what: ResolvedSpec, lock: Lock, machine: Machine | None = None) -> FileCache:
-        files = FileCache(self.place / "files")
         context = ResolveContext(
-            machine=machine or self.machine(), cache_dir=self.place / "cache", emit=self.events.append
+            machine=machine or self.machine(),
+            cache_dir=self.place / "cache",
+            files=self.files,
+            emit=self.events.append,
         )
-        fetch(all_pins(lock), what, files, context)
-        return files
+        fetch(all_pins(lock), what, context)
+        return self.files
 
     def refused(self, what: ResolvedSpec, **options: Any) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:
@@ -604,7 +608,8 @@ def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
     lock = desk.lock(asking(text="gamma", hashes=frozenset({right, "0" * 64})))
     assert versions(lock)["gamma"] == "1.5"
     what = asking(text="gamma", hashes=frozenset({"0" * 64}))
-    assert [change.subject for change in diff(lock, what)] == ["gamma"]
+    (change,) = diff(lock, what)
+    assert change.sentence == "packages.python: no hash of `gamma` is that of gamma-1.5-py3-none-any.whl"
     error = desk.refused(what)
     assert error.problem.endswith("with glibc 2.36 and one of the hashes that are listed")
     assert error.at == at
@@ -685,6 +690,66 @@ def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
     assert "`hydra` is at 2.0rc1, a pre-release that nothing asks for. With 1.0: `source-only`" in warning
     desk.lock(desk.resolved(python=["model", "hydra>=2.0rc1"]))
     assert desk.warnings() == []
+
+
+def named(path: Path, address: str = "", *, states_digest: bool = False) -> Requested:
+    """Return the request of a wheel that a spec names itself."""
+    name, version, *_ = path.name.split("-")
+    wheel = NamedWheel(
+        file=path.name, sha256=digest(path), address=address or str(path), states_digest=states_digest
+    )
+    at = Location(path=Path("spec.yaml"), line=6, column=3)
+    return Requested(text=f"{name}==={version}", at=at, hashes=frozenset({wheel.sha256}), wheel=wheel)
+
+
+def test_a_named_wheel_is_the_one_that_is_locked_and_fetched(desk: Desk, tmp_path: Path) -> None:
+    # The index has a file of that version as well, which requires something else.
+    own = write_wheel(tmp_path / "own", "alpha", "1.0", requires=["beta", "extra-only"])
+    what = replace(desk.resolved(), requested=(named(own),))
+    lock = desk.lock(what)
+    assert versions(lock) | {"alpha": "1.0", "beta": "1.0", "extra-only": "1.0"} == versions(lock)
+    alpha = next(pin for pin in lock.python if pin.name == "alpha")
+    assert (alpha.origin, alpha.sha256) == ("spec", digest(own))
+    assert str(tmp_path) not in dump(lock)
+    assert diff(lock, what) == ()
+    assert digest(desk.fetch(what, lock).path(alpha)) == digest(own)
+    assert desk.lock(what, lock, upgrade=[], offline=True) == lock
+
+
+def test_a_named_wheel_that_changed_is_refused_until_it_is_upgraded(desk: Desk, tmp_path: Path) -> None:
+    own = write_wheel(tmp_path / "own", "alpha", "1.0")
+    lock = desk.lock(replace(desk.resolved(), requested=(named(own),)))
+    write_wheel(tmp_path / "own", "alpha", "1.0", requires=["beta"])
+    what = replace(desk.resolved(), requested=(named(own),))
+    refused = desk.refused(what, previous=lock)
+    assert "is not the file that was locked" in refused.problem
+    assert refused.hint.startswith("`envbuild lock spec.yaml --upgrade alpha` locks the new file")
+    assert "beta" in versions(desk.lock(what, lock, upgrade=["alpha"]))
+    # A digest in the spec is changed on purpose.
+    stated = replace(desk.resolved(), requested=(named(own, states_digest=True),))
+    assert "beta" in versions(desk.lock(stated, lock))
+
+
+def test_a_named_wheel_of_the_web_is_verified_and_kept(desk: Desk, tmp_path: Path) -> None:
+    own = write_wheel(desk.server.root, "own", "1.0", requires=["gamma<1.2"])
+    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    what = replace(desk.resolved(), requested=(request,))
+    lock = desk.lock(what)
+    assert versions(lock)["gamma"] == "1.0"
+    own.unlink()
+    assert desk.lock(what, lock, upgrade=[]) == lock
+    assert desk.lock(what, lock, upgrade=[], offline=True) == lock
+    own.write_bytes(b"something else")
+    desk.files = FileCache(tmp_path / "new")
+    assert "is not the file that is named" in desk.refused(what).problem
+
+
+def test_a_directory_of_the_spec_has_candidates(desk: Desk, tmp_path: Path) -> None:
+    write_wheel(tmp_path / "own", "mine", "1.0")
+    what = replace(desk.resolved(python=["mine", "gamma"]), wheel_directories=(tmp_path / "own",))
+    lock = desk.lock(what)
+    assert {(pin.name, pin.origin) for pin in lock.python} == {("mine", "find-links"), ("gamma", "pypi")}
+    desk.fetch(what, lock)
 
 
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
@@ -1003,11 +1068,11 @@ def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
     """What this machine is configured to use, for one package of each kind."""
     what = resolved(python=["six"], system=["libgomp1"])
     events: list[Event] = []
-    context = ResolveContext(machine=read_machine(), cache_dir=tmp_path, emit=events.append)
+    files = FileCache(tmp_path / "files")
+    context = ResolveContext(machine=read_machine(), cache_dir=tmp_path, files=files, emit=events.append)
     lock = make_lock(what, previous=None, upgrade=None, tools=TOOLS, context=context)
     pins = [pin for pin in all_pins(lock) if pin.name in ("six", "libgomp1")]
     assert len(pins) == 2
-    files = FileCache(tmp_path / "files")
-    fetch(pins, what, files, context)
+    fetch(pins, what, context)
     assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
     assert {pin.name for pin in lock.base_debs} >= {"apt", "bash", "libc6", "python3", "python3.11-minimal"}

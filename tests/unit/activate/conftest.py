@@ -20,7 +20,7 @@ def manifest() -> Callable[..., Manifest]:
             "accelerator": "cpu",
             "base": "debian-12", "glibc": "2.36", "python": "3.11",
             "mpi": "mpich", "mpi_family": "mpich",
-            "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",),
+            "recipes": {"pytorch": "2.13.0", "mpich": "5.0.1"}, "imports": ("torch",), "tutorials": (),
             "lacks": (),
             "excuses": (),
             "commands": ("mpiexec", "torchrun"), "conflicts": ("tensorflow",), "jobs": (), "ranks": 2,

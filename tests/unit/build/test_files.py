@@ -27,7 +27,7 @@ def test_modes_and_bytes_whatever_the_umask(tmp_path: Path, mask: int) -> None:
         )
     finally:
         os.umask(before)
-    kinds = {path: what[:6] for path, what in scan(tmp_path).entries.items()}
+    kinds = {path: what[:6] for path, what in scan(tmp_path).items()}
     assert kinds == {
         "a": "d 0755",
         "a/b": "d 0755",

@@ -259,7 +259,7 @@ def test_a_link_where_we_write_or_empty_is_refused(name: str, tmp_path: Path, ou
         ([entry("usr/bin/python3", "link", "/etc/passwd")], "3.11", r"no /usr/bin/python3"),
         ([entry("usr/bin/python3", "link", "python3")], "3.11", r"no /usr/bin/python3"),
         ([entry("usr/bin/python3", "link", "../../../usr/bin/python3")], "3.11", "leads out of the root"),
-        ([], "2.7", "no /usr/bin/python3"),
+        ([], "2.7", "no /usr/bin/python2.7"),
     ],
 )
 def test_the_python_has_to_be_what_the_definition_says(

@@ -214,7 +214,7 @@ class TestBuild:
     def test_a_wheel_brings_its_own_paths_alone(self, context: BuildContext) -> None:
         build_layers(PLAN, context)
         for name in "xy":
-            entries = records(context)[f"wheel:{name}"].tree.entries
+            entries = records(context)[f"wheel:{name}"].tree
             modules = {path for path in entries if path.endswith("/a.py")}
             assert modules == {f"opt/env/lib/python3.11/site-packages/{name}/a.py"}
 

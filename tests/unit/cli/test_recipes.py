@@ -40,6 +40,7 @@ source: {distribution: rich, python: [setuptools], against: [mpi]}
 imports: [rich]
 commands: [rich-run]
 environment: {RICH_THREADS: "1", RICH_PATH: {prepend: /opt/rich}}
+environment_with: {poor: {RICH_FRIEND: poor}}
 lacks: [libgold.so.1]
 links: {/opt/env/bin/poor: rich-run}
 debian_python: true
@@ -159,6 +160,7 @@ link:        /opt/env/bin/poor -> rich-run
 lacks:       libgold.so.1
 environment: RICH_THREADS = 1
 environment: RICH_PATH += /opt/rich
+environment: RICH_FRIEND = poor, with poor
 """
     )
 
@@ -266,6 +268,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ],
         "commands": ["rich-run"],
         "environment": {"RICH_THREADS": "1", "RICH_PATH": {"prepend": "/opt/rich"}},
+        "environment_with": {"poor": {"RICH_FRIEND": "poor"}},
     }
     assert json.loads(run(capsys, "show", "plain", "--json")[1])["requires"] == ["rich@>=2"]
 

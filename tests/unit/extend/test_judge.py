@@ -38,6 +38,11 @@ def judged(image: ImageFiles, *pins: PythonPin) -> AdditionJudgement:
         ),
         ([TORCH], [wheel("torchvision", "0.19.0+cpu")], "is a build for cpu, and the image's torch"),
         ([TORCH], [wheel("torchvision", "0.19.0+cu121")], "is a build for cu121"),
+        (
+            [distribution("torch", "2.4.0+cpu")],
+            [wheel("torchvision", "0.19.0")],
+            r"torchvision 0.19.0 is a build for GPUs, .* torch 2.4.0\+cpu",
+        ),
         ([TORCH], [wheel("torch", "2.4.0+cpu")], "a build without GPUs one for GPUs"),
         (
             [distribution("torch", "2.4.0", "nvidia-nccl-cu12; platform_system == 'Linux'")],

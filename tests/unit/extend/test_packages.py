@@ -81,8 +81,7 @@ def resolve_for(
     request = read_request(names, **options)
     context = offline_context(tmp_path, index)
     addition = resolve_packages(python, request, image=IMAGE, site=None, context=context, stage=stage)
-    files = FileCache(tmp_path / "files")
-    fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+    fetch_packages(addition, request, image=IMAGE, site=None, context=context)
     return addition
 
 
@@ -160,6 +159,15 @@ def test_what_is_added_respects_what_is_there(tmp_path: Path, wheels: Path) -> N
     }
 
 
+def test_a_companion_of_torch_is_the_build_that_the_image_has(tmp_path: Path, wheels: Path) -> None:
+    for version in ("0.19.0", "0.19.0+cpu"):
+        text = f"Metadata-Version: 2.1\nName: torchvision\nVersion: {version}\nRequires-Dist: torch==2.4.0\n"
+        files = {f"torchvision-{version}.dist-info/METADATA": text}
+        make_wheel(wheels, f"torchvision-{version}-py3-none-any.whl", **files)
+    with opened(tmp_path, PYTHON, distribution("torch", "2.4.0+cpu")) as image:
+        assert versions(resolve(image, tmp_path, wheels, "torchvision")) == {"torchvision": "0.19.0+cpu"}
+
+
 def test_extras_of_what_is_installed_are_met(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, PYTHON, distribution("demo", "3.0", 'six<1.17; extra == "all"')) as image:
         addition = resolve(image, tmp_path, wheels, "nested")
@@ -227,9 +235,8 @@ def test_a_wheel_that_is_missing_offline_is_named_with_what_helps(tmp_path: Path
         python, request, image=IMAGE, site=None, context=context, stage=tmp_path / "stage"
     )
     shutil.rmtree(wheels)
-    files = FileCache(tmp_path / "files")
     with pytest.raises(RequestError, match=r"tabulate-0.9.0-py3-none-any.whl") as caught:
-        fetch_packages(addition, request, image=IMAGE, site=None, files=files, context=context)
+        fetch_packages(addition, request, image=IMAGE, site=None, context=context)
     assert "once with a network" in caught.value.hint
 
 
@@ -274,11 +281,11 @@ def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path,
         assert scan(again) == before
     assert hidden == ()
     assert (tree / "usr/local/bin/plain").read_text().startswith("#!/usr/local/bin/python3\n")
-    cached = [path for path in before.entries if path.endswith(".pyc")]
+    cached = [path for path in before if path.endswith(".pyc")]
     assert {path.rpartition("/__pycache__/")[0] for path in cached} == {
         f"{SITE_BELOW}/{name}" for name in ("plain", "numpy", "tabulate")
     }
-    assert {path.split("/")[0] for path in before.entries} == {"usr"}
+    assert {path.split("/")[0] for path in before} == {"usr"}
 
 
 def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Path) -> None:

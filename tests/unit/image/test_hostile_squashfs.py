@@ -129,7 +129,7 @@ def test_an_honest_one_is_read(tmp_path: Path) -> None:
     with path.open("rb") as source:
         image = Squashfs(source, 0, path.stat().st_size)
         assert [entry.path for entry in image.walk()] == ["/", "/a", "/b"]
-        assert len(splice({"layer": image}).areas) == 1
+        assert len(splice({"layer": image}).offsets) == 1
 
 
 def main() -> None:

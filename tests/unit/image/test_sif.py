@@ -385,7 +385,7 @@ def test_what_is_no_sif(tmp_path: Path) -> None:
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert problem_of(tmp_path / "pipe")[0] == "`pipe` is not a regular file"
-    assert problem_of(tmp_path)[0] == f"`{tmp_path.name}` is a directory, not a SIF"
+    assert problem_of(tmp_path)[0] == f"`{tmp_path.name}` is a directory, not a file"
     assert problem_of(tmp_path / "no.sif")[0] == f"there is no image `{tmp_path}/no.sif`"
     (tmp_path / "loop").symlink_to("loop")
     assert problem_of(tmp_path / "loop")[0].startswith(f"`{tmp_path}/loop` cannot be read: ")

@@ -58,6 +58,27 @@ def test_modules_beside_the_working_directory_do_not_count(tmp_path: Path) -> No
     assert "ModuleNotFoundError" in json.loads(done.stdout)["shadow_of_the_image"]
 
 
+def test_a_script_runs_as_users_do(tmp_path: Path) -> None:
+    """It has a home and a directory to write in, which vanish; its last line says what failed."""
+    scripts = {
+        "good.py": "from pathlib import Path; Path('out').write_text(''); Path('~/x').expanduser().touch()",
+        "broken.py": "print('first'); import nothing_of_this_name",
+        "quits.py": "raise SystemExit(3)",
+        "hangs.py": "import time; time.sleep(600)",
+    }
+    for name, text in scripts.items():
+        (tmp_path / name).write_text(text)
+    env = {"PATH": path_with_python(tmp_path), "TMPDIR": str(tmp_path)}
+    paths = [str(tmp_path / name) for name in scripts]
+    assert imports.try_imports(paths, env=env, limit_s=3.0) == {
+        paths[0]: None,
+        paths[1]: "ModuleNotFoundError: No module named 'nothing_of_this_name'",
+        paths[2]: "exit code 3",
+        paths[3]: "ended after 3 s",
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", *sorted(scripts)]
+
+
 def test_an_import_that_never_ends_is_ended(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text("import time; time.sleep(600)")
     env = {"PYTHONPATH": str(tmp_path), "PATH": path_with_python(tmp_path)}

@@ -17,6 +17,7 @@ from envbuild.jobs.judge import (
     judge_mapped,
     judge_ranks,
     relative_difference,
+    tutorial_file,
 )
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
@@ -284,9 +285,20 @@ def test_one_copy_of_each_library_in_a_process() -> None:
     ],
 )
 def test_every_module_must_import(results: dict[str, object], failed: str) -> None:
-    finding = judge_imports(["numpy", "torch"], results)
+    (finding,) = judge_imports(["numpy", "torch"], [], results)
     assert (finding.status, finding.hint) == ("FAIL" if failed else "PASS", failed)
-    assert judge_imports([], {}).status == "PASS"
+    assert [finding.status for finding in judge_imports([], [], {})] == ["PASS"]
+
+
+def test_the_tutorial_of_every_recipe_must_run() -> None:
+    words = ["jax", "keras"]
+    results = {"jax": None, tutorial_file("jax"): None, tutorial_file("keras"): "ImportError: no backend"}
+    imports, tutorials = judge_imports(["jax"], words, results)
+    assert imports.status == "PASS"
+    assert (tutorials.status, tutorials.id) == ("FAIL", "image.tutorials")
+    assert tutorials.hint == "keras: ImportError: no backend"
+    results[tutorial_file("keras")] = None
+    assert judge_imports(["jax"], words, results)[1].status == "PASS"
 
 
 SQUARES = 384306618446643200

@@ -70,7 +70,7 @@ def leaks(function: ast.FunctionDef) -> list[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [HELPER, *(path for name in OF_PYTHON2 for path in sorted(RECIPES.glob(f"{name}/verify/*.py")))],
+    [HELPER, *(path for name in OF_PYTHON2 for path in sorted(RECIPES.glob(f"{name}/**/*.py")))],
     ids=lambda path: path.name,
 )
 def test_it_is_python_2_too(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from envbuild.image.verify import judge_bytes
-from envbuild.jobs.judge import GpuSurvey
+from envbuild.jobs.judge import GpuSurvey, tutorial_file
 from envbuild.jobs.rank_reports import MAX_LOG_BYTES
 from envbuild.launch import start
 from envbuild.launch.launchers import Launcher
@@ -197,10 +197,12 @@ def test_an_image_that_answers_nothing_has_no_gpus(ended: dict[str, object]) -> 
 
 
 def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> None:
-    ended["stdout"] = json.dumps({"torch": None})
-    assert check_imports(container(), limit_s=5.0).status == "PASS"
+    tutorial = tutorial_file("pytorch")
+    ended["stdout"] = json.dumps({"torch": None, tutorial: None})
+    findings = check_imports(container(tutorials=("pytorch",)), limit_s=5.0)
+    assert [finding.status for finding in findings] == ["PASS", "PASS"]
     assert isinstance(ended["argv"], list)
-    assert ended["argv"][-4:] == ["/usr/bin/python3", "-I", "-", "torch"]
+    assert ended["argv"][-5:] == ["/usr/bin/python3", "-I", "-", "torch", tutorial]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_an_import_check_without_results_fails(
     ended: dict[str, object], answer: dict[str, object], why: str
 ) -> None:
     ended.update(answer)
-    finding = check_imports(container(), limit_s=5.0)
+    (finding,) = check_imports(container(), limit_s=5.0)
     assert (finding.status, finding.hint) == ("FAIL", why)
 
 

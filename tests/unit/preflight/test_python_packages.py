@@ -42,18 +42,18 @@ def told(
     for scan in scans:
         whole.texts |= scan.texts
         whole.distributions |= scan.distributions
-    problems = judge_python(whole, python=python, architecture=architecture, requests=requests).problems
+    problems, _ = judge_python(whole, python=python, architecture=architecture, requests=requests)
     assert all(problem.rule == "python.requires" for problem in problems)
     return [
-        f"{problem.file.rpartition('/')[2]}: {problem.need} gets {problem.winner}" for problem in problems
+        f"{problem.file.rpartition('/')[2]}: {problem.need} gets {problem.winner}"
+        for problem in sorted(problems)
     ]
 
 
 def test_what_is_not_there_is_told_with_who_asks() -> None:
     scan = scan_of("scipy 1.17.1: numpy<2.7,>=1.26.4", "six 1.17.0")
-    judged = judge_python(scan, python="3.11", architecture="amd64")
-    assert judged.distributions == 2
-    (problem,) = judged.problems
+    (problem,), distributions = judge_python(scan, python="3.11", architecture="amd64")
+    assert distributions == 2
     assert problem.file == f"{ENV}/scipy-1.17.1.dist-info"
     assert (problem.need, problem.winner) == ("numpy<2.7,>=1.26.4", "nothing")
     assert "packages.python" in problem.hint

@@ -15,6 +15,7 @@ from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.base import BasePython
@@ -30,7 +31,9 @@ IMAGE = (
     wheel("scipy", "1.17.1"),
     replace(wheel("horovod", "0.28.1", layer=LAYER), file="horovod-0.28.1.tar.gz"),
 )
-CONTEXT = ResolveContext(machine=Machine(), cache_dir=Path("cache"), emit=lambda event: None)
+CONTEXT = ResolveContext(
+    machine=Machine(), cache_dir=Path("cache"), files=FileCache(Path("files")), emit=lambda event: None
+)
 TOOLS = (wheel("setuptools", "81.0", layer=LAYER),)
 
 
@@ -54,7 +57,9 @@ class TestPreferences:
         class Stand:
             sources = PythonSources()
 
-            def __init__(self, resolved: ResolvedSpec, context: ResolveContext) -> None:
+            def __init__(
+                self, resolved: ResolvedSpec, context: ResolveContext, named: Mapping[str, Path]
+            ) -> None:
                 self.resolved = resolved
 
             def resolve(

@@ -8,6 +8,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
 from envbuild.resolve.python27 import Python27
 from envbuild.spec.base import BasePython
@@ -18,7 +19,9 @@ PYTHON27 = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
 
 @pytest.fixture
 def resolver() -> Python27:
-    context = ResolveContext(machine=Machine(), cache_dir=Path("cache"), emit=lambda event: None)
+    context = ResolveContext(
+        machine=Machine(), cache_dir=Path("cache"), files=FileCache(Path("files")), emit=lambda event: None
+    )
     return Python27(resolved(base=base_image(python=PYTHON27, glibc="2.31")), context)
 
 

@@ -168,13 +168,17 @@ def test_a_request_becomes_a_project_that_cannot_be_broken_out_of() -> None:
         python="3.11",
         sources={"torch": "pytorch-cpu"},
         indexes={"pytorch-cpu": 'https://example.org/"x'},
+        wheels={"own": "own-1.0-py3-none-any.whl"},
     )
     data = tomllib.loads(text)
     assert data["project"]["dependencies"] == [
         "scipy; python_version >= '3.11'",
         'x; extra == "\\" ]\nevil = true"',
     ]
-    assert data["tool"]["uv"]["sources"] == {"torch": {"index": "pytorch-cpu"}}
+    assert data["tool"]["uv"]["sources"] == {
+        "torch": {"index": "pytorch-cpu"},
+        "own": {"path": "own-1.0-py3-none-any.whl"},
+    }
     assert data["tool"]["uv"]["index"] == [
         {"name": "pytorch-cpu", "url": 'https://example.org/"x', "explicit": True}
     ]

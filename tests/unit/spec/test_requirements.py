@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,68 @@ def test_a_file_may_not_lie_elsewhere(tmp_path: Path) -> None:
     assert "`link.txt` leads out of the spec's directory\n  --> spec.yaml:6:12" in text
     text = refused(requirements_txt="scipy\n-r ../../outside.txt\n")
     assert "leads out of the spec's directory\n  --> requirements.txt:2:1" in text
+
+
+def a_wheel(name: str, content: str = "") -> str:
+    """Write something in place of a wheel; return its digest."""
+    path = Path("wheels", name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def test_wheels_that_a_spec_and_its_files_name() -> None:
+    own, other = a_wheel("own-1.0-py3-none-any.whl"), a_wheel("other-2.0-py3-none-any.whl", "x")
+    a_wheel("not-1.0-py3-none-any.whl")
+    text = f"""\
+./wheels/other-2.0-py3-none-any.whl --hash=sha256:{other}
+far[x] @ https://example.org/a%2Bb/far-3.0%2Bcpu-py3-none-any.whl#sha256={A} ; python_version > "3"
+-f wheels
+not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
+"""
+    entries = "{wheel: wheels/own-1.0-py3-none-any.whl}, {directory: wheels}, 'own[more]'"
+    resolved = read(f"[{entries}, {{file: requirements.txt}}]", requirements_txt=text)
+    assert resolved.python_requests() == (
+        'far[x]===3.0+cpu ; python_version > "3"',
+        "other===2.0",
+        "own===1.0",
+        "own[more]",
+        "torch==2.13.0+cpu",
+    )
+    assert resolved.allowed_hashes() == {"own": {own}, "other": {other}, "far": {A}}
+    requests = resolved.named_wheels().values()
+    assert {request.name: request.wheel.address for request in requests if request.wheel} == {
+        "own": "wheels/own-1.0-py3-none-any.whl",
+        "other": "wheels/other-2.0-py3-none-any.whl",
+        "far": "https://example.org/a%2Bb/far-3.0%2Bcpu-py3-none-any.whl",
+    }
+    assert set(resolved.wheel_directories) == {Path("wheels").absolute()}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (f"./own-1.0-py3-none-any.whl --hash=sha256:{A}", "is not the file that is named: its sha256 is "),
+        ("https://example.org/own-1.0-py3-none-any.whl", "has no sha256 of 64 hexadecimal digits"),
+        (f"https://me:secret@example.org/own-1-py3-none-any.whl#sha256={A}", "belong into ~/.netrc"),
+        ("../own-1.0-py3-none-any.whl", "leads out of the spec's directory"),
+        ("file:///etc/own-1.0-py3-none-any.whl", "leads out of the spec's directory"),
+        ("other @ ./own-1.0-py3-none-any.whl", "`own-1.0-py3-none-any.whl` is not a wheel of `other`"),
+        ("./missing-1.0-py3-none-any.whl", "`missing-1.0-py3-none-any.whl` cannot be read"),
+        ("own>=2\n./own-1.0-py3-none-any.whl", "`own>=2` excludes the wheel of `own` that is named"),
+        ("./own-1.0-py3-none-any.whl\n./own-2.0-py3-none-any.whl", "two wheels of `own` are named"),
+        ("./torch-2.13.0-py3-none-any.whl", "the package `torch` belongs to the recipe `pytorch`"),
+        ("-f nowhere", "there is no directory `nowhere`"),
+        ("-f ..", "leads out of the spec's directory"),
+    ],
+)
+def test_wheels_that_cannot_be_used(line: str, problem: str) -> None:
+    for name in ("own-1.0", "own-2.0", "torch-2.13.0"):
+        Path(f"{name}-py3-none-any.whl").write_text(name)
+    text = refused(requirements_txt=f"{line}\n")
+    assert problem in text
+    assert "--> requirements.txt:" in text
+    assert "secret" not in text
 
 
 @pytest.mark.parametrize("before", ["scipy\n", "scipy==1.0 --hash=sha256:" + A])

@@ -21,14 +21,13 @@ from envbuild.errors import BuildError, MachineError, RequestError
 from envbuild.store.opening import MARKER
 from envbuild.store.records import RECORD_FORMAT, LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
 from envbuild.system import host, process
 from envbuild.system.sealing import sealed
 from envbuild.workflows.settings import default_root
 from tests.support.stores import aged
 
 KEY = "sha256:" + "a1" * 32
-TREE = Tree(entries={"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64})
+TREE = {"opt": "d 0755", "opt/x": "f 0644 " + "0" * 64}
 
 
 @pytest.fixture
@@ -73,6 +72,7 @@ class TestPublish:
             data=record.data,
             tables=record.tables,
             tree=TREE,
+            imported=False,
         )
         assert store.blob_path(record.blob).read_bytes() == b"squash"
 
@@ -213,9 +213,9 @@ class TestGet:
         whole = json.loads(path.read_text())
         for name in whole:
             rewrite(path, {key: value for key, value in whole.items() if key != name})
-            assert (store.get(KEY) is None) == (name != "seal"), name
+            assert (Store(store.path).get(KEY) is None) == (name != "seal"), name
         rewrite(path, whole)
-        assert store.get(KEY) is not None
+        assert Store(store.path).get(KEY) is not None
 
 
 class TestDigests:

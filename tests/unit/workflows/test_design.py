@@ -10,7 +10,6 @@ from envbuild.image.compose import FinishedLayer
 from envbuild.plan.model import BuildPlan, FilesStep, Layer
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
 from envbuild.workflows.plan import finished_layers
 
 
@@ -26,7 +25,8 @@ def record(name: str, digit: str) -> LayerRecord:
         size_bytes=10,
         data="sha256:d" + digit * 63,
         tables="sha256:e" + digit * 63,
-        tree=Tree(entries={}),
+        tree={},
+        imported=False,
     )
 
 

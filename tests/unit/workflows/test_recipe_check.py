@@ -68,6 +68,10 @@ def _no_controls(recipe: Path) -> None:
     (recipe / "controls.yaml").unlink()
 
 
+def _no_tutorial(recipe: Path) -> None:
+    (recipe / "tutorial.py").unlink()
+
+
 def _stray_file(recipe: Path) -> None:
     (recipe / "verify/stray.py").write_text("print()\n")
 
@@ -112,6 +116,7 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             _in("verify/sums.py", "    total = ", "    assert comm.size > 1\n    total = "),
             ["the job judges itself [thing/verify/sums.py:12:5]"],
         ),
+        (_no_tutorial, ["there is no tutorial.py beside the recipe [thing]"]),
         (_stray_file, ["no job starts or imports this file [thing/verify/stray.py]"]),
         (
             _no_controls,

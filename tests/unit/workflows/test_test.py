@@ -55,7 +55,7 @@ class Stage:
         monkeypatch.setattr(testing, "run_preflight", self.run_preflight)
         monkeypatch.setattr(testing, "run_image_job", self.run_image_job)
         monkeypatch.setattr(
-            testing, "check_imports", lambda *_, limit_s: CheckResult("PASS", "image.imports", "", "")
+            testing, "check_imports", lambda *_, limit_s: [CheckResult("PASS", "image.imports", "", "")]
         )
 
     def test(self, **options: Any) -> Report:
@@ -168,7 +168,7 @@ SETUP: dict[str, Any] = {"code": 255, "stderr": "FATAL: container creation faile
 def fail_to_start(
     monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Diagnostic], code: int, stderr: str
 ) -> None:
-    def probe(*_: object, limit_s: float) -> CheckResult:
+    def probe(*_: object, limit_s: float) -> list[CheckResult]:
         refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr), "a.sif")
         assert refusal is not None
         raise refusal

@@ -1,0 +1,225 @@
+"""Check and test an image of anyone that was extended: what the addition changed, and whether it works."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from envbuild.build.sandbox import Sandbox
+from envbuild.errors import Location, RequestError, pluralize
+from envbuild.events import Judged, Note, task
+from envbuild.extend.examine import ExaminedImage, examine_image
+from envbuild.extend.files import ImageFiles
+from envbuild.extend.python import probe_python
+from envbuild.image.extension import (
+    ExtensionNote,
+    manifest_of_extended,
+    read_note,
+    tables_digest,
+)
+from envbuild.image.foreign import ForeignImage, read_foreign
+from envbuild.image.metadata import embedded_files
+from envbuild.image.model import METADATA_DIR, ImageJob, Manifest
+from envbuild.jobs import imports
+from envbuild.jobs.judge import Job, LaunchResult, judge_imports
+from envbuild.jobs.report import CheckResult, Report, Section, Sections
+from envbuild.jobs.run import JobResult, run_job
+from envbuild.launch.launchers import Launcher
+from envbuild.launch.start import Container, results_directory, start_ranks
+from envbuild.squashfs.reader import Squashfs
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.fingerprint import fingerprint
+from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.inputs import read_recipe
+from envbuild.workflows.settings import Settings
+
+# Whose job proves the collectives of any MPI.
+_RECIPE = "mpich"
+_RANKS = 2
+_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendedImage:
+    """An image of anyone that was extended, examined."""
+
+    image: ForeignImage
+    manifest: Manifest
+    """Made from the note."""
+    examined: ExaminedImage
+
+
+@dataclass(frozen=True)
+class ExtendedReport(Report):
+    """The result of testing an extended image, which carries no jobs."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+    @property
+    def last_line(self) -> str:
+        """The image and the result."""
+        return f"{self.name}/{self.version} ({self.digest[7:19]}) in {self.seconds:.0f} s: {self.summary}"
+
+
+def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool]) -> ExtendedImage | None:
+    """Examine an image of anyone that was extended; None if the file is another one, or no image at all.
+
+    `unfit`: option for images of envbuild's alone → whether it was named. RequestError: one was, or nothing
+    was added to the image.
+    """
+    try:
+        image = read_foreign(path)
+    except RequestError:
+        return None
+    if image.is_ours:
+        return None
+    note = read_note(image)
+    if note is None:
+        raise RequestError(
+            f"`{path.name}` is an image that envbuild neither built nor extended: nothing says what it must"
+            " hold",
+            at=Location(path=path),
+            hint="`envbuild extend` adds packages, and refuses what would break the image; `check` and `test`"
+            " judge the result",
+        )
+    if named := " and ".join(option for option, was_named in unfit.items() if was_named):
+        problem = f"{named}: only for images that envbuild built"
+        raise RequestError(problem, at=Location(path=path), hint=f"leave {named} out")
+    manifest = manifest_of_extended(image, note, name=None, version=None)
+    executable = next(one.python for one in reversed(note.extensions) if one.python)
+    with task(settings.emit, "check", f"check {path.name}") as running, contextlib.ExitStack() as opened:
+        squashfs = opened.enter_context(image.file_system())
+        files = ImageFiles(squashfs)
+        with explain_failure("test", settings):
+            python = probe_python(
+                files,
+                executable,
+                sandbox=Sandbox(apptainer=settings.find_apptainer(), root=path.absolute()),
+                log=settings.store.directory("logs") / "extend.log",
+                at=path,
+            )
+        base = _base(image, note, opened)
+        examined = examine_image(squashfs, files, python, note, base)
+        running.failed = not examined.preflight.passed
+    other = note.extensions[0].image if base is not None else "itself without what was added"
+    settings.emit(Note(text=f"compared with {other}: problems that were there before do not count"))
+    return ExtendedImage(image=image, manifest=manifest, examined=examined)
+
+
+def _base(image: ForeignImage, note: ExtensionNote, opened: contextlib.ExitStack) -> Squashfs | None:
+    """Open the image before anything was added, if it still lies beside this one."""
+    first = note.extensions[0]
+    with contextlib.suppress(RequestError):
+        squashfs = opened.enter_context(
+            read_foreign(image.path.with_name(Path(first.image).name)).file_system()
+        )
+        if tables_digest(squashfs) == first.digest:
+            return squashfs
+    return None
+
+
+def test_extended(
+    extended: ExtendedImage, settings: Settings, *, ranks: int | None, timeout_s: float | None
+) -> Report:
+    """Import what was added in a container; run MPI's collectives if the image has an MPI and mpi4py.
+
+    No verdict is recorded: it is bound to a manifest, which such an image does not have.
+    """
+    started = time.monotonic()
+    examined, manifest, limit_s = extended.examined, extended.manifest, timeout_s or _TIMEOUT_S
+    apptainer = settings.find_apptainer()
+    here = fingerprint(apptainer)
+
+    def show(section: Section) -> None:
+        settings.emit(
+            Judged(status=section.status, text=section.to_text(), full=section.to_text(verbose=True))
+        )
+
+    sections = Sections(show)
+    sections.add("image", examined.preflight.checks())
+    with task(settings.emit, "test:imports", f"import {pluralize(len(examined.modules), 'module')}"):
+        sections.add("imports", _import_modules(extended, apptainer, limit_s))
+    count = ranks or _RANKS
+    launcher = _launcher(extended)
+    if launcher is not None:
+        with task(settings.emit, "test:mpi", "MPI's collectives"):
+            result = _run_collectives(extended, apptainer, launcher, ranks=count, limit_s=limit_s)
+        sections.add("mpi.collectives", result.checks, result.output)
+    return ExtendedReport(
+        name=manifest.name,
+        version=manifest.version,
+        digest=manifest.digest,
+        ranks=count,
+        checks=sections.checks,
+        outputs=sections.outputs,
+        fingerprint=here.digest,
+        facts=here.facts,
+        when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> list[CheckResult]:
+    python, results = extended.examined.python.executable, {}
+    for module in extended.examined.modules:
+        argv = apptainer.command(
+            extended.image.path.absolute(), [python, "-s", "-c", imports.IMPORT, module], cwd="/"
+        )
+        # Apptainer opens the directory that it is started in, and ours may be closed to it.
+        done = process.run(
+            argv, env=host.environment(), cwd=Path("/"), timeout_s=limit_s, stdin=b"", guarded=True
+        )
+        if (refusal := not_started(done, extended.image.path.name)) is not None:
+            raise refusal
+        reason = f"ended after {limit_s:g} s" if done.timed_out else done.stdout or f"exit code {done.code}"
+        results[module] = None if done.ok else reason
+    return judge_imports(extended.examined.modules, (), results)
+
+
+def _launcher(extended: ExtendedImage) -> Launcher | None:
+    """Return what starts ranks in the image; None if it lacks an MPI, mpi4py or NumPy."""
+    python = extended.examined.python
+    with extended.image.file_system() as squashfs:
+        programs = {entry.path for entry in squashfs.walk() if entry.path.endswith("/bin/mpiexec")}
+    if not programs or not {"mpi4py", "numpy"} <= python.installed.keys():
+        return None
+    own = f"{python.scripts}/mpiexec"
+    family = "openmpi" if extended.examined.has_openmpi else "mpich"
+    return Launcher(program=own if own in programs else "mpiexec", family=family)
+
+
+def _run_collectives(
+    extended: ExtendedImage, apptainer: Apptainer, launcher: Launcher, *, ranks: int, limit_s: float
+) -> JobResult:
+    """Run the job of our MPI recipes; its files are bound over the directory of the image's note."""
+    source = read_recipe(_RECIPE)
+    verify = source.loaded.value.verify[0]
+    job = Job.from_data(ImageJob(**verify.model_dump(), recipe=_RECIPE).model_dump())
+    texts = embedded_files() | {f"jobs/{_RECIPE}/{job.file}": source.files[f"verify/{job.file}"]}
+    with results_directory() as directory:
+        for name, content in texts.items():
+            path = directory / "envbuild" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        container = Container(
+            image=extended.image.path.absolute(),
+            manifest=extended.manifest,
+            apptainer=apptainer,
+            binds=(Bind(source=directory / "envbuild", target=METADATA_DIR),),
+        )
+
+        def start(
+            command: Sequence[str], count: int, results: Path, variables: Mapping[str, str], limit: float
+        ) -> LaunchResult:
+            line = [extended.examined.python.executable, *command[1:]]
+            return start_ranks(container, launcher, line, count, results, variables, limit)
+
+        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
