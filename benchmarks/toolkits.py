@@ -138,12 +138,14 @@ class Shop:
         """Run the negative controls that no earlier example had."""
         container = container_of(self.place / f"{name}.sif")
         controls = [
-            control for control in controls_of(container) if (control.recipe, control.name) not in seen
+            (job, control)
+            for job, control in controls_of(container)
+            if (control.recipe, control.name) not in seen
         ]
-        seen.update((control.recipe, control.name) for control in controls)
+        seen.update((control.recipe, control.name) for _, control in controls)
         detected = 0
-        for control in controls:
-            missed = undetected(container, control)
+        for job, control in controls:
+            missed = undetected(container, job, control)
             detected += not missed
             if missed:
                 row["problems"].append(f"control {control.name}: {missed[0]}")

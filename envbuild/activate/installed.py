@@ -110,11 +110,11 @@ def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
     if is_there(path) and not made_by_us(path):
         yield RequestError("envbuild did not make this modulefile", at=Location(path=path), hint=hint)
     if is_there(layout.home) and layout.in_use is None:
-        yield RequestError("this is no installation of envbuild's", at=Location(path=layout.home), hint=hint)
+        yield RequestError("envbuild did not install this", at=Location(path=layout.home), hint=hint)
     for release in layout.releases:
         record = None if release.is_symlink() else read_record(release)
         if record is None or (record.name, record.version) != (layout.name, layout.version):
-            yield RequestError("this is no installation of envbuild's", at=Location(path=release), hint=hint)
+            yield RequestError("envbuild did not install this", at=Location(path=release), hint=hint)
             continue
         for path in _foreign_files_in(release):
             yield RequestError(

@@ -103,7 +103,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     name: str
     version: str
     digest: str = Field(pattern=r"\Asha256:[0-9a-f]{64}\z")

@@ -283,7 +283,8 @@ def pin(path: PinnedArgument, store: options.Store = None) -> None:
 @app.command("unpin")
 def unpin(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="What `cache ls` shows: an image, a lock, a directory.")
+        Path,
+        typer.Argument(metavar="PATH", help="An image, lock or directory that `cache ls` shows."),
     ],
     store: options.Store = None,
 ) -> None:

@@ -15,7 +15,9 @@ from envbuild.errors import RequestError
 
 def exec_command(
     image: options.Image,
-    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="What to run.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="The program, and its arguments.")
+    ] = None,
     dry_run: options.DryRun = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,

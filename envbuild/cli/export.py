@@ -19,7 +19,7 @@ def command(
     image: options.Image,
     form: Annotated[
         AnyFormat,
-        typer.Option("--format", help="What to write; edf and sbatch are texts that start it at a site."),
+        typer.Option("--format", help="The form; edf and sbatch are texts that start the image at a site."),
     ],
     output: Annotated[
         str,  # a path would lose a slash at its end

@@ -1,4 +1,4 @@
-"""What all commands have in common: `-q` and `-v`, and a list of them by what people do."""
+"""The options `-q` and `-v` of all commands, and the list of commands by purpose."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Commands(TyperGroup):
                     formatter.write(f"{'':{formatter.current_indent}}{name:<{width}}{text}\n")
 
 
-# What people do, in this order.
+# In this order.
 PANELS = ["Write", "Build", "Test", "Use", "Maintain"]
 
 

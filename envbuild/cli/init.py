@@ -39,7 +39,8 @@ MpiOption = Annotated[
     ),
 ]
 AcceleratorOption = Annotated[
-    str | None, typer.Option("--accelerator", metavar="NAME[@VERSION]", help="What it computes on.")
+    str | None,
+    typer.Option("--accelerator", metavar="NAME[@VERSION]", help="The accelerator: `cuda@13.0`."),
 ]
 BaseOption = Annotated[
     str | None,

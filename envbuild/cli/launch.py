@@ -15,7 +15,10 @@ from envbuild.errors import RequestError
 
 def command(
     image: options.Image,
-    words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="What each rank runs.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="The program that each rank runs, and its arguments."),
+    ] = None,
     ranks: Annotated[
         int | None,
         typer.Option(

@@ -50,7 +50,9 @@ def export(
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `layer export` has written.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory that `layer export` wrote.")
+    ],
     trust: Annotated[
         bool, typer.Option("--trust", help="Take layers from other accounts; images of them say so.")
     ] = False,

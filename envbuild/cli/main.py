@@ -59,14 +59,14 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# By what people do: name, its function or its own verbs, and the line in the list.
+# By purpose: name, its function or its own verbs, and the line in the list.
 _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     "Write": [
         ("init", init.command, "Begin a spec"),
         ("add", edit.add, "Add packages to a spec, and lock it"),
         ("remove", edit.remove, "Remove packages from a spec, and lock it"),
         ("import-def", import_def.command, "Propose a spec for a Dockerfile or definition file"),
-        ("recipes", recipes.app, "List what a spec can choose from; check and write recipes"),
+        ("recipes", recipes.app, "List, check and write recipes"),
         ("schema", schema.command, "Print the JSON Schema of a kind of file, for editors"),
     ],
     "Build": [

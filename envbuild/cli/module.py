@@ -59,17 +59,17 @@ def install(
 ) -> None:
     """Install an image with wrappers and a modulefile."""
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        installed = workflows.module.install_module(
-            image,
+        request = workflows.module.InstallRequest(
+            image=image,
             root=root,
             link=link,
             default=default,
             require_pass=require_pass,
+            from_host=options.host_libraries(mpi, fabric),
             name=name,
             version=version,
-            settings=settings,
-            from_host=options.host_libraries(mpi, fabric),
         )
+        installed = workflows.module.install_module(request, settings)
     if json:
         print_json(_install_data(installed))
     layout = installed.layout

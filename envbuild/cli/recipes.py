@@ -1,4 +1,4 @@
-"""`envbuild recipes`: what a spec can choose from."""
+"""`envbuild recipes`: the recipes that a spec can name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from envbuild.spec.recipe import BaseRequirement, Recipe, VerifyJob
     from envbuild.workflows.recipe_check import CheckedRecipe
 
-app = typer.Typer(help="What a spec can choose from.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The recipes that a spec can name.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("ls")
@@ -207,7 +207,7 @@ def new(
         typer.Option(
             "--distribution",
             metavar="NAME",
-            help="What it installs from the package index [the recipe's name].",
+            help="The distribution that it installs [the recipe's name].",
         ),
     ] = None,
     module: Annotated[

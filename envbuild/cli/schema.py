@@ -11,7 +11,7 @@ from envbuild.cli.output import print_data
 from envbuild.workflows.choices import SchemaKind
 
 
-def command(kind: Annotated[SchemaKind, typer.Argument(metavar="NAME", help="What the file is.")]) -> None:
+def command(kind: Annotated[SchemaKind, typer.Argument(metavar="NAME", help="The kind of file.")]) -> None:
     """Print the JSON Schema of a kind of file: spec, recipe, controls, base, site or lock.
 
     An editor with a YAML language server completes and checks a file whose

@@ -161,7 +161,7 @@ def survey(*, kernel: bool) -> dict[str, Any]:
             for index in range(driver.count()):
                 answer["gpus"].append(_try_gpu(driver, index, kernel=kernel))
         except (OSError, AttributeError) as error:
-            # A variable that hides all GPUs is no fault of the driver.
+            # A variable may hide all GPUs: the driver works.
             if not (answer["hidden"] and "CUDA_ERROR_NO_DEVICE" in str(error)):
                 answer["error"] = str(error)
     return answer

@@ -140,7 +140,7 @@ def publish(name, text):
 
 def await_published(name, timeout_s=60.0):
     # type: (str, float) -> str
-    """Return the text that a rank published; RuntimeError if there is none within the time."""
+    """Return the text that a rank published; RuntimeError if none appears within the time."""
     path = os.path.join(_directory(), "published-" + name)
     deadline = time.time() + timeout_s
     while time.time() < deadline:

@@ -41,8 +41,8 @@ from envbuild.jobs.report import Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
-# Started inside an image, a launcher must not take itself for a part of what runs outside; what tunes
-# an MPI (`OMPI_MCA_…`) is no such thing, and may come from the image.
+# Variables of an outer launcher: without them, one inside the image does not join its job. Variables that
+# tune an MPI (`OMPI_MCA_…`) are kept: they may come from the image.
 _OUTER = re.compile(
     r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX|TORCHELASTIC|PET)_|MPI_LOCAL"
     r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_CONFIG)$)"

@@ -1,4 +1,4 @@
-"""Judge jobs from the facts that their ranks report. Pure; a job's own "PASS" is never asked for."""
+"""Judge jobs from the facts that their ranks report. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPUS_HINT = (
     "does the scheduler's job have a GPU (`--gpus`), and does `nvidia-smi` work, "
     "also by `apptainer exec --nv IMAGE nvidia-smi`?"
 )
-# Where an image keeps the files that its jobs need.
+# Directory of an image with the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _TUTORIALS = "/.envbuild/tutorials"
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
@@ -67,7 +67,7 @@ class Job:
         return {**single, **reported}
 
     def command(self) -> list[str]:
-        """Return the command line of one rank in the image; ValueError if recipe or file is no plain name."""
+        """Return the command line of one rank in the image; ValueError if a name in it is not plain."""
         for name in (self.recipe, self.file):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"`{name}` is not a plain name")
@@ -119,7 +119,7 @@ class LaunchResult:
     """Whether they were ended after `limit_s` seconds."""
     limit_s: float = 0.0
     output: str = ""
-    """What the launcher wrote."""
+    """The output of the launcher."""
 
 
 def judge_job(
@@ -205,7 +205,7 @@ class _ValueJudge:
         return CheckResult("FAIL", check, expected, observed, self._job.hint if hint is None else hint)
 
     def _passed(self, name: str, expected: str, observed: str) -> CheckResult:
-        """Return a pass; but what holds on fewer than N ranks was not examined."""
+        """Return a pass, or a skip if not all ranks reported."""
         check, count = f"{self._job.id}/{name}", len(self._reports.good)
         if count == self._ranks:
             return CheckResult("PASS", check, expected, observed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# Open MPI refuses more ranks than cores. In a test that is no mistake: it proves communication, not speed.
+# Open MPI refuses more ranks than cores. A test may start more: it proves communication, not speed.
 _OVERSUBSCRIBE: Mapping[str, Sequence[str]] = {"openmpi": ("--map-by", ":OVERSUBSCRIBE")}
 _AS_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
 

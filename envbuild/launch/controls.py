@@ -65,24 +65,15 @@ def job_of(container: Container, mutated: MutatedJob) -> Job | None:
         return None
     place = (mutated.recipe, control.job, control.job_id)
     job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)
-    if job is None or ranks_on_gpus(job, RANKS, container.gpus) < (
-        RANKS if control.name == EVERY_RANK_ALONE else 1
-    ):
-        return None
-    return job
+    least = RANKS if control.name == EVERY_RANK_ALONE else 1
+    return job if job is not None and ranks_on_gpus(job, RANKS, container.gpus) >= least else None
 
 
-def undetected(container: Container, mutated: MutatedJob) -> list[str]:
-    """Run a control; return the failures that the judge should have reported and did not.
+def undetected(container: Container, job: Job, mutated: MutatedJob) -> list[str]:
+    """Run the control of a job; return the failures that the judge should have reported and did not.
 
-    RequestError: the image does not hold the job, or nothing can start it here.
+    RequestError: nothing here can start the job.
     """
-    job = job_of(container, mutated)
-    if job is None:
-        raise RequestError(
-            f"the image has no job for the control `{mutated.name}`",
-            hint="name an image of its recipe, in the job's variant",
-        )
     ranks = ranks_on_gpus(job, RANKS, container.gpus)
     result = run_changed_job(container, job, mutated.text(), ranks=ranks, limit_s=LIMIT_S)
     return missed_by(result, job, mutated.control)

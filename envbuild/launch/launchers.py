@@ -11,7 +11,6 @@ from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Fact, facts_from, pmi_facts, texts_of
 from envbuild.rules.judge import refusal
 from envbuild.rules.rulebook import judge
-from envbuild.rules.tables import look_up
 from envbuild.spec.site import Site, SiteMpi
 
 OFFERED = "slurm.pmi"
@@ -72,26 +71,16 @@ class Launcher:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that ranks in their own containers need, and those for Slurm's PMI."""
-        if not self.outside:
-            return {}
-        if self.is_srun and self.image_mpi:
-            return env_under_srun(self.family)
-        return env_one_container_per_rank(self.family)
+        by_slurm = self.is_srun and self.image_mpi
+        return env_of_ranks(self.family, apart=self.outside, by_slurm=by_slurm)
 
 
-def env_one_container_per_rank(family: str) -> dict[str, str]:
-    """Return the variables for ranks of one node in one container each, by the MPI that they run on."""
-    return dict(_APART.get(family, {}))
+def env_of_ranks(family: str, *, apart: bool, by_slurm: bool) -> dict[str, str]:
+    """Return the variables that ranks of an MPI family need.
 
-
-def env_for_slurm(family: str) -> dict[str, str]:
-    """Return the variables for tasks of srun that share a container on each node, on the image's own MPI."""
-    return dict(_UNDER_SLURM.get(family, {}))
-
-
-def env_under_srun(family: str) -> dict[str, str]:
-    """Return the variables for tasks of srun in one container each, on the image's own MPI."""
-    return {**env_one_container_per_rank(family), **env_for_slurm(family)}
+    `apart` is for ranks in one container each, `by_slurm` for tasks of srun on the image's own MPI.
+    """
+    return {**(_APART.get(family, {}) if apart else {}), **(_UNDER_SLURM.get(family, {}) if by_slurm else {})}
 
 
 def launcher_family(implementation: str, abis: Sequence[str] = ()) -> str:
@@ -237,20 +226,19 @@ def spoken_types(context: LaunchContext) -> tuple[tuple[str, ...], tuple[str, ..
     return texts_of(facts, "pmi.spoken"), texts_of(facts, "pmi.optional")
 
 
-def judge_pmi(family: str, version: str, *, offered: Sequence[str], default: str) -> list[CheckResult]:
-    """Judge whether the scheduler offers a PMI that an MPI speaks; an empty family means no MPI.
+def judge_pmi(
+    family: str, version: str, *, host: bool, offered: Sequence[str], default: str
+) -> list[CheckResult]:
+    """Judge whether the scheduler offers a PMI that an image's or a `host`'s MPI speaks.
 
-    `default` is the type that srun uses without ``--mpi``, empty if unknown. The wrong type gives as many
-    jobs of one rank as there are ranks, often with exit code 0.
+    An empty family means no MPI. `default` is the type that srun uses without ``--mpi``, empty if unknown.
+    The wrong type gives as many jobs of one rank as there are ranks, often with exit code 0.
     """
     expected = "a PMI that the MPI speaks"
     if not family:
         return [CheckResult("SKIP", OFFERED, expected, "the image holds no MPI")]
-    known = [
-        mpi_type
-        for table in ("pmi-of-mpi", "optional-pmi-of-mpi")
-        for mpi_type in look_up(table, family, version) or ()
-    ]
+    facts = pmi_facts(family, version, host=host)
+    known = [*texts_of(facts, "pmi.spoken"), *texts_of(facts, "pmi.optional")]
     if not known:
         return [CheckResult("SKIP", OFFERED, expected, f"the PMI of {family} {version} is not known")]
     speaks, offers = " or ".join(known), f"srun offers {', '.join(offered) or 'nothing'}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from envbuild.errors import RequestError
 from envbuild.image.model import Manifest
-from envbuild.launch.launchers import env_for_slurm, env_under_srun
+from envbuild.launch.launchers import env_of_ranks
 from envbuild.launch.start import GPU_FLAGS
 from envbuild.rules.from_site import fabric_settings
 from envbuild.spec.site import Site, SiteBind, SiteRuntime
@@ -37,7 +37,7 @@ class Start:
     site: Site
     runtime: SiteRuntime
     image: str
-    """What names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
+    """Names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
     mpi_type: str = ""
     """For ``srun --mpi``; empty for an image without MPI, and where the default is right."""
 
@@ -56,7 +56,7 @@ class Start:
         needed: dict[str, str] = {}
         if not self.on_site_mpi:
             apart = self.runtime.name in OF_SIF
-            needed |= (env_under_srun if apart else env_for_slurm)(self.manifest.mpi_family)
+            needed |= env_of_ranks(self.manifest.mpi_family, apart=apart, by_slurm=True)
         if self.runtime.host_fabric and self.site.fabric is not None:
             needed |= fabric_settings(self.site.fabric)
         return dict(sorted({**needed, **self.runtime.environment}.items()))
@@ -164,7 +164,7 @@ def batch_text(start: Start) -> str:
         *(f"#SBATCH {option}" for option in options),
         "",
         ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
-        # What the user has set stays.
+        # Variables that the user has set stay.
         *(
             f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
             for name, value in variables.items()

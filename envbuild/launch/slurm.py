@@ -115,7 +115,7 @@ def pmi_checks(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult
     offered, default = slurm_offers()
     version = manifest.recipes.get(manifest.mpi, "")
     family, version = running_mpi(manifest.mpi_family, version, host_mpi)
-    return judge_pmi(family, version, offered=offered, default=default)
+    return judge_pmi(family, version, host=host_mpi is not None, offered=offered, default=default)
 
 
 def slurm_version() -> str:

@@ -304,7 +304,7 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
     try:
         yield path
     finally:
-        # What a job leaves there may resist removal; that says nothing about the image.
+        # Files of a job may resist removal; that says nothing about the image.
         with contextlib.suppress(OSError):
             remove(path)
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import uv
-
 from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers, require_layer
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
@@ -46,12 +44,12 @@ class Built:
     unchanged: bool
     """Whether the file was already this image."""
     preflight: PreflightReport
-    """What the image would load; the image is written even if it fails."""
+    """The libraries that the image would load; the image is written even if some are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What to build, and how."""
+    """The image to build, and how."""
 
     spec: Path
     output: Path | None = None
@@ -209,7 +207,6 @@ def _build(
         context = BuildContext(
             store=settings.store,
             apptainer=settings.find_apptainer(),
-            uv=Path(uv.find_uv_bin()),
             locate=locate,
             emit=settings.emit,
             rebuild=request.rebuild,

@@ -33,7 +33,7 @@ class Edited:
     """A spec that was changed."""
 
     changes: tuple[str, ...]
-    """What changed in the spec: ``packages.python gained `scipy```; empty for nothing."""
+    """Changes of the spec: ``packages.python gained `scipy```; empty for nothing."""
     locked: Locked | None
     """The lock that follows; None if it was not asked for."""
 

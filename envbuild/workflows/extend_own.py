@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-import uv
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -353,7 +352,6 @@ def _build(own: OwnImage, extension: OwnExtension, settings: Settings) -> None:
         context = BuildContext(
             store=store,
             apptainer=settings.find_apptainer(),
-            uv=Path(uv.find_uv_bin()),
             locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
             emit=settings.emit,
             root=own.image.path,

@@ -16,7 +16,7 @@ from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.launch.launchers import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
-from envbuild.launch.launchers import env_one_container_per_rank, launcher_family
+from envbuild.launch.launchers import env_of_ranks, launcher_family
 from envbuild.launch.start import Container
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
@@ -118,7 +118,7 @@ def warn_of_absent_binds(site: Site, emit: Emit) -> None:
 def for_one_container_per_rank(plan: HostLibraryPlan) -> HostLibraryPlan:
     """Return a plan for ranks that a launcher of the host starts, each in a separate container."""
     family = launcher_family(plan.mpi.implementation if plan.mpi else "", plan.abis)
-    return replace(plan, environment={**env_one_container_per_rank(family), **plan.environment})
+    return replace(plan, environment={**env_of_ranks(family, apart=True, by_slurm=False), **plan.environment})
 
 
 def lasting_stage(plan: HostLibraryPlan, settings: Settings, *, one_machine: bool = False) -> Path:

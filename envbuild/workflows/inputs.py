@@ -111,6 +111,13 @@ class _Errors:
             return None
 
 
+def read_each(names: Iterable[str], read: Callable[[str], T | None]) -> tuple[list[T], list[EnvbuildError]]:
+    """Return what `read` returns of each name, without those that it lacks, and all errors that it raises."""
+    reading = _Errors()
+    values = [reading.collect(partial(read, name)) for name in names]
+    return [value for value in values if value is not None], reading.errors
+
+
 def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
     """Return the search paths: `recipes`, ``ENVBUILD_RECIPES``, the user's, the machine's, envbuild's own.
 
@@ -296,9 +303,8 @@ def _base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
 
 def _bases(catalog: Catalog) -> tuple[tuple[Loaded[BaseImage], ...], list[EnvbuildError]]:
     """Read all base images; return those without errors, and the errors of the others."""
-    reading = _Errors()
-    bases = [reading.collect(partial(_base, catalog, name)) for name in catalog.base_names()]
-    return tuple(base for base in bases if base is not None), reading.errors
+    bases, errors = read_each(catalog.base_names(), partial(_base, catalog))
+    return tuple(bases), errors
 
 
 def _check_name(loaded: Loaded[M], name: str, what: str) -> None:
@@ -448,9 +454,8 @@ def _known_variants(
 
 def _readable(catalog: Catalog, names: Iterable[str]) -> list[Recipe]:
     """Read recipes; those with errors are omitted."""
-    reading = _Errors()
-    sources = [reading.collect(partial(_recipe, catalog, name)) for name in names]
-    return [source.loaded.value for source in sources if source is not None]
+    sources, _ = read_each(names, partial(_recipe, catalog))
+    return [source.loaded.value for source in sources]
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def export_layers(
     """
     if exists(to) and not is_directory(to):
         hint = "name a directory with --to DIR; it is made if it is not there"
-        raise RequestError(f"`{to}` is no directory", hint=hint)
+        raise RequestError(f"`{to}` is not a directory", hint=hint)
     check_outside_store(to, settings.store.path, hint="name another directory with --to DIR")
     settings = with_upstreams(settings, upstreams)
     store, target = settings.store, Store(to.absolute())

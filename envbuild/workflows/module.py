@@ -26,7 +26,7 @@ from envbuild.image.extension import foreign_note, manifest_of_extended
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_one_container_per_rank, env_under_srun
+from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.launch.start import Container
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
@@ -38,8 +38,6 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
-
-_TASK = "module"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,90 +54,91 @@ class ListedModule:
         return self.verdict.state if self.verdict else "absent"
 
 
-def install_module(
-    image: Path,
-    *,
-    root: Path,
-    link: bool,
-    settings: Settings,
-    from_host: HostLibraries = NO_HOST_LIBS,
-    default: bool = False,
-    require_pass: bool = False,
-    name: str | None = None,
-    version: str | None = None,
-) -> InstallResult:
-    """Install an image, wrappers for its commands, and a modulefile below `root`, which is made if absent.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRequest:
+    """The image to install, and how."""
 
-    With `link` the module refers to the image instead of a copy. `from_host` are the host libraries that
-    commands use in place of the image's own. With `default` it becomes the version of ``module load NAME``.
-    `name` and `version` are those of the module, for an extended image of anyone.
+    image: Path
+    root: Path
+    """The module root; made if absent."""
+    link: bool = False
+    """Whether the module refers to the image instead of a copy."""
+    default: bool = False
+    """Whether it becomes the version of ``module load NAME``."""
+    require_pass: bool = False
+    """Whether the image must have passed its test on this host."""
+    from_host: HostLibraries = NO_HOST_LIBS
+    """Libraries of the site's host that replace the image's own."""
+    name: str | None = None
+    version: str | None = None
+    """Of the module, for an extended image of anyone."""
+
+
+def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
+    """Install an image, wrappers for its commands, and a modulefile.
 
     RequestError: it is not an image of envbuild's, or damaged; a name is reserved; the root cannot be
     written, or everybody can write to it; or the host's MPI does not fit. MachineError: there is no usable
     Apptainer, or no space.
     """
+    image, root, emit = request.image, request.root, settings.emit
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
-    manifest = _manifest_of(image, name, version)
-    _check_writers(root, manifest, settings.emit)
+    manifest = _manifest_of(request)
+    _check_writers(root, manifest, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if site is not None:
-        warn_of_absent_binds(site, settings.emit)
+        warn_of_absent_binds(site, emit)
     host_libs = None
-    if from_host:
+    if request.from_host:
         container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        host_libs = for_one_container_per_rank(host_libraries_for(container, settings, from_host))
+        host_libs = for_one_container_per_rank(host_libraries_for(container, settings, request.from_host))
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, manifest.digest, here=here)
     tested = visible(verdicts.sentence(verdict))
-    if require_pass and (verdict is None or verdict.state != "passed"):
-        hint = "`envbuild test` it on this host, then install it again"
-        raise CheckError(
-            f"--require-pass: `{image}` has no test that passed on this host: {tested}", hint=hint
-        )
+    if request.require_pass and (verdict is None or verdict.state != "passed"):
+        problem = f"--require-pass: `{image}` has no test that passed on this host: {tested}"
+        raise CheckError(problem, hint="`envbuild test` it on this host, then install it again")
+    installation = Installation(
+        root=checked_root(root),
+        image=absolute(image),
+        manifest=manifest,
+        # Taken before the image is checked, so that a later change is noticed.
+        stamp=stamp_of(image) if request.link else "",
+        tested=tested,
+        apptainer=absolute(apptainer.program),
+        binds=site.binds if site is not None else (),
+        host_libs=host_libs,
+        apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+    )
     # The whole image is read, and then copied.
-    total_bytes = image.stat().st_size * (1 if link else 2)
+    total_bytes = image.stat().st_size * (1 if request.link else 2)
     title = f"module {manifest.name}/{manifest.version}"
-    with task(settings.emit, _TASK, title, total_bytes=total_bytes) as running:
-        installation = Installation(
-            root=checked_root(root),
-            image=absolute(image),
-            manifest=manifest,
-            # Taken before the check, so that a later change is noticed.
-            stamp=stamp_of(image) if link else "",
-            tested=tested,
-            apptainer=absolute(apptainer.program),
-            binds=site.binds if site is not None else (),
-            host_libs=host_libs,
-            apart=env_one_container_per_rank(manifest.mpi_family)
-            if from_host.mpi
-            else env_under_srun(manifest.mpi_family),
-        )
+    with task(emit, "module", title, total_bytes=total_bytes) as running:
         if manifest.file_system is not None:
             check_image_is_whole(image, advanced=running.advance)
-        installed = install(installation, default=default, copied=running.advance)
+        installed = install(installation, default=request.default, copied=running.advance)
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
-    # What is added to an image of anyone is judged before; it has no jobs.
+    # An extended image of anyone was judged when it was extended, and has no jobs.
     warnings = [*_verdict_warnings(verdict)] if manifest.file_system is not None else []
-    if link and (problem := why_only_you(installation.image)) is not None:
-        warnings.append(Warned(text=problem))
+    if request.link and (problem_of_others := why_only_you(installation.image)) is not None:
+        warnings.append(Warned(text=problem_of_others))
     for warning in warnings:
-        settings.emit(warning)
+        emit(warning)
     if installed.replaced is not None:
         kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
-        remove = f"once they have ended: rm -r {shell_path(installed.replaced)}"
-        settings.emit(Note(text=f"{kept}; {remove}"))
+        emit(Note(text=f"{kept}; once they have ended: rm -r {shell_path(installed.replaced)}"))
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
 
 
-def _manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
-    extended = foreign_note(image)
+def _manifest_of(request: InstallRequest) -> Manifest:
+    extended = foreign_note(request.image)
     if extended is not None:
-        return manifest_of_extended(*extended, name=name, version=version)
-    manifest = read_manifest(image)
-    if name or version:
+        return manifest_of_extended(*extended, name=request.name, version=request.version)
+    manifest = read_manifest(request.image)
+    if request.name or request.version:
         raise RequestError(
-            f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
+            f"`{request.image.name}` is {manifest.name}/{manifest.version}: its spec names it",
             hint="leave --name and --version out, or change the spec and build it",
         )
     return manifest

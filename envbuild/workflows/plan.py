@@ -38,7 +38,7 @@ class PlannedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a build would do."""
+    """The plan of a build."""
 
     layers: tuple[PlannedLayer, ...]
     lock_changes: tuple[str, ...]

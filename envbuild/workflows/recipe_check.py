@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
-from envbuild.events import Emit, task
+from envbuild.events import task
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -87,12 +87,17 @@ def check_recipe(name: str, settings: Settings, *, image: Path | None = None) ->
     )
     _refuse_another_state(image, source)
     container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
-    runnable = [control for control in controls if job_of(container, control)]
+    ran: dict[str, list[str]] = {}
+    left_out: list[str] = []
+    for control in controls:
+        if (job := job_of(container, control)) is None:
+            left_out.append(control.name)
+            continue
+        with task(settings.emit, f"control:{control.name}", control.name) as running:
+            ran[control.name] = undetected(container, job, control)
+            running.failed = bool(ran[control.name])
     return CheckedRecipe(
-        recipe=source.loaded.value,
-        controls=len(controls),
-        ran={control.name: _run(container, control, settings.emit) for control in runnable},
-        left_out=tuple(control.name for control in controls if control not in runnable),
+        recipe=source.loaded.value, controls=len(controls), ran=ran, left_out=tuple(left_out)
     )
 
 
@@ -121,13 +126,6 @@ def _refuse_another_state(image: Path, source: RecipeSource) -> None:
         problem = f"the image holds another state of the recipe `{name}` than {source.loaded.path}"
         hint = "build it again, or name the recipe's directory with --recipes"
         raise RequestError(problem, at=Location(path=image), hint=hint)
-
-
-def _run(container: Container, control: MutatedJob, emit: Emit) -> list[str]:
-    with task(emit, f"control:{control.name}", control.name) as running:
-        missed = undetected(container, control)
-        running.failed = bool(missed)
-    return missed
 
 
 # -- Rules of the recipe itself ----------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import find_catalog, read_recipe
+from envbuild.workflows.inputs import find_catalog, read_each, read_recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +24,6 @@ class RecipeListing:
 
 def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
     """Read all recipes; the directories `recipes` are searched first."""
-    readable, errors = [], []
-    for name in find_catalog(recipes).recipe_names():
-        try:
-            readable.append(read_recipe(name, recipes=recipes).loaded.value)
-        except EnvbuildError as error:
-            errors.append(error)
-    return RecipeListing(recipes=tuple(readable), errors=tuple(errors))
+    names = find_catalog(recipes).recipe_names()
+    sources, errors = read_each(names, partial(read_recipe, recipes=recipes))
+    return RecipeListing(recipes=tuple(source.loaded.value for source in sources), errors=tuple(errors))

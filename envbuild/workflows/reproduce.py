@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import uv
-
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
@@ -108,7 +106,6 @@ def reproduce_image(
         context = BuildContext(
             store=store,
             apptainer=settings.find_apptainer(),
-            uv=Path(uv.find_uv_bin()),
             locate=locate,
             emit=settings.emit,
         )
@@ -194,7 +191,7 @@ def _text(image: Path, name: str) -> str:
         return read_data(image, name).decode()
     except ValueError as error:
         raise RequestError(
-            f"the `{name}` in `{image.name}` is no text", at=Location(path=image), hint=_ANEW
+            f"the `{name}` in `{image.name}` is not text", at=Location(path=image), hint=_ANEW
         ) from error
 
 

@@ -19,7 +19,7 @@ from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.inputs import find_catalog, read_site
+from envbuild.workflows.inputs import find_catalog, read_each, read_site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,7 @@ class SiteReport:
 
 def list_sites() -> SiteListing:
     """Return all sites."""
-    sites: list[Loaded[Site]] = []
-    errors: list[EnvbuildError] = []
-    for name in find_catalog().site_names():
-        try:
-            sites.append(_loaded(Path(name)))
-        except EnvbuildError as error:
-            errors += error.each()
+    sites, errors = read_each(find_catalog().site_names(), lambda name: read_site(Path(name)))
     return SiteListing(sites=tuple(sites), errors=tuple(errors))
 
 

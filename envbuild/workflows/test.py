@@ -80,9 +80,9 @@ class TestRequest:
 def test_image(request: TestRequest, settings: Settings) -> Report:
     """Test an image and record the verdict; a failed check is no exception.
 
-    RequestError: it is no image of envbuild, the host's MPI does not fit, or srun offers no PMI that the MPI
-    speaks. MachineError: there is no usable Apptainer, no srun, or no container starts on this machine; an
-    earlier verdict stays.
+    RequestError: it is not an image of envbuild, the host's MPI does not fit, or srun offers no PMI that the
+    MPI speaks. MachineError: there is no usable Apptainer, no srun, or no container starts on this machine;
+    an earlier verdict stays.
     """
     started = time.monotonic()
     unfit = {
@@ -146,9 +146,10 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
         sections.add("vet", vet_checks(vetting))
     if manifest.unproven:
         sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
-    last = judge_mapped(reports) if fitting else no_jobs()
-    loaded = _check_loaded_libraries(reports, container, site, request)
-    sections.add("processes" if fitting else "jobs", [last, *loaded])
+    if fitting:
+        sections.add("processes", _check_processes(reports, container, site, request))
+    else:
+        sections.add("jobs", [no_jobs()])
 
     report = Report(
         name=manifest.name,
@@ -188,11 +189,11 @@ def _check_gpus(survey: GpuSurvey, manifest: Manifest, request: TestRequest) -> 
     ]
 
 
-def _check_loaded_libraries(
+def _check_processes(
     reports: Sequence[Reports], container: Container, site: Site | None, request: TestRequest
 ) -> list[CheckResult]:
-    """Judge which libraries of the host the ranks loaded, and what carried the messages of NCCL."""
-    checks = []
+    """Judge which libraries the ranks loaded, and what carried the messages of NCCL."""
+    checks = [judge_mapped(reports)]
     if container.host_libs is not None and request.from_host.mpi:
         checks.append(judge_host_mpi(reports, container.host_libs))
     if container.host_libs is not None and request.from_host.fabric:
@@ -333,7 +334,7 @@ def _any_failed(checks: Sequence[CheckResult]) -> bool:
 def _record(report: Report, settings: Settings) -> None:
     """Record the verdict; if the store cannot be written, the test still counts.
 
-    The result of a changed image is no verdict on the image whose digest it carries.
+    A changed image carries the digest of the original: its result is not recorded.
     """
     if DIGEST in report.failed:
         text = "the verdict was not kept: the image is not the one that its manifest names"

@@ -38,7 +38,7 @@ def owner_of(upstream: SiteUpstream) -> int:
     owner = host.user_id(upstream.owner)
     if owner is None:
         raise RequestError(
-            f"the owner of the upstream store `{upstream.path}` is no account here: `{upstream.owner}`",
+            f"the owner of the upstream store `{upstream.path}` is not an account here: `{upstream.owner}`",
             hint="correct `owner` in site.yaml",
         )
     return owner

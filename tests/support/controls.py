@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from envbuild.image.sif import read_manifest
+from envbuild.jobs.judge import Job
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of
 from envbuild.launch.start import Container
 from envbuild.system import apptainer as runtime
@@ -46,6 +47,7 @@ def container_of(image: Path) -> Container:
     return Container(image=image, manifest=read_manifest(image), apptainer=runtime.find())
 
 
-def controls_of(container: Container) -> list[MutatedJob]:
-    """Return the negative controls of the jobs that an image holds."""
-    return [mutated for mutated in every_control() if job_of(container, mutated) is not None]
+def controls_of(container: Container) -> list[tuple[Job, MutatedJob]]:
+    """Return the jobs that an image holds with their negative controls."""
+    pairs = ((job_of(container, mutated), mutated) for mutated in every_control())
+    return [(job, mutated) for job, mutated in pairs if job is not None]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from _pytest.mark import ParameterSet
 
-from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, undetected
+from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of, undetected
 from envbuild.launch.start import Container, own_launcher, run_image_job
 from tests.support.controls import every_control, one_of_each_job
 
@@ -67,12 +67,16 @@ def controls() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("mutated", list(controls()))
 def test_a_mutated_copy_fails(container: Container, mutated: MutatedJob) -> None:
-    assert undetected(container, mutated) == []
+    job = job_of(container, mutated)
+    assert job is not None
+    assert undetected(container, job, mutated) == []
 
 
 def test_a_harmless_copy_is_reported(container: Container) -> None:
     """The judge of controls can fail, too."""
     mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch.ddp: no averaging")
     harmless = mutated.control.model_copy(update={"changes": (), "before": "pass\n"})
-    missed = undetected(container, replace(mutated, control=harmless))
+    job = job_of(container, mutated)
+    assert job is not None
+    missed = undetected(container, job, replace(mutated, control=harmless))
     assert missed[:2] == ["pytorch.ddp/weight_first did not fail", "pytorch.ddp/weight_last did not fail"]

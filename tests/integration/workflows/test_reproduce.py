@@ -58,9 +58,7 @@ def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:
 def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...]) -> Path:
     """Write an image of one plan that tells another."""
     store = Store(place / "made")
-    context = BuildContext(
-        store=store, apptainer=apptainer.find(None), uv=Path("uv"), locate=lambda _: Path(), emit=ignore
-    )
+    context = BuildContext(store=store, apptainer=apptainer.find(None), locate=lambda _: Path(), emit=ignore)
     build_layers(plan, context)
     lock = replace(lock_of(resolved(), base_debs=()), tools=pins)
     return write(place / "image.sif", lock, plan, told, store)

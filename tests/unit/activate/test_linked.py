@@ -13,7 +13,7 @@ from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
 from envbuild.system.apptainer import Apptainer
-from envbuild.workflows.module import install_module, list_modules
+from envbuild.workflows.module import InstallRequest, install_module, list_modules
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import BASE, small_image
 from tests.unit.activate.conftest import APPTAINER
@@ -163,7 +163,7 @@ def settings(tmp_path, monkeypatch):
 def test_modules_are_listed_with_where_their_image_lies(tmp_path, settings, link):
     image = small_image(tmp_path, BASE)
     root = tmp_path / "sw"
-    install_module(image, root=root, link=link, settings=settings)
+    install_module(InstallRequest(image=image, root=root, link=link), settings)
     (listed,) = list_modules(root, settings)
     module = listed.module
     assert module.record is not None
@@ -186,5 +186,5 @@ def test_an_image_that_is_not_as_built_is_not_installed(tmp_path, settings, link
     content[place] ^= 1
     image.write_bytes(content)
     with pytest.raises(RequestError, match=f"^`small.sif` was changed or damaged: {harmed}"):
-        install_module(image, root=tmp_path / "sw", link=link, settings=settings)
+        install_module(InstallRequest(image=image, root=tmp_path / "sw", link=link), settings)
     assert not (tmp_path / "sw").exists()

@@ -136,7 +136,7 @@ def test_of_several_versions_one_is_named_or_all_are_meant(put, root, manifest):
         ("nothing", "no module `nothing` is installed under"),
         (f"{NAME}/2027", f"no module `{NAME}/2027` is installed under"),
         (f"{NAME}/theirs", "envbuild did not make this modulefile"),
-        (f"{NAME}/notes", "this is no installation of envbuild's"),
+        (f"{NAME}/notes", "envbuild did not install this"),
     ],
 )
 def test_what_is_not_there_or_not_ours_is_refused(put, root, text, problem):
@@ -197,7 +197,7 @@ def test_a_directory_that_only_looks_like_a_release_is_refused(put, root, damage
         record = release / "installed.json"
         record.write_text(record.read_text().replace(NAME, "another"))
     before = tree(root)
-    with pytest.raises(RequestError, match="this is no installation"):
+    with pytest.raises(RequestError, match="envbuild did not install this"):
         take(root, NAME)
     assert tree(root) == before
 

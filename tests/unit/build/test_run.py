@@ -116,7 +116,6 @@ def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> BuildC
     return BuildContext(
         store=Store(directory / "store"),
         apptainer=Apptainer(program=Path("/nowhere"), version="1.4"),
-        uv=Path("/nowhere"),
         locate=locate,
         emit=events.append,
         rebuild=rebuild,

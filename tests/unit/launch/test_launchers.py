@@ -158,8 +158,8 @@ def test_what_misleads_an_image_s_loader_or_python_stays_outside() -> None:
 
 
 def judged(family: str, version: str, offered: str, default: str = "") -> dict[str, str]:
-    findings = judge_pmi(family, version, offered=offered.split(), default=default)
-    return {finding.id: finding.status for finding in findings}
+    checks = judge_pmi(family, version, host=False, offered=offered.split(), default=default)
+    return {check.id: check.status for check in checks}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,7 @@ def judged(family: str, version: str, offered: str, default: str = "") -> dict[s
         ("openmpi", "5.0.11", "none pmi2 cray_shasta", "pmi2", {"slurm.pmi": "FAIL"}),
         ("mpich", "5.0.2", "none pmi2", "pmi2", {"slurm.pmi": "PASS", "slurm.default-pmi": "PASS"}),
         ("mpich", "5.0.2", "none", "none", {"slurm.pmi": "FAIL"}),
+        ("mpich", "5.0.2", "none pmix", "pmix", {"slurm.pmi": "FAIL"}),
         ("", "", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
         ("nobody-knows", "1", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
     ],
@@ -187,10 +188,13 @@ def test_every_case(family: str, version: str, offered: str, default: str, statu
 
 
 def test_a_failure_says_what_both_know_and_a_remark_what_to_write() -> None:
-    (failed,) = judge_pmi("openmpi", "5.0.11", offered=["none", "pmi2"], default="none")
+    (failed,) = judge_pmi("openmpi", "5.0.11", host=False, offered=["none", "pmi2"], default="none")
     assert failed.observed == "srun offers none, pmi2"
     assert "every rank would be alone" in failed.hint
-    _, remark = judge_pmi("openmpi", "5.0.11", offered=["none", "pmix"], default="none")
+    # A host's MPICH may be built with PMIx; that of an image is known.
+    passed, _ = judge_pmi("mpich", "5.0.2", host=True, offered=["none", "pmix"], default="pmix")
+    assert passed.status == "PASS"
+    _, remark = judge_pmi("openmpi", "5.0.11", host=False, offered=["none", "pmix"], default="none")
     assert "`srun --mpi=pmix`" in remark.hint
 
 

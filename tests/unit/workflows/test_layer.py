@@ -361,7 +361,7 @@ class TestExport:
         (tmp_path / "file").touch()
         (tmp_path / "project/src").mkdir(parents=True)
         for place, problem in (
-            (tmp_path / "file", "is no directory"),
+            (tmp_path / "file", "is not a directory"),
             (tmp_path / "project", "is no store"),
             (store.path, "is inside the store"),
             (store.path / "blobs/x", "is inside the store"),

@@ -52,7 +52,7 @@ def test_the_users_site_file_names_one(theirs: Store, settings: Settings, site: 
 
 
 @pytest.mark.parametrize(
-    ("owner", "problem"), [("nobody-here", "is no account here: `nobody-here`"), ("12345", "belongs to")]
+    ("owner", "problem"), [("nobody-here", "is not an account here: `nobody-here`"), ("12345", "belongs to")]
 )
 def test_one_that_cannot_be_used_is_a_warning(
     theirs: Store, settings: Settings, site: Path, events: list[Event], owner: str, problem: str
