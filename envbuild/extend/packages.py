@@ -328,16 +328,14 @@ def _explained(
     words = {word.rstrip(".") for word in _WORD.findall(text)}
     concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in words)
     lines = [f"\n  the image has {name} {known[name][0]}" for name in concerned]
-    lines += [
-        f"\n  {one}, which is installed, needs {limit}"
-        for limit, one in sorted(limits.items())
-        if _name(limit) in words
-    ]
+    binding = {limit: one for limit, one in limits.items() if _name(limit) in words}
+    lines += [f"\n  {one}, which is installed, needs {limit}" for limit, one in sorted(binding.items())]
     hint = error.hint
     if re.search(r"\bno (?:usable )?wheels\b", text):
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
-    if concerned:
-        names = " ".join(f"--upgrade {name}" for name in concerned)
+    if concerned or binding:
+        upgrades = sorted({*concerned, *(one.partition(" ")[0] for one in binding.values())})
+        names = " ".join(f"--upgrade {name}" for name in upgrades)
         hint = f"ask for an older version, or let what is installed change: `{names}`"
     return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
 

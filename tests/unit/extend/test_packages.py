@@ -144,8 +144,9 @@ def test_an_upgrade_respects_what_stays(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, *trees) as image:
         addition = resolve(image, tmp_path, wheels, upgrade=["numpy"])
         assert versions(addition) == {"numpy": "1.26.4"}
-        with pytest.raises(RequestError, match=r"scipy 1.11, which is installed, needs numpy<2"):
+        with pytest.raises(RequestError, match=r"scipy 1.11, which is installed, needs numpy<2") as caught:
             resolve(image, tmp_path, wheels, "modern", upgrade=["numpy"])
+        assert "--upgrade scipy" in caught.value.hint
 
 
 def test_what_is_added_respects_what_is_there(tmp_path: Path, wheels: Path) -> None:
