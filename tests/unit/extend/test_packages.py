@@ -197,6 +197,23 @@ def test_a_wheel_of_the_user_is_taken_with_what_it_needs(tmp_path: Path, wheels:
     assert addition.pins[0].size_bytes == mine.stat().st_size
 
 
+def test_a_wheel_of_the_user_is_taken_though_an_index_has_the_version(tmp_path: Path, wheels: Path) -> None:
+    """In a file that fits better."""
+    make_wheel(wheels, "mine-1.0-cp311-cp311-manylinux_2_17_x86_64.whl")
+    own = make_wheel(tmp_path / "own", "mine-1.0-py3-none-any.whl")
+    with opened(tmp_path, PYTHON) as image:
+        (pin,) = resolve(image, tmp_path, wheels, wheels=[own]).pins
+    assert pin.file == own.name
+    assert pin.sha256 == hashlib.sha256(own.read_bytes()).hexdigest()
+
+
+def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path, wheels: Path) -> None:
+    bad = tmp_path / "mine-1.0-py3-none-any.whl"
+    bad.write_text("no archive")
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="is not a wheel"):
+        resolve(image, tmp_path, wheels, wheels=[bad])
+
+
 def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:
     listed = tmp_path / "requirements.txt"
     listed.write_text("# ours\nsix>=1 # why\n-e .\nfoo @ https://user:secret@example.org/foo.whl\n")
