@@ -157,11 +157,24 @@ def prepare_compose(bench: Bench) -> None:
 
 def prepare_extend(bench: Bench) -> None:
     """Pack the image's files by `mksquashfs` with its defaults (gzip), as any other tool's image."""
-    peers.prepare(bench)
+    if not (bench.place / "kept").exists():
+        peers.prepare(bench)
     roots = [part for part in read_sif(bench.place / "bench.sif").objects if part.kind == Kind.PARTITION]
     offset = str(roots[0].offset)
     bench.run(["unsquashfs", "-quiet", "-no-progress", "-o", offset, "-d", "foreign", "bench.sif"])
     bench.run(["mksquashfs", "foreign", "foreign.sqfs", "-quiet", "-no-progress", "-all-root"])
+
+
+def prepare_extend_large(bench: Bench) -> None:
+    """Add files that do not compress, as a model's weights, to the image of another tool: 2 GB in all."""
+    if not (bench.place / "foreign").exists():
+        prepare_extend(bench)
+    weights = bench.place / "foreign/srv/weights"
+    weights.mkdir(parents=True)
+    for number in range(16):
+        (weights / str(number)).write_bytes(os.urandom(100_000_000))
+    words = ["mksquashfs", "foreign", "foreign.sqfs", "-quiet", "-no-progress", "-all-root", "-noappend"]
+    bench.run(words)
 
 
 def prepare_centre(bench: Bench) -> None:
@@ -304,8 +317,8 @@ def extend(bench: Bench) -> None:
     for name in ("unpacked", "venv"):
         shutil.rmtree(bench.place / name, ignore_errors=True)
     python = ["--python-executable", "/opt/env/bin/python3", "--store", "full", "--offline"]
-    words = ["extend", "foreign.sqfs", "--python", "tabulate", *python, "-o", "new.sqfs"]
-    bench.measure("envbuild", bench.envbuild(*words))
+    words = bench.envbuild("extend", "foreign.sqfs", "--python", "tabulate", *python, "-o", "new.sqfs")
+    bench.measure("envbuild", words)
     install = ["kept/uv", "pip", "install", "--quiet", "--no-config", "--offline", "--no-index"]
     install += ["--find-links", "kept/wheels", "--no-deps", "tabulate"]
     packing = ["-quiet", "-no-progress", "-all-root"]
@@ -322,7 +335,10 @@ def extend(bench: Bench) -> None:
         [*install, "--python", "venv"],
         ["mksquashfs", "venv", "venv.sqfs", *packing],
     )
-    bench.measure("cp + sync", ["cp", "foreign.sqfs", "copy.sqfs"], ["sync", "-f", "copy.sqfs"])
+    copying = [["cp", "foreign.sqfs", "copy.sqfs"], ["sync", "-f", "copy.sqfs"]]
+    bench.measure("cp + sync", *copying)
+    (bench.place / "copy.sqfs").unlink()
+    bench.measure("cp + sync + resolving", *copying, [*words[:-2], "--dry-run"])
 
 
 def memory(bench: Bench) -> None:
@@ -380,6 +396,7 @@ ROWS: dict[str, Row] = {
     "memory": Row(measure=memory, prepare=peers.prepare),
     "compose": Row(measure=compose, prepare=prepare_compose),
     "extend": Row(measure=extend, prepare=prepare_extend, repeats=3),
+    "extend-large": Row(measure=extend, prepare=prepare_extend_large, repeats=2),
     "start": Row(measure=start, prepare=prepare_starts),
     "import": Row(measure=imports, prepare=prepare_starts),
     "centre": Row(measure=centre, prepare=prepare_centre, repeats=2),

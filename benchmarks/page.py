@@ -34,6 +34,9 @@ packages from the same local files. envbuild compiles no bytecode of directories
 - *buildah*: a Containerfile with pip, converted to a SIF.
 - *uv + mksquashfs*: the Python packages alone, installed by uv with an empty cache and bytecode, packed
   with zstd.
+- An image of another tool is one that `mksquashfs` has packed by gzip, its default. *venv + mksquashfs*: a
+  virtual environment with the package, in a squashfs to bind over the image. *Resolving*: `envbuild extend
+  --dry-run`.
 - *flat*: the same files, packed by `apptainer build` with zstd; *directory*: the same files, unpacked.
 
 """
@@ -93,7 +96,13 @@ COMPARISONS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "extend",
         "one package more in an image of another tool",
         "envbuild",
-        ("unpack + uv + mksquashfs", "venv + mksquashfs", "cp + sync"),
+        ("unpack + uv + mksquashfs", "venv + mksquashfs", "cp + sync", "cp + sync + resolving"),
+    ),
+    (
+        "extend-large",
+        "the same, the image 2 GB",
+        "envbuild",
+        ("unpack + uv + mksquashfs", "venv + mksquashfs", "cp + sync", "cp + sync + resolving"),
     ),
     ("centre", "a centre's 87 requirements", "envbuild", ("uv + mksquashfs",)),
     ("centre", "the same, 9/10 of the layers in the store", "envbuild, 9/10", ("uv + mksquashfs",)),

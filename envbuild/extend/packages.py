@@ -8,6 +8,8 @@ import posixpath
 import re
 import shutil
 import stat
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -22,6 +24,7 @@ from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, p
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, owned_files
 from envbuild.lock.model import PythonPin
+from envbuild.preflight.distributions import metadata_header, read_distributions
 from envbuild.preflight.python_packages import applies, meets, read_requirement
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.fetch import fetch
@@ -35,12 +38,13 @@ from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.store.tree import Tree, collisions, scan, walk
-from envbuild.system.files import read_input
+from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
 _SHOWN = 10
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
+_WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _LABEL = re.compile(r"cu[0-9]{2,3}|rocm[0-9.]+|cpu|xpu")
 # A name in what uv says, perhaps with the version.
 _WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
@@ -161,12 +165,13 @@ def resolve_packages(
     constraints = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
     limits = dict(_limits(staying.values(), python))
     build = build_of(staying["torch"].version) if "torch" in staying else ""
-    wanted = TORCH_COMPANIONS.intersection(map(_name, requirements)) - staying.keys()
+    wanted = TORCH_COMPANIONS.intersection(map(_name, request.requirements)) - staying.keys()
     builds = dict.fromkeys(sorted(wanted), build) if build else {}
     uv = Uv(
         resolved,
         replace(context, directories=(*context.directories, stubs.parent)),
-        installed=known,
+        # An index may have the same version in a file that fits better.
+        installed={**known, **dict(_described(request.wheels))},
         constraints=(*constraints, *limits),
         builds=builds,
     )
@@ -184,6 +189,8 @@ def resolve_packages(
     )
     builds = {entry.name: build for entry in new if entry.name in builds and build_of(entry.version)}
     pins = pin_files(Uv(resolved, context, builds=builds), new, resolution) if new else ()
+    by_name = {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in request.wheels}
+    pins = tuple(_taken_from(by_name[pin.name], pin) if pin.name in by_name else pin for pin in pins)
     named = {wheel.name for wheel in request.wheels}
     raise_all(
         [
@@ -327,16 +334,14 @@ def _explained(
     words = {word.rstrip(".") for word in _WORD.findall(text)}
     concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in words)
     lines = [f"\n  the image has {name} {known[name][0]}" for name in concerned]
-    lines += [
-        f"\n  {one}, which is installed, needs {limit}"
-        for limit, one in sorted(limits.items())
-        if _name(limit) in words
-    ]
+    binding = {limit: one for limit, one in limits.items() if _name(limit) in words}
+    lines += [f"\n  {one}, which is installed, needs {limit}" for limit, one in sorted(binding.items())]
     hint = error.hint
     if re.search(r"\bno (?:usable )?wheels\b", text):
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
-    if concerned:
-        names = " ".join(f"--upgrade {name}" for name in concerned)
+    if concerned or binding:
+        upgrades = sorted({*concerned, *(one.partition(" ")[0] for one in binding.values())})
+        names = " ".join(f"--upgrade {name}" for name in upgrades)
         hint = f"ask for an older version, or let what is installed change: `{names}`"
     return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
 
@@ -374,6 +379,28 @@ def _of_wheels(wheels: Sequence[Path]) -> Iterator[str]:
     for wheel in wheels:
         name, version, *_ = parse_wheel_filename(wheel.name)
         yield f"{name}==={version}"
+
+
+def _described(wheels: Iterable[Path]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+    """Yield name → version and requirements of wheels, as they say themselves."""
+    for wheel in wheels:
+        name, version, *_ = parse_wheel_filename(wheel.name)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                path = next(filter(_WHEEL_METADATA.fullmatch, archive.namelist()))
+                with archive.open(path) as file:
+                    text = file.read(_MAX_REQUIREMENTS_BYTES).decode(errors="replace")
+        except (OSError, StopIteration, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            problem = f"`{wheel}` is not a wheel that can be read: {error or 'it has no METADATA'}"
+            raise RequestError(problem, hint="name another file with --wheel") from error
+        for distribution in read_distributions({path: metadata_header(path, text)}).values():
+            yield str(name), (str(version), distribution.requires)
+
+
+def _taken_from(wheel: Path, pin: PythonPin) -> PythonPin:
+    """Return a pin with the file that was named."""
+    size_bytes = wheel.stat().st_size
+    return replace(pin, file=wheel.name, origin="find-links", size_bytes=size_bytes, sha256=sha256(wheel))
 
 
 def _known(staying: Iterable[InstalledDistribution]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:

@@ -23,6 +23,7 @@ def test_the_pages_that_people_follow_are_run() -> None:
     names = {str(page.relative_to(DOCS)) for page in PAGES}
     assert {
         "tutorial.md",
+        "extend-tutorial.md",
         "howto/extend.md",
         "howto/air-gapped.md",
         "howto/layers.md",

@@ -143,8 +143,9 @@ def test_an_upgrade_respects_what_stays(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, *trees) as image:
         addition = resolve(image, tmp_path, wheels, upgrade=["numpy"])
         assert versions(addition) == {"numpy": "1.26.4"}
-        with pytest.raises(RequestError, match=r"scipy 1.11, which is installed, needs numpy<2"):
+        with pytest.raises(RequestError, match=r"scipy 1.11, which is installed, needs numpy<2") as caught:
             resolve(image, tmp_path, wheels, "modern", upgrade=["numpy"])
+        assert "--upgrade scipy" in caught.value.hint
 
 
 def test_what_is_added_respects_what_is_there(tmp_path: Path, wheels: Path) -> None:
@@ -193,6 +194,23 @@ def test_a_wheel_of_the_user_is_taken_with_what_it_needs(tmp_path: Path, wheels:
         addition = resolve(image, tmp_path, wheels, wheels=[mine])
     assert versions(addition) == {"mine": "5.0+site"}
     assert addition.pins[0].size_bytes == mine.stat().st_size
+
+
+def test_a_wheel_of_the_user_is_taken_though_an_index_has_the_version(tmp_path: Path, wheels: Path) -> None:
+    """In a file that fits better."""
+    make_wheel(wheels, "mine-1.0-cp311-cp311-manylinux_2_17_x86_64.whl")
+    own = make_wheel(tmp_path / "own", "mine-1.0-py3-none-any.whl")
+    with opened(tmp_path, PYTHON) as image:
+        (pin,) = resolve(image, tmp_path, wheels, wheels=[own]).pins
+    assert pin.file == own.name
+    assert pin.sha256 == hashlib.sha256(own.read_bytes()).hexdigest()
+
+
+def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path, wheels: Path) -> None:
+    bad = tmp_path / "mine-1.0-py3-none-any.whl"
+    bad.write_text("no archive")
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="is not a wheel"):
+        resolve(image, tmp_path, wheels, wheels=[bad])
 
 
 def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:
