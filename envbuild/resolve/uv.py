@@ -20,6 +20,7 @@ from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
 from envbuild.resolve.sources import SourceMetadata
+from envbuild.spec.base import BaseImage
 from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import host, process, tools
@@ -510,6 +511,33 @@ def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
     env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
     done = process.run([*argv, "-"], env=env, stdin=f"{name}\n".encode(), cwd=Path("/"), timeout_s=_ASK_S)
     return "" if done.ok else uvtext.why_unreachable(done.stderr)
+
+
+def lacking(
+    requirements: Sequence[str], sources: PythonSources, base: BaseImage, architecture: str
+) -> set[str] | None:
+    """Return which requirements no wheel for a base meets, each alone; None if that cannot be asked."""
+    argv: list[str | Path] = [tools.locate("uv"), "pip", "compile", "--no-deps", "--only-binary", ":all:"]
+    argv += ["--color", "never", "--no-progress", "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-version", base.python.version]
+    argv += ["--python-platform", uvtext.platform(architecture, base.glibc)]
+    env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
+    left = list(requirements)
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as cache:
+        while left:
+            text = "\n".join(left).encode()
+            done = process.run(
+                [*argv, "--cache-dir", cache, "-"], env=env, stdin=text, cwd=Path("/"), timeout_s=_ASK_S
+            )
+            if done.ok:
+                break
+            # uv names the first, and stops.
+            named = uvtext.missing(done.stderr) | uvtext.without_wheels(done.stderr)
+            others = [text for text in left if _name(text) not in named]
+            if len(others) == len(left):
+                return None
+            left = others
+    return {text for text in requirements if text not in left}
 
 
 def _environment(sources: PythonSources, index: Sequence[str]) -> dict[str, str]:

@@ -811,6 +811,15 @@ def test_a_source_archive_is_locked_with_what_it_requires_and_its_build_imports(
     assert {difference.subject for difference in diff(lock, without)} == {"deeper", "source:deeper"}
 
 
+def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> None:
+    desk.archive_only("source-only")
+    asked = ["alpha>=1", "gamma==9.*", "absent", "source-only", "win"]
+    sources = desk.machine().python
+    assert uv.lacking(asked, sources, base_image(), "amd64") == {*asked[1:]}
+    closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
+    assert uv.lacking(asked, closed, base_image(), "amd64") is None
+
+
 def test_what_is_to_be_built_and_is_not_required_is_pointed_out(desk: Desk) -> None:
     desk.lock(from_source(desk.resolved(python=["gamma"]), "missing"))
     assert desk.warnings() == ["`missing` is not built: nothing requires it"]

@@ -1,4 +1,4 @@
-"""`envbuild import-def`: a spec from a Dockerfile, definition file or requirements file."""
+"""`envbuild import`: a spec from a Dockerfile, definition file, requirements file or conda environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 
 if TYPE_CHECKING:
-    from envbuild.workflows.import_def import Imported
+    from envbuild.workflows.import_file import Imported
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A Dockerfile, Apptainer definition file or requirements file.",
+            help="A Dockerfile, Apptainer definition file, requirements file or environment.yml.",
         ),
     ],
     output: Annotated[
@@ -31,9 +31,9 @@ def command(
     recipes: options.Recipes = None,
     json: options.Json = False,
 ) -> None:
-    """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
+    """Propose a spec for the file of another program, and report what it lacks."""
     place = None if output is None else workflows.arguments.output_path(output)
-    imported = workflows.import_def.import_definition(source, recipes or (), output=place)
+    imported = workflows.import_file.import_file(source, recipes or (), output=place)
     for line in format_notes(imported):
         print_message(line)
     if json:
