@@ -434,6 +434,7 @@ class _Importer:
             return
         key, chosen = ("mpi", self.mpi) if recipe.kind == "mpi" else ("frameworks", self.frameworks)
         constraint = re.sub(r"\+[\w.]+|^==(?=[\d.]+(?:\+|$))", "", specifier)
+        constraint = re.sub(r"^==([\d.]+)\.\*$", r"\1", constraint)
         if constraint and _has_version(recipe, constraint):
             chosen[name] = f"{name}@{constraint}"
         elif constraint:
