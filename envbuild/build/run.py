@@ -39,6 +39,7 @@ from envbuild.system.removal import remove
 
 _PYTHON = f"{ENV_PREFIX}/bin/python"
 _WHEEL = "wheel:"
+_SOURCE = "source:"  # named by a spec, not by a recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,16 +282,25 @@ def _run_step(
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
     equipped = stage / "root.squashfs"
     splice_layers({name: context.store.blob_of(below[name]) for name in layer.inputs}, equipped)
-    tree = source.build_from_source(
-        step,
-        archive=context.locate(step.archive),
-        wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
-        stage=stage,
-        plain=_sandbox(context, below["base"], stage),
-        equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
-        uv=tools.locate("uv"),
-        log=log,
-    )
+    try:
+        tree = source.build_from_source(
+            step,
+            archive=context.locate(step.archive),
+            wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
+            stage=stage,
+            plain=_sandbox(context, below["base"], stage),
+            equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
+            uv=tools.locate("uv"),
+            log=log,
+        )
+    except BuildError as error:
+        if layer.name.startswith(_SOURCE):
+            entry = f"{{name: {layer.name.removeprefix(_SOURCE)}, python: […], system: [g++, python3-dev]}}"
+            error.hint = (
+                f"`{entry}` under `packages.from_source` adds what its build imports, and a compiler;"
+                f" {error.hint}"
+            )
+        raise
     return tree, scan(tree)
 
 

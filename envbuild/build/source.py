@@ -132,7 +132,7 @@ class _SourceBuild:
             raise BuildError(
                 f"the build of `{self.step.archive.name}` made {wheels[0].name!r}, which is another"
                 " distribution or version",
-                hint="see `source` in its recipe: the archive must hold what the lock names",
+                hint="the archive must hold what the lock names: take another version",
             )
         return wheels[0]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 VERBS = (
-    *("init", "add", "remove", "import-def", "recipes", "schema"),
+    *("init", "add", "remove", "import", "recipes", "schema"),
     *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "status", "reproduce"),
     *("module", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
     "completion",

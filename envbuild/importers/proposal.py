@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
+from envbuild.importers.conda import conda_table
 from envbuild.importers.shell import (
     UNCLOSED_QUOTES,
     expand,
@@ -25,6 +26,7 @@ from envbuild.importers.shell import (
 )
 from envbuild.importers.statements import Statement
 from envbuild.spec.base import BaseImage
+from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
@@ -32,6 +34,7 @@ from envbuild.spec.requirements import requirement_lines, without_hashes
 from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["taken", "skipped", "unsupported"]
+Lacking = Callable[[Sequence[str], str], Collection[str] | None]
 
 MAX_BYTES = 1 << 20
 _MAX_REQUIREMENT_FILES = 100
@@ -52,6 +55,8 @@ _SKIPPED_COMMAND = re.compile(
     r"|(?:conda|mamba|micromamba) clean|pip[\d.]* cache|python[\d.]* -m venv"
     r"|(?:set|true|:|echo|ldconfig|exit|cd|pwd|ls|umask|hash|virtualenv)(?: |$)).*"
 )
+_CONDA = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>.*)")
+_CONDA_BUILD = re.compile(r"={1,2}[^=,]+=(\S+)")
 _PREINSTALLED = re.compile(r"python3(?:-minimal|-pip|-venv|-setuptools|-wheel)?|ca-certificates|tzdata")
 _MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
 _MPI_SOURCE = re.compile(r"(?:wget|curl|git) .*?(?:\b(openmpi|mpich)-(\d+(?:\.\d+)+)|/(ompi|mpich)\b)")
@@ -65,6 +70,8 @@ _REASONS = {
     "%runscript": "an image runs the command that it is given",
     "%test": "the jobs of the recipes test an image",
     "conda": "name its packages under `packages.python`",
+    "channels:": "wheels come from the index of Python packages, all else from Debian",
+    "prefix:": "an image has its environment in /opt/env",
     "yum": "base images are Debian: name its packages under `packages.system`",
     "dnf": "base images are Debian: name its packages under `packages.system`",
     "make": "a program that is built needs a recipe with `source`",
@@ -98,11 +105,17 @@ def propose(
     directory: Path,
     recipes: Sequence[Recipe],
     bases: Sequence[BaseImage],
+    lacking: Lacking = lambda _texts, _python: frozenset(),
 ) -> Proposal:
-    """Return the spec that a file describes; the file may name others in its directory."""
+    """Return the spec that a file describes; the file may name others in its directory.
+
+    `lacking` returns which of several requirements have no wheel for a Python (``3.11``, empty for any), or
+    None if that is not known.
+    """
     importer = _Importer(directory, recipes, bases)
     for statement in statements:
         importer.read(statement)
+    importer.check_wheels(lacking)
     return importer.proposal(name)
 
 
@@ -130,6 +143,9 @@ class _Importer:
         self.copied: dict[str, str] = {}  # path in the image → path beside the file
         self.requirement_files: set[str] = set()
         self.in_quotes = False
+        self.name = ""
+        self.passed_over: set[str] = set()  # kinds of what conda's packages have and wheels do not
+        self.from_conda: dict[tuple[str, str], tuple[int, str]] = {}  # requirement → line and text
 
         self.base = self.python = self.accelerator = ""
         self.mpi: dict[str, str] = {}  # recipe → with its constraint; at most one
@@ -148,7 +164,8 @@ class _Importer:
             self.mpi = {"mpich": "mpich"}
         packages = {"python": list(self.requirements.values()), "system": self.debian}
         spec = {
-            "name": re.sub(r"[^a-z0-9._-]+", "-", name.lower())[:MAX_NAME].strip("-._") or "imported",
+            "name": re.sub(r"[^a-z0-9._-]+", "-", (self.name or name).lower())[:MAX_NAME].strip("-._")
+            or "imported",
             "version": "1",
             "base": self.base,
             "python": self.python,
@@ -180,6 +197,11 @@ class _Importer:
             self.read_script(f"export {text}")
         elif name == "requirement":
             self.install_python(text.split() if text.startswith("-") else [text])
+        elif name == "conda":
+            self.read_conda(text)
+        elif name == "name:":
+            self.name = text
+            self.note("taken", f"name: {text}", "name")
         elif name == "Bootstrap":
             self.note("skipped", f"{name}: {text}", "envbuild makes base images from packages")
         else:
@@ -336,6 +358,69 @@ class _Importer:
             self.requirements.setdefault(key, text)
             self.note("taken", place + text, "packages.python")
 
+    def read_conda(self, text: str) -> None:
+        """Read a package of conda: ``channel::name=version=build``."""
+        table = conda_table()
+        channel, _, written = text.rpartition("::")
+        match = _CONDA.fullmatch(written.strip())
+        if match is None:
+            self.note("unsupported", text, "it is not a package with a version")
+            return
+        name, version = match["name"].lower(), match["version"]
+        build = _CONDA_BUILD.fullmatch(version)
+        for what, used in (("channels", channel), ("builds", build)):
+            if used and what not in self.passed_over:
+                self.passed_over.add(what)
+                self.note("unsupported", text, f"{what} of conda are not used, here and below")
+        recipe = self.recipes.get(name)
+        if name == "python":
+            self.take_python(text, version)
+        elif name in table.cuda:
+            release = re.search(r"\d+(?:\.\d+)?", version)
+            if not self.take_accelerator(text, f"cuda:{release[0]}" if release else "cuda"):
+                self.note("skipped", text, "the accelerator is chosen already")
+        elif name in table.debian:
+            self.debian = list(dict.fromkeys((*self.debian, table.debian[name])))
+            self.note("taken", text, f"packages.system: {table.debian[name]}")
+        elif recipe is None and any(re.fullmatch(pattern, name) for pattern in table.skipped):
+            self.note("skipped", text, "an image has it, or does not need it")
+        else:
+            self.read_conda_wheel(text, table.wheels.get(name, name), version)
+
+    def read_conda_wheel(self, text: str, name: str, version: str) -> None:
+        wanted = as_requirement(f"{name}{version}")
+        if wanted is None:
+            self.note("unsupported", text, f"`{version}` is no version of a Python package")
+            return
+        before = set(self.requirements)
+        self.read_requirement(wanted, "")
+        self.from_conda |= dict.fromkeys(self.requirements.keys() - before, (self.line, text))
+
+    def check_wheels(self, lacking: Lacking) -> None:
+        """Take back what comes from conda and has no wheel."""
+        texts = [self.requirements[key] for key in self.from_conda]
+        without = lacking(texts, self.python) if texts else frozenset()
+        if without is None:
+            self.line = 1
+            self.note("unsupported", "dependencies", "no index could be asked which of them have wheels")
+            return
+        for key, (line, text) in self.from_conda.items():
+            if self.requirements[key] in without:
+                del self.requirements[key]
+                self.notes = [note for note in self.notes if note.line != line or note.outcome != "taken"]
+                self.line = line
+                self.note("unsupported", text, "neither a wheel nor a Debian package of it is known")
+        self.notes.sort(key=lambda note: note.line)
+
+    def take_python(self, text: str, version: str) -> None:
+        release = re.search(r"3\.\d+", version)
+        if not version or (release and any(base.python.version == release[0] for base in self.bases)):
+            self.python = release[0] if release else ""
+            self.note("taken", text, f"python: {self.python}" if release else "every base image has Python 3")
+        else:
+            available = ", ".join(sorted({base.python.version for base in self.bases}))
+            self.note("unsupported", text, f"no base image has that Python; there are {available}")
+
     def take_recipe(self, text: str, name: str, specifier: str = "", build: str = "") -> None:
         """Take a framework or MPI, with the version if the recipe has it, and the accelerator of a build."""
         recipe = self.recipes.get(name)
@@ -349,6 +434,7 @@ class _Importer:
             return
         key, chosen = ("mpi", self.mpi) if recipe.kind == "mpi" else ("frameworks", self.frameworks)
         constraint = re.sub(r"\+[\w.]+|^==(?=[\d.]+(?:\+|$))", "", specifier)
+        constraint = re.sub(r"^==([\d.]+)\.\*$", r"\1", constraint)
         if constraint and _has_version(recipe, constraint):
             chosen[name] = f"{name}@{constraint}"
         elif constraint:
@@ -439,6 +525,10 @@ class _Importer:
         path = self.directory / name
         # pathlib raises for some names.
         return path if os.path.isfile(path) and is_below(path, self.directory) else None  # noqa: PTH113
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower())[:MAX_NAME].strip("-._") or "imported"
 
 
 def _has_version(recipe: Recipe, constraint: str) -> bool:

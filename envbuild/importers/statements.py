@@ -1,4 +1,4 @@
-"""Splits a Dockerfile, definition file or requirements file into statements, each with its line.
+"""Splits a file of another program into statements, each with its line.
 
 spython parses one instruction at a time: its parsers lose line numbers, mix unnamed stages, fail on
 unusual input and misread some forms of `ENV`.
@@ -7,13 +7,15 @@ unusual input and misread some forms of `ENV`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from envbuild.errors import Location, RequestError
+from envbuild.errors import Location, RequestError, raise_all
 from envbuild.spec.requirements import requirement_lines, without_hashes
+from envbuild.spec.yamlfile import Document, Loc, read_yaml
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
@@ -27,11 +29,11 @@ _ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """An instruction of a Dockerfile, or a line of a definition or requirements file."""
+    """An instruction of a Dockerfile, or a line of another file."""
 
     line: int
     name: str
-    """``RUN``, ``From``, ``%post``, ``requirement``, ``earlier stage``."""
+    """``RUN``, ``From``, ``%post``, ``requirement``, ``conda`` for a package of conda, ``earlier stage``."""
     text: str
     """The rest as written, with its continuation lines."""
     values: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Statement:
 
 
 def read_statements(text: str, path: Path) -> list[Statement]:
-    """Return the statements of a file in order; RequestError if it has none of the three formats."""
+    """Return the statements of a file in order; RequestError if it has none of the four formats."""
     lines = text.split("\n")
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
     if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
@@ -51,11 +53,13 @@ def read_statements(text: str, path: Path) -> list[Statement]:
             Statement(line=line, name="requirement", text=without_hashes(item))
             for line, item in requirement_lines(text)
         ]
+    elif path.suffix in (".yml", ".yaml"):
+        return list(_environment(text, path))
     else:
         raise RequestError(
-            f"`{path.name}` is not a Dockerfile, definition file or requirements file",
+            f"`{path.name}` is not a Dockerfile, definition file, requirements file or conda environment",
             at=Location(path=path),
-            hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt` or `*.in`",
+            hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt`, `*.in` or `*.yml`",
         )
     # Only the last stage makes the image.
     starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
@@ -64,6 +68,42 @@ def read_statements(text: str, path: Path) -> list[Statement]:
             text = f"{item.name} {item.text}"
             statements[at] = Statement(line=item.line, name="earlier stage", text=text)
     return statements
+
+
+def _environment(text: str, path: Path) -> Iterator[Statement]:
+    """Yield the keys, packages and variables of a conda environment."""
+    document = read_yaml(text.encode(), path)
+    raise_all(document.errors)
+    values = document.value
+    if not isinstance(values.get("dependencies"), tuple):
+        hint = "a conda environment has `dependencies: [python=3.11, …]`"
+        raise RequestError(f"`{path.name}` is not a conda environment", at=Location(path=path), hint=hint)
+    for key, value in values.items():
+        line = document.at_key(key).line
+        if key == "name":
+            yield Statement(line=line, name="name:", text=str(value))
+        elif key == "variables" and isinstance(value, dict):
+            for name in value:
+                written = document.words.get((key, name), str(value[name]))
+                at = document.at_key(key, name).line
+                text = f"{name}={shlex.quote(written)}"
+                yield Statement(line=at, name="ENV", text=text, values=(text,))
+        elif key == "dependencies":
+            yield from _conda_packages(document)
+        else:
+            yield Statement(line=line, name=f"{key}:", text="")
+
+
+def _conda_packages(document: Document) -> Iterator[Statement]:
+    entries = document.value["dependencies"]
+    for index, entry in enumerate(entries if isinstance(entries, tuple) else ()):
+        loc: Loc = ("dependencies", index)
+        if isinstance(entry, dict) and isinstance(entry.get("pip"), tuple):
+            for number, item in enumerate(entry["pip"]):
+                line = document.at(*loc, "pip", number).line
+                yield Statement(line=line, name="requirement", text=without_hashes(str(item)))
+        else:
+            yield Statement(line=document.at(*loc).line, name="conda", text=str(entry))
 
 
 def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:

@@ -135,7 +135,7 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     needed = lock.needed_by(wanted)
     for pin in lock.python:
         if pin.is_wheel == (pin.name in resolved.built):
-            how = "a wheel, and a recipe builds it" if pin.is_wheel else "a source that no recipe builds"
+            how = "a wheel, and is to be built" if pin.is_wheel else "a source, and nothing builds it"
             yield LockDifference("python", f"`{pin.name}` is locked as {how}")
         owner = resolved.owner(pin.name)
         if pin.layer != owner and pin.name in needed:
@@ -230,17 +230,18 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
     environment = base_environment(resolved.base, resolved.architecture)
-    for chosen in resolved.built.values():
-        debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == chosen.layer}
-        wheels = {pin.name for pin in lock.build_python if pin.layer == chosen.layer}
+    locked_sources = {pin.name for pin in lock.python if not pin.is_wheel}
+    for build in resolved.built.values():
+        debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == build.layer}
+        wheels = {pin.name for pin in lock.build_python if pin.layer == build.layer}
         lacking = [
-            *(name for name in _by_name(chosen.build_imports(), environment) if name not in wheels),
-            *(name for name in chosen.toolchain() if name not in debs),
+            *(name for name in _by_name(build.python, environment) if name not in wheels),
+            *(name for name in build.system if name not in debs),
         ]
-        for name in lacking:
-            sentence = f"the build of {chosen.recipe.name} needs `{name}`, which is not locked"
+        for name in lacking if build.distribution in locked_sources else ():
+            sentence = f"the build of {build.name} needs `{name}`, which is not locked"
             yield LockDifference("build", sentence)
-    layers = {chosen.layer for chosen in resolved.built.values()}
+    layers = {build.layer for build in resolved.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         yield LockDifference("metadata", f"{layer} is no longer built, but the lock has its build tools")

@@ -67,7 +67,7 @@ DebPath = Annotated[
 PythonName = Annotated[str, full_match(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", "a canonical Python name")]
 PythonVersion = Annotated[Text, Checked(_python_version, {}, "a Python version (PEP 440)")]
 LockedLayer = Annotated[
-    str, full_match(rf"mpi|python|accelerator|framework:{NAME}", "the name of a layer", limit=255)
+    str, full_match(rf"mpi|python|accelerator|(?:framework|source):{NAME}", "the name of a layer", limit=255)
 ]
 # A lock does not depend on the order in which its entries were resolved.
 Sorted = AfterValidator(lambda entries: tuple(sorted(entries)))
@@ -248,7 +248,7 @@ class Lock:
     system_debs: Annotated[tuple[DebPin, ...], Sorted]
     """The Debian packages that the system layer adds, sorted by name."""
     python: Annotated[tuple[PythonPin, ...], Sorted]
-    """The Python distributions, sorted by name; one whose file is no wheel is built from its source."""
+    """The Python distributions, sorted by name; one whose file is not a wheel is built from its source."""
     tools: Annotated[tuple[ToolPin, ...], Sorted]
     """The tools whose bytes decide those of the image, sorted by name."""
     base_root: tuple[RootPin, ...] = ()

@@ -198,9 +198,9 @@ class Layer(Model):
     """One planned layer."""
 
     name: LayerName
-    """``base``, ``system``, ``wheel:torch``, ``framework:horovod`` for what is built from source,
-    ``links:cntk``, ``venv``, ``files``, ``metadata``; or ``toolchain:horovod`` for what a build needs and
-    no image holds.
+    """``base``, ``system``, ``wheel:torch``, ``framework:horovod`` and ``source:docopt`` for what is built
+    from source, ``links:cntk``, ``venv``, ``files``, ``metadata``; or ``toolchain:horovod`` for what a build
+    needs and no image holds.
     """
     key: Digest
     """``sha256:…`` over the step, the keys of `inputs` and the compression."""

@@ -157,35 +157,34 @@ class _Planner:
         """Return the layers that are built from source, each after its toolchain."""
         lock = self.lock
         layers: list[Layer] = []
-        for chosen in self.resolved.recipes:
-            source = chosen.recipe.source
-            if source is None:
+        pins = {pin.name: pin for pin in lock.python if not pin.is_wheel}
+        for build in self.resolved.built.values():
+            pin = pins.get(build.distribution)
+            if pin is None and build.stated is None:  # nothing requires it
                 continue
-            pin = next((pin for pin in lock.python if pin.layer == chosen.layer and not pin.is_wheel), None)
             if pin is None:
-                raise AssertionError(f"the lock has no source archive for {chosen.recipe.name}")
+                raise AssertionError(f"the lock has no source archive for {build.name}")
             inputs = [base]
-            debs = [deb for deb in lock.build_debs if deb.layer == chosen.layer]
+            debs = [deb for deb in lock.build_debs if deb.layer == build.layer]
             if debs:
-                layers.append(self.debian(f"toolchain:{chosen.recipe.name}", base, debs))
+                layers.append(self.debian(f"toolchain:{build.name}", base, debs))
                 inputs.append(layers[-1])
             inputs.append(venv)
-            owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in source.against}
+            owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in build.against}
             against = (other for other in sorted(lock.python) if other.layer in owners and other.is_wheel)
             inputs += map(self.wheel, against)
             step = SourceStep(
                 prefix=ENV_PREFIX,
                 interpreter=self.interpreter(),
                 archive=_input_file(pin),
-                build_wheels=_sorted_files(tool for tool in lock.build_python if tool.layer == chosen.layer),
+                build_wheels=_sorted_files(tool for tool in lock.build_python if tool.layer == build.layer),
                 patches=tuple(
-                    Patch(name=name, content=_base64(chosen.files[f"patches/{name}"]))
-                    for name in source.patches
+                    Patch(name=name, content=_base64(content)) for name, content in build.patches.items()
                 ),
-                environment=dict(source.environment),
+                environment=dict(build.environment),
                 tools=self.tools("installer", "mksquashfs"),
             )
-            layers.append(_layer(chosen.layer, step, inputs))
+            layers.append(_layer(build.layer, step, inputs))
         return layers
 
     def written_layers(self, metadata: Sequence[InlineFile]) -> list[Layer]:

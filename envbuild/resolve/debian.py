@@ -73,9 +73,9 @@ def resolve_debian(
         apt.check_names(base_image.packages, base)
         system = apt.add(resolved.system_requests(), base)
         build = [
-            BuildDebPin(**asdict(pin), layer=recipe.layer)
-            for recipe in resolved.built.values()
-            for pin in apt.add(recipe.toolchain(), base)
+            BuildDebPin(**asdict(pin), layer=build.layer)
+            for build in resolved.built.values()
+            for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
     renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]

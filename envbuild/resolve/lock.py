@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -154,6 +154,7 @@ class _Renewal:
             and self._keeps({"build"}, old.build_python)
             and same_python(resolved, old)
             and self._same_builds(old)
+            and _sources(image) == _sources(old.python)
             and all(
                 imported(build, image) == imported(build, old.python) for build in resolved.built.values()
             )
@@ -168,13 +169,17 @@ class _Renewal:
         return not self.parts & parts and not any(self.upgrade.covers(pin.name) for pin in pins)
 
     def _built_layers(self) -> set[str]:
-        return {chosen.layer for chosen in self.resolved.built.values()}
+        return {build.layer for build in self.resolved.built.values()}
 
     def _same_builds(self, old: Lock) -> bool:
         """Return whether the recipes that build from source are unchanged since the lock was made."""
         before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
-        built = self.resolved.built.values()
+        built = (chosen for chosen in self.resolved.recipes if chosen.recipe.source)
         return {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in built} <= before
+
+
+def _sources(pins: Iterable[PythonPin]) -> set[str]:
+    return {pin.sha256 for pin in pins if not pin.is_wheel}
 
 
 def _debs(lock: Lock) -> tuple[DebPin, ...]:

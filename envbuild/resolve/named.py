@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import task
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.lock.model import PythonPin
+from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext, Upgrade
-from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.wheels import Candidate
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import network
-from envbuild.system.descriptors import named
-from envbuild.system.files import sha256
-from envbuild.system.redaction import redact
 
 ORIGIN = "spec"
 """Logical origin of what is named itself."""
@@ -59,57 +54,11 @@ def bring_here(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Pat
     errors: list[EnvbuildError] = []
     for name, (file,) in candidates(resolved).items():
         try:
-            paths[name] = _path(file, resolved.python_place(name), context)
+            paths[name] = bring(file, resolved.python_place(name), context)
         except EnvbuildError as error:
             errors += error.each()
     raise_all(errors)
     return paths
-
-
-def _path(wheel: Candidate, at: Location, context: ResolveContext) -> Path:
-    local = network.local_path(wheel.address)
-    if local is not None:
-        return local.absolute()
-    cached = context.files.place(wheel.sha256, wheel.file)
-    places = (cached, *(root / "wheels" / wheel.file for root in context.directories))
-    for path in places:
-        with contextlib.suppress(OSError):
-            if sha256(path) == wheel.sha256:
-                return _readable(path, cached, context)
-    if context.offline:
-        hint = "run it once with a network and the same store"
-        raise RequestError(f"offline: `{wheel.file}` is not on this machine", at=at, hint=hint)
-    with network.Client() as client:
-        size_bytes = client.length(wheel.address)
-        pin = PythonPin(
-            name=wheel.name,
-            version=wheel.version,
-            origin=ORIGIN,
-            file=wheel.file,
-            size_bytes=size_bytes,
-            sha256=wheel.sha256,
-            layer="python",
-            requires=(),
-        )
-        title = f"fetch {wheel.file}"
-        try:
-            with (
-                task(context.emit, f"fetch:{wheel.name}", title, total_bytes=size_bytes) as running,
-                context.files.adding(pin) as part,
-            ):
-                done = 0
-                for count in client.download(wheel.address, part, size_bytes=size_bytes):
-                    running.advance(max(count - done, 0))
-                    done = max(count, done)
-        except WrongBytes as error:
-            hint = "correct the sha256, or the address"
-            problem = f"{redact(wheel.address)} is not the file that is named: its sha256 is another"
-            raise RequestError(problem, at=at, hint=hint) from error
-    return _readable(cached, cached, context)
-
-
-def _readable(path: Path, cached: Path, context: ResolveContext) -> Path:
-    return Path(named(str(context.readable(path) if path == cached else path))).absolute()
 
 
 def changed(resolved: ResolvedSpec, old: Sequence[PythonPin], upgrade: Upgrade) -> Iterator[RequestError]:

@@ -16,15 +16,18 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import named, passed_over, wheels
+from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
+from envbuild.resolve.sources import SourceMetadata, read_archive
 from envbuild.resolve.uv import PYTORCH, Uv
 from envbuild.resolve.wheels import Candidate, Resolved
 from envbuild.spec.python_platform import base_tags
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import Build, ResolvedSpec
 from envbuild.system import network
 
 _THREADS = 8
+_ROUNDS = 10
 
 
 def resolve_python(
@@ -51,6 +54,9 @@ def resolve_python(
     )
     raise_all(list(_other_builds(resolved, pins)))
     _warn_of_accelerator(resolved, pins, context.emit)
+    for name in sorted(resolved.built.keys() - {pin.name for pin in pins}):
+        hint = "remove it from `packages.from_source`, or ask for it under `packages.python`"
+        context.emit(Warned(text=f"`{name}` is not built: nothing requires it", hint=hint))
     return pins
 
 
@@ -96,21 +102,38 @@ def resolve_build_tools(
     """
     pins: list[PythonPin] = []
     uv = Uv(resolved, context, named=named.bring_here(resolved, context))
-    for chosen in resolved.built.values():
-        like_image = imported(chosen, image)
-        requests = [*chosen.build_imports(), *(pin.name for pin in like_image)]
-        old = [pin for pin in previous.build_python if pin.layer == chosen.layer] if previous else []
+    locked = {pin.name: pin for pin in image}
+    for build in resolved.built.values():
+        if build.distribution not in locked:
+            continue
+        like_image = imported(build, image)
+        requests = [*build.python, *(pin.name for pin in like_image)]
+        if build.stated is None:
+            requests += _archive_of(locked[build.distribution], uv).imports
+        old = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
         # A build may use other versions than the image, which does not contain them.
-        build = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image)
-        pins += [replace(pin, layer=chosen.layer) for pin in build]
+        tools = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image) if requests else ()
+        pins += [replace(pin, layer=build.layer) for pin in tools]
     return tuple(sorted(pins))
 
 
-def imported(chosen: ChosenRecipe, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
-    """Return the pins that the layers which a recipe compiles against import from other layers."""
+def _archive_of(pin: PythonPin, resolver: Uv | Python27) -> SourceMetadata:
+    """Read a locked source archive, which is fetched if it is not here."""
+    at = resolver.resolved.python_place(pin.name)
+    cached = resolver.context.files.place(pin.sha256, pin.file)
+    file = Candidate(
+        name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
+    )
+    if not cached.is_file():
+        offered = locate(resolver, {pin.name: pin.version})[pin.name]
+        file = next((other for other in offered if other.is_same(pin)), file)
+    return read_archive(bring(file, at, resolver.context), at=at)
+
+
+def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
+    """Return the pins that the layers which a build compiles against import from other layers."""
     pins = {pin.name: pin for pin in image}
-    source = chosen.recipe.source
-    against = {f"framework:{name}" for name in (source.against if source else ())}
+    against = {f"framework:{name}" for name in build.against}
     seen: set[str] = set()
     todo = [name for pin in image if pin.layer in against for name in pin.requires]
     while todo:
@@ -138,14 +161,52 @@ def _resolve(
     that are passed over are warned of.
     """
     kept = [pin for pin in old if not upgrade.covers(pin.name)]
-    resolution = resolver.resolve(
-        requests, constraints=constraints, keep={pin.name: pin.version for pin in (*kept, *like)}
-    )
+    keep = {pin.name: pin.version for pin in (*kept, *like)}
+    resolution = resolver.resolve(requests, constraints=constraints, keep=keep)
+    if isinstance(resolver, Uv):
+        resolution = _with_sources(requests, resolution, resolver, constraints=constraints, keep=keep)
     if remark and isinstance(resolver, Uv):
         before = {pin.name: pin.version for pin in kept}
         for warning in passed_over.warnings(requests, constraints, resolution, resolver, kept=before):
             resolver.context.emit(warning)
     return pin_files(resolver, resolution, resolution, kept=kept, old=old, hashes=hashes)
+
+
+def _with_sources(
+    requests: Sequence[str],
+    resolution: tuple[Resolved, ...],
+    uv: Uv,
+    *,
+    constraints: Sequence[str],
+    keep: Mapping[str, str],
+) -> tuple[Resolved, ...]:
+    """Resolve again until the requirements of every source archive that is chosen are known."""
+    builds = uv.resolved.built
+    for _ in range(_ROUNDS):
+        unread = {
+            entry.name: entry.version
+            for entry in resolution
+            if entry.name in builds
+            and builds[entry.name].stated is None
+            and (entry.name, entry.version) not in uv.stated
+        }
+        if not unread:
+            return resolution
+        wanted = [entry for entry in resolution if entry.name in unread]
+        files = _choose(uv.resolved, wanted, locate(uv, unread), {}, {})
+        places = {file.name: uv.resolved.python_place(file.name) for file in files}
+        uv.stated |= {
+            (file.name, unread[file.name]): read_archive(
+                bring(file, places[file.name], uv.context), at=places[file.name]
+            )
+            for file in files
+        }
+        resolution = uv.resolve(requests, constraints=constraints, keep=keep)
+    raise RequestError(
+        f"versions of what is built from source change each other: {', '.join(sorted(unread))}",
+        at=uv.resolved.python_place(next(iter(unread))),
+        hint="ask for an exact version of one of them",
+    )
 
 
 def pin_files(

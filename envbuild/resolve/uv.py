@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,8 @@ from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
+from envbuild.resolve.sources import SourceMetadata
+from envbuild.spec.base import BaseImage
 from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import host, process, tools
@@ -68,6 +70,8 @@ class Uv:
     """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
     named: Mapping[str, Path] = field(default_factory=dict)
     """Distribution → the only wheel of it to take."""
+    stated: dict[tuple[str, str], SourceMetadata] = field(init=False, default_factory=dict)
+    """Distribution that is built from source and its version → what its archive says, if that was read."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
     """Origin → addresses; the next is asked only if the first is unreachable."""
@@ -220,7 +224,7 @@ class Uv:
         EnvbuildError: requirements clash, or an index or this machine keeps uv from an answer.
         """
         errors: list[EnvbuildError] = []
-        without_wheels: dict[str, EnvbuildError] = {}
+        without_wheels: dict[str, str] = {}  # name → what uv said
         messages: list[str] = []
         while requirements:
             finished, text = self._run(
@@ -232,7 +236,7 @@ class Uv:
                 only_wheels=not any_source,
             )
             if finished.ok:
-                errors += without_wheels.values()
+                errors += self._without_wheels(without_wheels)
                 return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
             if self._stands_in(finished.stderr):
                 continue
@@ -242,7 +246,7 @@ class Uv:
             # or without what cannot be had.
             new = [name for name in uvtext.without_wheels(finished.stderr) if name not in without_wheels]
             if new:
-                without_wheels |= {name: self._without_wheel(name, finished.stderr) for name in new}
+                without_wheels |= dict.fromkeys(new, finished.stderr)
                 continue
             absent = uvtext.without_sources(finished.stderr)
             if not absent:
@@ -251,9 +255,9 @@ class Uv:
             others = [text for text in requirements if _name(text) not in named]
             if len(others) == len(requirements):
                 # In a clash, wheels may or may not matter.
-                raise_all(errors or [*without_wheels.values()])
+                raise_all(errors or [*self._without_wheels(without_wheels)])
             requirements = others
-        return _Answer("", (), (*errors, *without_wheels.values()))
+        return _Answer("", (), (*errors, *self._without_wheels(without_wheels)))
 
     def _run(
         self,
@@ -265,7 +269,7 @@ class Uv:
         sources: Iterable[str] = (),
         only_wheels: bool = True,
     ) -> tuple[process.Finished, str]:
-        cache_dir = self.context.cache_dir
+        cache_dir, built = self.context.cache_dir, self.resolved.built
         try:
             # Private: uv keeps answers of indexes with their addresses, which may hold tokens.
             cache = cache_dir / "uv"
@@ -285,7 +289,11 @@ class Uv:
                     (work / path.name).symlink_to(path)
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
-                text = uvtext.configuration({**self._built(), **self.installed}, sources, self.constraints)
+                installed = self.installed.items()
+                known = self._built() | {(name, version): needs for name, (version, needs) in installed}
+                # uv must not build what it knows nothing of.
+                sources = {*sources, *(name for name, build in built.items() if build.stated is None)}
+                text = uvtext.configuration(known, sources, self.constraints)
                 (work / "uv.toml").write_text(text, encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
@@ -298,7 +306,7 @@ class Uv:
                 limits: list[str] = []
                 if only_wheels:
                     limits += ["--only-binary", ":all:"]
-                    for source in sorted({*self.resolved.built, *sources}):
+                    for source in sorted({*built, *sources}):
                         limits += ["--no-binary", source]
                 files += ["--output-file", output, work / "pyproject.toml"]
                 finished = process.run(
@@ -311,9 +319,10 @@ class Uv:
         except OSError as error:
             raise cannot_write(cache_dir, error) from error
 
-    def _built(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        built = self.resolved.built.items()
-        return {name: (chosen.version, chosen.recipe.python) for name, chosen in built}
+    def _built(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        builds = self.resolved.built.items()
+        recipes = {(name, one.version): one.requires for name, build in builds if (one := build.stated)}
+        return recipes | {release: one.requires for release, one in self.stated.items()}
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.resolved.base
@@ -417,14 +426,20 @@ class Uv:
         asking = self._recipes_asking(reason, bounds=True)
         return RequestError(_NO_SOLUTION + reason + asking, at=self.resolved.python_place(reason), hint=hint)
 
-    def _without_wheel(self, name: str, stderr: str) -> RequestError:
-        base, reason = self.resolved.base, uvtext.reason(stderr)
+    def _without_wheels(self, said: Mapping[str, str]) -> Iterator[RequestError]:
+        """Yield an error for each distribution without a wheel; `said` maps it to what uv wrote."""
+        base = self.resolved.base
         platform = f"Python {base.python.version} with glibc {base.glibc} on {self.resolved.architecture}"
-        return RequestError(
-            f"`{name}`: no wheel fits {platform}{self._recipes_asking(name, bounds=False)}",
-            at=self.resolved.python_place(f"{name} {reason}"),
-            hint=f"{reason}; a source archive is built if a recipe says how (`source`)",
-        )
+        packages = self.resolved.spec.packages.from_source
+        names = [package if isinstance(package, str) else package.name for package in packages]
+        key = f"from_source: [{', '.join(sorted({*names, *said}))}]"
+        for name, stderr in said.items():
+            reason = uvtext.reason(stderr)
+            yield RequestError(
+                f"`{name}`: no wheel fits {platform}{self._recipes_asking(name, bounds=False)}",
+                at=self.resolved.python_place(f"{name} {reason}"),
+                hint=f"{reason}; `{key}` under `packages` builds what has a source archive",
+            )
 
     def _recipes_asking(self, text: str, *, bounds: bool) -> str:
         """Return lines with the recipes that ask for what a text names; empty if the spec alone does."""
@@ -505,6 +520,33 @@ def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
     env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
     done = process.run([*argv, "-"], env=env, stdin=f"{name}\n".encode(), cwd=Path("/"), timeout_s=_ASK_S)
     return "" if done.ok else uvtext.why_unreachable(done.stderr)
+
+
+def lacking(
+    requirements: Sequence[str], sources: PythonSources, base: BaseImage, architecture: str
+) -> set[str] | None:
+    """Return which requirements no wheel for a base meets, each alone; None if that cannot be asked."""
+    argv: list[str | Path] = [tools.locate("uv"), "pip", "compile", "--no-deps", "--only-binary", ":all:"]
+    argv += ["--color", "never", "--no-progress", "--python", sys.executable, "--no-python-downloads"]
+    argv += ["--python-version", base.python.version]
+    argv += ["--python-platform", uvtext.platform(architecture, base.glibc)]
+    env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
+    left = list(requirements)
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as cache:
+        while left:
+            text = "\n".join(left).encode()
+            done = process.run(
+                [*argv, "--cache-dir", cache, "-"], env=env, stdin=text, cwd=Path("/"), timeout_s=_ASK_S
+            )
+            if done.ok:
+                break
+            # uv names the first, and stops.
+            named = uvtext.missing(done.stderr) | uvtext.without_wheels(done.stderr)
+            others = [text for text in left if _name(text) not in named]
+            if len(others) == len(left):
+                return None
+            left = others
+    return {text for text in requirements if text not in left}
 
 
 def _environment(sources: PythonSources, index: Sequence[str]) -> dict[str, str]:

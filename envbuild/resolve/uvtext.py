@@ -87,16 +87,17 @@ def project(
 
 
 def configuration(
-    known: Mapping[str, tuple[str, Sequence[str]]], sources: Iterable[str], constraints: Sequence[str] = ()
+    known: Mapping[tuple[str, str], Sequence[str]], sources: Iterable[str], constraints: Sequence[str] = ()
 ) -> str:
     """Return a uv.toml that states what distributions require, so that uv need not build or read them.
 
-    `known` maps a distribution to its version and requirements; those in `sources` count without any.
+    `known` maps a distribution and its version to requirements; other versions and distributions of `sources`
+    count without any.
     """
     lines = [f"constraint-dependencies = [{', '.join(map(_string, constraints))}]"] if constraints else []
-    for name in sorted({*sources} - {*known}):
+    for name in sorted({*sources}):
         lines += ["[[dependency-metadata]]", f"name = {_string(name)}", "requires-dist = []"]
-    for name, (version, requirements) in sorted(known.items()):
+    for (name, version), requirements in sorted(known.items()):
         lines += [
             "[[dependency-metadata]]",
             f"name = {_string(name)}",

@@ -23,7 +23,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from envbuild.spec.fields import Checked, Format, relative_path, wheel_location, without_secrets
+from envbuild.spec.fields import (
+    Checked,
+    Distribution,
+    Format,
+    relative_path,
+    wheel_location,
+    without_secrets,
+)
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -361,11 +368,40 @@ PythonRequest = Annotated[
 ]
 
 
+class SourcePackage(Model):
+    """A distribution that is built from its source, and what its build needs."""
+
+    name: Distribution
+    """The distribution."""
+    python: tuple[PythonRequirement, ...] = ()
+    """What the build imports beyond what the archive's ``pyproject.toml`` asks for."""
+    system: tuple[DebianPackage, ...] = ()
+    """Debian packages of the toolchain (``g++``, ``python3-dev``); they are not in the image."""
+
+
+def _kind_of_source(value: object) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    return "source" if isinstance(value, dict | SourcePackage) else None
+
+
+SourceRequest = Annotated[
+    Annotated[Distribution, Tag("text")] | Annotated[SourcePackage, Tag("source")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="setting_type",
+        custom_error_message="expected a name or `{name: …}`",
+    ),
+]
+
+
 class Packages(Model):
     """Packages in addition to the frameworks."""
 
     python: tuple[PythonRequest, ...] = ()
     """PEP 508 requirements without addresses, files with requirements, and wheels."""
+    from_source: tuple[SourceRequest, ...] = ()
+    """Python distributions that are built from their source archives, offline: those without a wheel."""
     system: tuple[DebianPackage, ...] = ()
     """Debian package names."""
 

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.base import BaseImage
-from envbuild.spec.model import EnvSpec
+from envbuild.spec.model import EnvSpec, SourcePackage
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import Requested
@@ -27,6 +27,39 @@ _VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
 def owned_by_vendor(distribution: str, accelerator: str) -> bool:
     """Return whether the vendor of an accelerator (``cuda``, ``cuda-13.0``) makes a distribution."""
     return distribution.startswith(_VENDORS.get(accelerator.partition("-")[0], ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """What a recipe says of a distribution that it builds."""
+
+    version: str
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """The build of a distribution from its source archive."""
+
+    distribution: str
+    """Canonical name."""
+    name: str
+    """Name for people: that of the recipe or of the distribution."""
+    layer: str
+    """Name of the layer that is built (``framework:horovod``, ``source:docopt``)."""
+    python: tuple[str, ...]
+    """What the build imports; beyond what the archive asks for if that is read."""
+    system: tuple[str, ...]
+    """Debian packages of the toolchain, sorted."""
+    at: Location
+    """Where it is asked for."""
+    against: tuple[str, ...] = ()
+    """``mpi``, or names of recipes whose layers it compiles against."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patches: Mapping[str, bytes] = field(default_factory=dict)
+    """File name → content, in their order."""
+    stated: Stated | None = None
+    """If None, the archive itself says what it requires and imports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +111,27 @@ class ChosenRecipe:
             canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
         )
 
-    def build_imports(self) -> tuple[str, ...]:
-        """Return the Python requirements of its source build alone."""
-        return self.recipe.source.python if self.recipe.source else ()
+    def meets(self, requirement: Requirement) -> bool:
+        """Return whether the recipe's version meets a requirement of one of its distributions."""
+        return requirement.specifier.contains(self.version, prereleases=True)
 
-    def toolchain(self) -> tuple[str, ...]:
-        """Return the Debian packages that its source build asks for, sorted."""
+    def build(self) -> Build | None:
+        """Return its source build, if it has one."""
         source = self.recipe.source
-        return tuple(sorted({*source.system, *(("patch",) if source.patches else ())})) if source else ()
+        if source is None:
+            return None
+        return Build(
+            distribution=source.distribution,
+            name=self.recipe.name,
+            layer=self.layer,
+            python=source.python,
+            system=tuple(sorted({*source.system, *(("patch",) if source.patches else ())})),
+            against=source.against,
+            environment=source.environment,
+            patches={name: self.files[f"patches/{name}"] for name in source.patches},
+            at=self.at,
+            stated=Stated(version=self.version, requires=self.recipe.python),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +200,22 @@ class ResolvedSpec:
         )
 
     @property
-    def built(self) -> dict[str, ChosenRecipe]:
-        """Distribution that is built from its source → the recipe that does so."""
-        return {chosen.recipe.source.distribution: chosen for chosen in self.recipes if chosen.recipe.source}
+    def built(self) -> dict[str, Build]:
+        """Distribution that is built from its source → its build."""
+        builds = [build for chosen in self.recipes if (build := chosen.build()) is not None]
+        for index, entry in enumerate(self.spec.packages.from_source):
+            package = entry if isinstance(entry, SourcePackage) else SourcePackage(name=entry)
+            builds.append(
+                Build(
+                    distribution=package.name,
+                    name=package.name,
+                    layer=f"source:{package.name}",
+                    python=package.python,
+                    system=tuple(sorted(package.system)),
+                    at=self.spec_places.get(("packages", "from_source", index), Location(path=self.path)),
+                )
+            )
+        return {build.distribution: build for build in builds}
 
     def remarks(self) -> tuple[str, ...]:
         """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
@@ -234,8 +293,11 @@ class ResolvedSpec:
         if name in self.base.packages:
             return f", and the base image {self.base.name} asks for it"
         for chosen in self.recipes:
-            if name in chosen.recipe.system or name in chosen.toolchain():
+            if name in chosen.recipe.system:
                 return f", and the recipe {chosen.recipe.name} asks for it"
+        for build in self.built.values():
+            if name in build.system:
+                return f", and the build of {build.name} asks for it"
         return ""
 
     def owner(self, distribution: str) -> str:

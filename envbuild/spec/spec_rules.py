@@ -34,6 +34,7 @@ def spec_errors(
     if base is not None and base.root is not None:
         yield from _finished_root(spec, recipes, base)
     yield from _python_packages(spec.path, requested, recipes)
+    yield from _from_source(spec, requested, recipes, base)
     packages = spec.value.packages.system
     yield from _repeated(spec, ("packages", "system"), packages, "package", "listed")
     yield from _targets(spec)
@@ -75,8 +76,14 @@ def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base:
         if name not in base.packages:
             problem = f"`{name}` cannot be added: the base image `{base.name}` is a finished root"
             yield RequestError(problem, at=spec.at("packages", "system", number), hint=hint)
+    for index, package in enumerate(spec.value.packages.from_source):
+        missing = sorted(set(() if isinstance(package, str) else package.system) - set(base.packages))
+        if missing:
+            problem = f"{', '.join(missing)} cannot be added: the base image `{base.name}` is a finished root"
+            yield RequestError(problem, at=spec.at("packages", "from_source", index), hint=hint)
     for chosen in recipes:
-        needed = {*chosen.recipe.system, *chosen.toolchain()}
+        build = chosen.build()
+        needed = {*chosen.recipe.system, *(build.system if build else ())}
         missing = sorted(needed - set(base.packages))
         if missing:
             problem = (
@@ -126,6 +133,31 @@ def _python_packages(
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
         if in_spec and requirement.marker is None and request.wheel is None:
             first.setdefault(name, request)
+
+
+def _from_source(
+    spec: Loaded[EnvSpec],
+    requested: Sequence[Requested],
+    recipes: Sequence[ChosenRecipe],
+    base: BaseImage | None,
+) -> Errors:
+    key = ("packages", "from_source")
+    packages = spec.value.packages.from_source
+    names = [package if isinstance(package, str) else package.name for package in packages]
+    yield from _repeated(spec, key, names, "package", "listed")
+    owners = {name: chosen.recipe for chosen in recipes for name in chosen.recipe.owns}
+    wheels = {request.name: request.at for request in requested if request.wheel is not None}
+    for index, name in enumerate(names):
+        at = spec.at(*key, index)
+        if name in owners:
+            problem = f"the package `{name}` belongs to the recipe `{owners[name].name}`"
+            yield RequestError(problem, at=at, hint="remove it here: the recipe says what is installed")
+        elif name in wheels:
+            problem = f"`{name}` cannot be built: a wheel of it is named"
+            yield RequestError(problem, at=at, hint=f"remove it here, or the wheel at {wheels[name]}")
+        elif base is not None and base.python.is_legacy:
+            problem = f"`{name}` cannot be built for Python {base.python.version}"
+            yield RequestError(problem, at=at, hint="build a wheel of it yourself, and name that")
 
 
 def _holds(requirement: Requirement, exact: Requirement) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
     from envbuild.workflows import hosting as hosting
-    from envbuild.workflows import import_def as import_def
+    from envbuild.workflows import import_file as import_file
     from envbuild.workflows import init as init
     from envbuild.workflows import inputs as inputs
     from envbuild.workflows import inspect as inspect

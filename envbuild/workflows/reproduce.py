@@ -20,7 +20,7 @@ from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
-from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.model import Choice, EnvSpec, Packages
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
@@ -247,8 +247,14 @@ def _resolved(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
                 at=Location(path=provenance.image),
             )
         )
+    sources = tuple(pin.name for pin in lock.python if not pin.is_wheel and pin.layer == "python")
     return ResolvedSpec(
-        spec=EnvSpec(name=lock.name, version=lock.version, base=Choice(name=base.value.name)),
+        spec=EnvSpec(
+            name=lock.name,
+            version=lock.version,
+            base=Choice(name=base.value.name),
+            packages=Packages(from_source=sources),
+        ),
         path=provenance.image,
         base=base.value,
         base_digest=lock.base.digest,

@@ -76,6 +76,19 @@ class TestRequest:
     vet: bool = False
     """Whether to measure the nodes as well."""
 
+    @property
+    def only_for_ours(self) -> dict[str, bool]:
+        """Options for images that envbuild built → whether they were given."""
+        return {
+            "--mpi host": self.from_host.mpi,
+            "--fabric host": self.from_host.fabric,
+            "--launcher srun": self.srun and not self.nodes,
+            "--quick": self.quick,
+            "--require-gpu": self.require_gpu,
+            "--nodes": self.nodes > 0,
+            "--vet": self.vet,
+        }
+
 
 def test_image(request: TestRequest, settings: Settings) -> Report:
     """Test an image and record the verdict; a failed check is no exception.
@@ -85,16 +98,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     an earlier verdict stays.
     """
     started = time.monotonic()
-    unfit = {
-        "--mpi host": request.from_host.mpi,
-        "--fabric host": request.from_host.fabric,
-        "--launcher srun": request.srun,
-        "--quick": request.quick,
-        "--require-gpu": request.require_gpu,
-        "--nodes": request.nodes > 0,
-        "--vet": request.vet,
-    }
-    if (extended := examine_extended(request.image, settings, unfit=unfit)) is not None:
+    if (extended := examine_extended(request.image, settings, unfit=request.only_for_ours)) is not None:
         return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
     manifest, site = read_manifest(request.image), site_of(settings)
     _warn_of_untrusted_layers(manifest, settings)
@@ -135,15 +139,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
         reports += result.reports
         on_all_ranks += result.reports[:1]
         sections.add(job.id, result.checks, result.output)
-    if request.nodes:
-        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "1")
-        checks = judge_nodes(
-            on_all_ranks, request.nodes, site, threads=int(threads) if threads.isdigit() else 1
-        )
-        sections.add("nodes", checks)
-    if request.vet and launcher is not None:
-        vetting = vet_nodes(container, launcher, site, request.nodes or 1, limit_s)
-        sections.add("vet", vet_checks(vetting))
+    _check_nodes(sections, on_all_ranks, container, launcher, site, request)
     if manifest.unproven:
         sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
     if fitting:
@@ -199,6 +195,26 @@ def _check_processes(
     if container.host_libs is not None and request.from_host.fabric:
         checks.append(judge_host_fabric(reports, container.host_libs))
     return [*checks, *judge_nccl(reports, site)]
+
+
+def _check_nodes(
+    sections: Sections,
+    reports: Sequence[Reports],
+    container: Container,
+    launcher: Launcher | None,
+    site: Site | None,
+    request: TestRequest,
+) -> None:
+    """Judge the nodes of a test across nodes by the reports of its jobs; measure them if requested."""
+    manifest = container.manifest
+    if request.nodes:
+        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "")
+        threads_per_rank = int(threads) if threads.isdigit() else 1
+        sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank))
+    if request.vet and launcher is not None:
+        limit_s = request.timeout_s or manifest.timeout_s
+        vetting = vet_nodes(container, launcher, site, request.nodes or 1, limit_s)
+        sections.add("vet", vet_checks(vetting))
 
 
 def _unproven(recipe: str, version: str) -> CheckResult:

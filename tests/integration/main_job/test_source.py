@@ -112,6 +112,25 @@ def test_a_source_is_built_patched_and_installed_without_its_toolchain(bench: De
     assert states["framework:tiny"] == "cached"
 
 
+def test_a_spec_builds_what_has_no_wheel(bench: Desk) -> None:
+    metadata = "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\nRequires-Dist: six\n"
+    setup = "from setuptools import setup\nsetup(name='tiny', version='1.0', py_modules=['tiny'])\n"
+    own = bench.place / "own"
+    own.mkdir()
+    sdist(own / "tiny-1.0.tar.gz", {"PKG-INFO": metadata, "setup.py": setup, "tiny.py": "import six\n"})
+    bench.write("site-of-own.yaml", f"name: here\nfind_links: [{own}]\n")
+    text = 'name: own\nversion: "1"\nbase: debian-12\npackages: {python: [tiny], from_source: [tiny]}\n'
+    bench.write("own.yaml", text)
+    bench.envbuild("build", "own.yaml", "--site", "site-of-own.yaml")
+    bench.apptainer("exec", "own.sif", "python", "-c", "import tiny")
+    bench.apptainer("exec", "own.sif", "python", "-c", "import setuptools", code=1)
+    sdist(own / "tiny-1.0.tar.gz", {"PKG-INFO": metadata, "setup.py": "import absent\n"})
+    (bench.place / "own.lock.yaml").unlink()
+    finished = bench.envbuild("build", "own.yaml", "--site", "site-of-own.yaml", code=3)
+    assert "No module named 'absent'" in finished.stderr
+    assert "`{name: tiny, python: […], system: [g++, python3-dev]}`" in finished.stderr
+
+
 @pytest.mark.slow  # in `make test` tests/integration/torture rebuilds a tiny image
 def test_a_source_gives_the_same_bytes_again(bench: Desk) -> None:
     build(bench)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import socket
 import stat
+import tarfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.model import SourcePackage
 from envbuild.spec.requirements import NamedWheel, Requested
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
@@ -99,6 +102,19 @@ class Desk:
         page = self.server.root / f"simple/{name}/index.html"
         page.parent.mkdir()
         page.write_text(f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>')
+
+    def add_source(self, name: str, version: str = "1.0", **files: str) -> None:
+        """Let the index have a source archive; `files` have `_` for dots and `__` for slashes."""
+        archive = self.server.root / f"files/{name}-{version}.tar.gz"
+        with tarfile.open(archive, "w:gz") as tar:
+            for file, content in files.items():
+                member = tarfile.TarInfo(f"{name}-{version}/{file.replace('__', '/').replace('_', '.')}")
+                member.size = len(content.encode())
+                tar.addfile(member, io.BytesIO(content.encode()))
+        page = self.server.root / f"simple/{name}/index.html"
+        page.parent.mkdir(exist_ok=True)
+        with page.open("a") as listing:
+            listing.write(f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>\n')
 
     def machine(self, *, signed: bool = False) -> Machine:
         address = f"file://{SIGNED}" if signed else f"{self.server.address}/debian"
@@ -754,7 +770,62 @@ def test_a_directory_of_the_spec_has_candidates(desk: Desk, tmp_path: Path) -> N
 
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
     desk.archive_only("evil")
-    assert desk.refused(desk.resolved(python=["evil"])).problem.startswith("`evil`: no wheel fits")
+    refused = desk.refused(desk.resolved(python=["evil", "alpha"]))
+    assert refused.problem.startswith("`evil`: no wheel fits")
+    assert "`from_source: [evil]` under `packages` builds what has a source archive" in (refused.hint or "")
+
+
+def from_source(what: ResolvedSpec, *entries: str | SourcePackage) -> ResolvedSpec:
+    packages = what.spec.packages.model_copy(update={"from_source": entries})
+    return replace(what, spec=what.spec.model_copy(update={"packages": packages}))
+
+
+def test_a_source_archive_is_locked_with_what_it_requires_and_its_build_imports(desk: Desk) -> None:
+    project = '[build-system]\nrequires = ["beta"]\n[project]\ndependencies = ["gamma<1.2", "deeper"]\n'
+    # The newest requires what nothing has, which is known only once it is read.
+    desk.add_source("source-only", "1.0", pyproject_toml=project)
+    desk.add_source("source-only", "2.0", pyproject_toml=project.replace("deeper", "deeper>=5"))
+    desk.add_source("deeper", setup_py="open('/tmp/ran', 'w')")
+    # An archive without a pyproject.toml is built by setuptools.
+    for name in ("setuptools", "wheel"):
+        write_index(desk.server.root, [write_wheel(desk.wheels, name, "80.0")])
+    what = from_source(
+        desk.resolved(python=["source-only"]), "source-only", SourcePackage(name="deeper", python=("alpha",))
+    )
+    lock = desk.lock(what)
+    pins = {pin.name: pin for pin in lock.python}
+    assert {name: pin.file for name, pin in pins.items()} == {
+        "source-only": "source-only-1.0.tar.gz",
+        "deeper": "deeper-1.0.tar.gz",
+        "gamma": "gamma-1.0-py3-none-any.whl",
+    }
+    assert pins["source-only"].requires == ("deeper", "gamma")
+    assert [(pin.name, pin.layer) for pin in lock.build_python if pin.name != "gamma"] == [
+        ("alpha", "source:deeper"),
+        ("beta", "source:source-only"),
+        ("setuptools", "source:deeper"),
+        ("wheel", "source:deeper"),
+    ]
+    assert diff(lock, what) == ()
+    assert desk.lock(what, lock, upgrade=[]) == lock
+    without = from_source(desk.resolved(python=["source-only"]), "source-only")
+    sentences = [difference.sentence for difference in diff(lock, without)]
+    assert len(sentences) == 2
+    assert all("deeper" in sentence for sentence in sentences)
+
+
+def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> None:
+    desk.archive_only("source-only")
+    asked = ["alpha>=1", "gamma==9.*", "absent", "source-only", "win"]
+    sources = desk.machine().python
+    assert uv.lacking(asked, sources, base_image(), "amd64") == {*asked[1:]}
+    closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
+    assert uv.lacking(asked, closed, base_image(), "amd64") is None
+
+
+def test_what_is_to_be_built_and_is_not_required_is_pointed_out(desk: Desk) -> None:
+    desk.lock(from_source(desk.resolved(python=["gamma"]), "missing"))
+    assert desk.warnings() == ["`missing` is not built: nothing requires it"]
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ _WRITING = {
     "sbom": ["sbom", "t.sif", "-o", "PLACE"],
     "export": ["export", "t.sif", "--format", "oci", "-o", "PLACE"],
     "site": ["site", "probe", "-o", "PLACE"],
-    "import-def": ["import-def", "Dockerfile", "-o", "PLACE"],
+    "import": ["import", "Dockerfile", "-o", "PLACE"],
     "test": ["test", "t.sif", "--report", "PLACE"],
     "fetch": ["fetch", "t.yaml", "--to", "PLACE"],
     "layer": ["layer", "export", "t.yaml", "--to", "PLACE"],
@@ -128,7 +128,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", ["build", "sbom", "export", "site", "import-def", "test"])
+@pytest.mark.parametrize("verb", ["build", "sbom", "export", "site", "import", "test"])
 def test_a_directory_is_not_made_a_file(verb: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run([word.replace("PLACE", "x.y/") for word in _WRITING[verb]], capsys)
     told = "error: `x.y/` ends in `/`, and names no directory"

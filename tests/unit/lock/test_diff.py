@@ -200,7 +200,8 @@ def built() -> ChosenRecipe:
     source = SourceBuild(
         distribution="horovod", python=("setuptools<82",), system=("g++", "python3"), patches=("a.patch",)
     )
-    return replace(plain, recipe=plain.recipe.model_copy(update={"source": source}))
+    recipe = plain.recipe.model_copy(update={"source": source})
+    return replace(plain, recipe=recipe, files={"patches/a.patch": b""})
 
 
 class TestBuilds:
@@ -244,12 +245,12 @@ class TestBuilds:
     def test_a_source_archive_needs_a_recipe_that_builds_it(self) -> None:
         what = resolved(python=["horovod"])
         lock = lock_of(what, python=[replace(self.ARCHIVE, layer="python")])
-        said = ("python", "`horovod` is locked as a source that no recipe builds")
+        said = ("python", "`horovod` is locked as a source, and nothing builds it")
         assert self.sentences(lock, what) == [said]
 
     def test_a_wheel_gives_way_to_a_recipe_that_builds(self) -> None:
         lock = replace(self.LOCK, python=(wheel("horovod", "0.28.1", layer=self.LAYER),))
-        said = ("python", "`horovod` is locked as a wheel, and a recipe builds it")
+        said = ("python", "`horovod` is locked as a wheel, and is to be built")
         assert self.sentences(lock, self.WHAT) == [said]
 
 

@@ -243,10 +243,11 @@ sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = 
 
 
 def test_what_a_source_requires_is_told_to_uv() -> None:
-    built = {"horovod": ("0.28.1", ("psutil", 'pyyaml; python_version < "3.12"'))}
+    built = {("horovod", "0.28.1"): ("psutil", 'pyyaml; python_version < "3.12"')}
     assert tomllib.loads(uvtext.configuration(built, ["horovod", "annoy"])) == {
         "dependency-metadata": [
             {"name": "annoy", "requires-dist": []},
+            {"name": "horovod", "requires-dist": []},  # of other versions
             {
                 "name": "horovod",
                 "version": "0.28.1",

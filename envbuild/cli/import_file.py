@@ -1,4 +1,4 @@
-"""`envbuild import-def`: a spec from a Dockerfile, definition file or requirements file."""
+"""`envbuild import`: a spec from a Dockerfile, definition file, requirements file or conda environment."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 
 if TYPE_CHECKING:
-    from envbuild.workflows.import_def import Imported
+    from envbuild.workflows.import_file import Imported
 
 
 def command(
     source: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A Dockerfile, Apptainer definition file or requirements file."),
+        typer.Argument(
+            metavar="FILE",
+            help="A Dockerfile, Apptainer definition file, requirements file or environment.yml.",
+        ),
     ],
     output: Annotated[Path | None, options.output("SPEC.yaml", "Write the spec there.")] = None,
     recipes: options.Recipes = None,
     json: options.Json = False,
 ) -> None:
-    """Propose a spec for a Dockerfile, definition file or requirements file, and report what it lacks."""
-    imported = workflows.import_def.import_definition(source, recipes or (), output=output)
+    """Propose a spec for the file of another program, and report what it lacks."""
+    imported = workflows.import_file.import_file(source, recipes or (), output=output)
     for line in format_notes(imported):
         print_message(line)
     if json:

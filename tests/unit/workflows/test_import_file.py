@@ -1,4 +1,4 @@
-"""`envbuild import-def`: the spec that it proposes, and a note for each piece of the file."""
+"""`envbuild import`: the spec that it proposes, and a note for each piece of the file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.cli.import_def import format_notes
+from envbuild.cli.import_file import format_notes
 from envbuild.cli.main import main
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.importers.conda import conda_table
 from envbuild.importers.proposal import Proposal, propose
 from envbuild.importers.statements import read_statements
 from envbuild.spec.load import load_spec
-from envbuild.workflows.import_def import Imported, import_definition
+from envbuild.spec.model import EnvSpec
+from envbuild.workflows import import_file as workflow
+from envbuild.workflows.import_file import Imported, import_file
 from envbuild.workflows.inputs import read_bases, read_spec
 from envbuild.workflows.recipes import list_recipes
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "import-def"
+GOLDEN = Path(__file__).parents[2] / "golden" / "import"
 FILES = {
     "data.csv": "",
     "data.tar.gz": "",
@@ -32,6 +35,14 @@ FILES = {
     ),
     "more.txt": "-c limits.txt\nhttps://example.org/x.whl\nmpi4py\n",
 }
+
+
+@pytest.fixture(autouse=True)
+def index(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Take the place of an index; return the requirements of which it has no wheels."""
+    without = {"bioconductor-deseq2"}
+    monkeypatch.setattr(workflow, "lacking", lambda texts, *_: without & {*texts})
+    return without
 
 
 @pytest.fixture
@@ -48,7 +59,7 @@ def place(tmp_path: Path) -> Path:
 
 def imported(place: Path, text: str, name: str = "Dockerfile") -> Proposal:
     (place / name).write_text(text)
-    return import_definition(place / name).proposal
+    return import_file(place / name).proposal
 
 
 def spec_of(place: Path, *lines: str) -> dict[str, Any]:
@@ -68,7 +79,7 @@ def unsupported(place: Path, *lines: str) -> list[tuple[int, str]]:
 )
 def test_a_whole_file(name: str, place: Path, golden: Callable[[Path, str], None]) -> None:
     shutil.copy(GOLDEN / name, place)
-    result = import_definition(place / name)
+    result = import_file(place / name)
     notes = [f"{note.line}: {note.outcome}: {note.text}: {note.what}\n" for note in result.proposal.notes]
     golden(GOLDEN / f"{name}.spec.yaml", result.text)
     golden(GOLDEN / f"{name}.notes.txt", "".join(notes))
@@ -109,7 +120,7 @@ def test_a_whole_file(name: str, place: Path, golden: Callable[[Path, str], None
 )
 def test_secrets_are_neither_taken_nor_shown(line: str, place: Path) -> None:
     (place / "Dockerfile").write_text(f"FROM debian:12\n{line}\nENV USED=$OPENAI_KEY$PIP_PASS$HF$MYSQL_PWD\n")
-    result = import_definition(place / "Dockerfile")
+    result = import_file(place / "Dockerfile")
     assert "S3" not in result.text + repr(result.proposal) + "".join(format_notes(result))
 
 
@@ -303,7 +314,7 @@ def test_frameworks_and_accelerators(words: str, expected: dict[str, object], pl
 )
 def test_variables_of_an_image(lines: list[str], environment: object, place: Path) -> None:
     assert spec_of(place, *lines)["environment"] == environment
-    loaded = load_spec(import_definition(place / "Dockerfile").text.encode(), place)
+    loaded = load_spec(import_file(place / "Dockerfile").text.encode(), place)
     assert loaded.model_dump()["environment"] == environment
 
 
@@ -401,7 +412,7 @@ def test_no_file_is_too_odd(text: str, start: str) -> None:
 )
 def test_a_hostile_file_is_bounded(text: str, place: Path) -> None:
     (place / "Dockerfile").write_text("FROM debian:12\n" + text)
-    result = import_definition(place / "Dockerfile")
+    result = import_file(place / "Dockerfile")
     assert len(result.text) < 2_000_000
     assert all(len(note.text) <= 100 for note in result.proposal.notes)
 
@@ -410,15 +421,15 @@ def test_a_hostile_file_is_bounded(text: str, place: Path) -> None:
     ("content", "problem"),
     [
         (b"FROM x\n\xff\xfe", "is not UTF-8"),
-        (b"name: x\n", "is not a Dockerfile, definition file or requirements file"),
-        (b"", "is not a Dockerfile, definition file or requirements file"),
+        (b"name: x\n", "is not a Dockerfile, definition file, requirements file or conda environment"),
+        (b"", "is not a Dockerfile, definition file, requirements file or conda environment"),
         (b"#" * (2 << 20), "is too large"),
     ],
 )
 def test_files_that_are_refused(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(EnvbuildError, match=problem):
-        import_definition(tmp_path / "x")
+        import_file(tmp_path / "x")
 
 
 def test_a_proposal_can_be_locked(place: Path) -> None:
@@ -426,10 +437,55 @@ def test_a_proposal_can_be_locked(place: Path) -> None:
         "\ufeffFROM python:3.11-slim-bookworm\nRUN apt-get update && apt-get install -y less\n"
         "RUN pip install torch mpi4py tensorflow scipy==1.17.1\n"
     )
-    import_definition(place / "Dockerfile", output=place / "spec.yaml")
+    import_file(place / "Dockerfile", output=place / "spec.yaml")
     resolved = read_spec(place / "spec.yaml")
     assert {chosen.recipe.name for chosen in resolved.recipes} == {"mpich", "pytorch", "tensorflow"}
     assert (resolved.base.name, resolved.spec.packages.system) == ("debian-12", ("less",))
+
+
+def test_an_environment_whose_index_does_not_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "lacking", lambda *_: None)
+    proposal = imported(place, "dependencies: [bioconductor-deseq2]\n", "environment.yml")
+    assert proposal.spec["packages"] == {"python": ["bioconductor-deseq2"]}
+    assert "no index could be asked which of them have wheels" in [note.what for note in proposal.notes]
+
+
+@pytest.mark.parametrize(
+    ("package", "key", "value"),
+    [
+        ("python=3.13.1", "python", "3.13"),
+        ("cudatoolkit=12.9", "accelerator", "cuda@12.9"),
+        ("ray-default>=2", "packages", {"python": ["ray[default]>=2"]}),
+        ("conda-forge::Gxx_linux-64 12.*", "packages", {"system": ["g++"]}),
+        ("mpich", "mpi", "mpich"),
+        ("librosa", "packages", {"python": ["librosa"]}),
+    ],
+)
+def test_packages_of_conda(package: str, key: str, value: object, place: Path) -> None:
+    proposal = imported(place, f"name: x\ndependencies:\n- {package}\n", "environment.yml")
+    assert proposal.spec[key] == value
+
+
+def test_every_entry_of_the_table_can_be_taken() -> None:
+    table = conda_table()
+    spec = {"name": "x", "version": "1", "packages": {}}
+    spec["packages"] = {"python": (*table.wheels.values(),), "system": (*table.debian.values(),)}
+    assert EnvSpec.model_validate(spec)
+    assert not {name for name in (*table.wheels, *table.debian, *table.cuda) if name != name.lower()}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("channels: [x]\n", "`environment.yml` is not a conda environment"),
+        ("dependencies: [a\n", "is missing"),
+        ("dependencies: &a [*a]\n", "alias"),
+    ],
+)
+def test_environments_that_cannot_be_read(text: str, problem: str, place: Path) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        imported(place, text, "environment.yml")
+    assert problem in render(caught.value)
 
 
 def test_a_base_with_mistakes_is_not_proposed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +500,7 @@ def test_a_base_with_mistakes_is_not_proposed(place: Path, monkeypatch: pytest.M
 def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text("mine\n")
     with pytest.raises(RequestError, match=r"spec\.yaml` exists already"):
-        import_definition(tmp_path / "Dockerfile", output=tmp_path / "spec.yaml")
+        import_file(tmp_path / "Dockerfile", output=tmp_path / "spec.yaml")
     assert (tmp_path / "spec.yaml").read_text() == "mine\n"
 
 
@@ -452,7 +508,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = tmp_path / "train.def"
     path.write_text("Bootstrap: docker\nFrom: debian:12\n%post\n    pip install scipy\n    make\n")
     with pytest.raises(SystemExit) as ended:
-        main(["import-def", str(path)])
+        main(["import", str(path)])
     assert ended.value.code == 0
     printed = capsys.readouterr()
     assert "name: train\n" in printed.out
@@ -464,7 +520,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         f"{path}: 2 taken, 1 skipped, 1 unsupported",
     ]
     with pytest.raises(SystemExit):
-        main(["import-def", str(path), "--json", "-o", str(tmp_path / "spec.yaml")])
+        main(["import", str(path), "--json", "-o", str(tmp_path / "spec.yaml")])
     data = json.loads(capsys.readouterr().out)
     assert data["spec"]["packages"] == {"python": ["scipy"]}
     assert [note["line"] for note in data["notes"]] == [1, 2, 4, 5]
@@ -474,7 +530,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("name", ["bad\udcff.def", "two\nname: evil.def", "esc\x1b[2J.def"])
 def test_the_name_of_the_file_stays_in_its_comment(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("FROM debian:12\nRUN make everything\n")
-    result: Imported = import_definition(tmp_path / name, output=tmp_path / "spec.yaml")
+    result: Imported = import_file(tmp_path / name, output=tmp_path / "spec.yaml")
     assert (tmp_path / "spec.yaml").read_text() == result.text
     assert all(char.isprintable() or char == "\n" for char in result.text)
     assert "\nname: evil" not in result.text

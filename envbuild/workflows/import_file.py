@@ -1,4 +1,4 @@
-"""Import: the spec that a Dockerfile, definition file or requirements file describes."""
+"""Import: the spec that a Dockerfile, definition file, requirements file or conda environment describes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from envbuild.errors import Location, RequestError
 from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
 from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
+from envbuild.resolve.origins import python_sources, read_machine
+from envbuild.resolve.uv import lacking
+from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load_spec
 from envbuild.system.files import read_input, write_atomically
+from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.inputs import read_bases
+from envbuild.workflows.inputs import read_bases, read_site
 from envbuild.workflows.recipes import list_recipes
 
 _MAX_COMMENTS = 1000  # a spec has a limit, too
@@ -31,8 +35,10 @@ class Imported:
     text: str
 
 
-def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:
+def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:
     """Propose a spec for a file; nothing in it is run or downloaded.
+
+    An index is asked which packages of a conda environment have wheels.
 
     Recipes are searched in the directories `recipes` first. The spec is written to `output`, which must not
     exist. RequestError: the file cannot be read or has another format, or the output exists.
@@ -46,19 +52,32 @@ def import_definition(source: Path, recipes: Sequence[Path] = (), *, output: Pat
     except UnicodeDecodeError as error:
         hint = "save the file as UTF-8"
         raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source), hint=hint) from error
-    usual_name = r"(dockerfile|containerfile|singularity|apptainer|requirements)\b"
+    usual_name = r"(dockerfile|containerfile|singularity|apptainer|requirements|environment)\b"
+    bases = read_bases()
     proposal = propose(
         read_statements(content, source),
         source.absolute().parent.name if re.match(usual_name, source.name.lower()) else source.stem,
         directory=source.parent,
         recipes=list_recipes(recipes).recipes,
-        bases=read_bases(),
+        bases=bases,
+        lacking=lambda texts, python: _without_wheel(texts, python, bases),
     )
     text = _to_yaml(proposal, shown(source.name))
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
     if output is not None:
         write_atomically(output, text.encode())
     return Imported(source=source, proposal=proposal, text=text)
+
+
+def _without_wheel(texts: Sequence[str], python: str, bases: Sequence[BaseImage]) -> set[str] | None:
+    """Return which requirements have no wheel for the base image of a Python; None if no index answers."""
+    fitting = [base for base in bases if base.root is None and not base.python.is_legacy]
+    fitting = [base for base in fitting if python in ("", base.python.version)]
+    if not fitting:
+        return None
+    site = read_site(None)
+    sources = python_sources(site.value if site else None, read_machine())
+    return lacking(texts, sources, min(fitting, key=lambda base: not base.preferred), architecture())
 
 
 class _Dumper(yaml.SafeDumper):
