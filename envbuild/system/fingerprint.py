@@ -18,6 +18,15 @@ from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.survey import Survey
 
+# Where distributions and EFA's installer put it.
+_LIBFABRIC = (
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/opt/amazon/efa/lib64",
+)
+_LIBFABRIC_FILE = re.compile(r"libfabric\.so\.([0-9]+\.[0-9.]+)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFingerprint:
@@ -52,6 +61,7 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
         "nvidia-gpus": _nvidia_gpus(survey),
         "amdgpu": survey.text("/sys/module/amdgpu/version"),
         "cxi-driver": survey.text("/sys/module/cxi_core/version"),
+        "libfabric": _libfabric(survey),
         **dict(_fabric(survey)),
     }
     return HostFingerprint(facts={name: fact for name, fact in sorted(facts.items()) if fact})
@@ -80,6 +90,14 @@ def _nvidia_gpus(survey: Survey) -> str:
         match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))
     }
     return ", ".join(sorted(models))
+
+
+def _libfabric(survey: Survey) -> str:
+    """Return the versions of the host's libfabric, as the files of the library have them in their names."""
+    directories = [directory for directory in _LIBFABRIC if survey.exists(directory)]
+    directories += [f"/opt/cray/libfabric/{name}/lib64" for name in survey.names("/opt/cray/libfabric")]
+    files = (name for directory in directories for name in survey.names(directory))
+    return ", ".join(sorted({match[1] for name in files if (match := _LIBFABRIC_FILE.fullmatch(name))}))
 
 
 def _fabric(survey: Survey) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ FILES = {
     "sys/class/infiniband/mlx5_0/fw_ver": "28.39.1002\n",
     "sys/class/infiniband/mlx5_0/node_guid": "b83f:d203:00d4:1c2e\n",
     "sys/class/cxi/cxi0/device/fw_version": "1.5.49\n",
+    "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1.27.0": "",
+    "usr/lib64/libfabric.so.1.22.1": "",
 }
 
 
@@ -38,6 +40,7 @@ def test_the_facts_that_matter(root: Path) -> None:
         "cpu": "AMD EPYC 7763",
         "cxi.cxi0": "1.5.49",
         "infiniband.mlx5_0": "MT4129 28.39.1002",
+        "libfabric": "1.22.1, 1.27.0",
         "nvidia": "580.65.06",
     }
 
