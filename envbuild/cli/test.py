@@ -56,7 +56,12 @@ def command(
     ranks_per_node: Annotated[
         int | None,
         typer.Option(
-            "--ranks-per-node", metavar="R", min=1, max=4096, help="With --nodes [2].", show_default=False
+            "--ranks-per-node",
+            metavar="R",
+            min=1,
+            max=4096,
+            help="With --nodes [one for each GPU, else 2].",
+            show_default=False,
         ),
     ] = None,
     partition: options.Partition = None,
@@ -81,8 +86,12 @@ def command(
             workflows.test.check_report(report, image, settings)
         if nodes and workflows.nodes.must_submit(nodes):
             wanted = {"partition": partition, "account": account, "time": time}
-            code = workflows.nodes.submit(sys.argv[1:], settings, nodes, ranks_per_node or 2, wanted, slurm)
-            raise typer.Exit(code)
+            wanted["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
+            raise typer.Exit(
+                workflows.nodes.submit(
+                    sys.argv[1:], image, settings, nodes=nodes, wanted=wanted, options=slurm
+                )
+            )
         if nodes and ranks is None and ranks_per_node is not None:
             ranks = nodes * ranks_per_node
         request = workflows.test.TestRequest(

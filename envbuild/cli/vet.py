@@ -48,8 +48,12 @@ def command(
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if nodes and workflows.nodes.must_submit(nodes):
-            wanted = {"partition": partition, "account": account, "time": time}
-            raise typer.Exit(workflows.nodes.submit(sys.argv[1:], settings, nodes, 1, wanted, slurm))
+            wanted = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
+            raise typer.Exit(
+                workflows.nodes.submit(
+                    sys.argv[1:], image, settings, nodes=nodes, wanted=wanted, options=slurm
+                )
+            )
         vetting = workflows.nodes.vet_image(image, nodes or workflows.nodes.nodes_here(), settings)
     if json:
         print_json(vetting.to_data())

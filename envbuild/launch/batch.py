@@ -32,13 +32,24 @@ class Allocation:
     """What to ask Slurm for."""
 
     nodes: int
-    ranks_per_node: int
     options: tuple[str, ...] = ()
-    """Further options of sbatch."""
+    """Further options of sbatch; of two that contradict each other the last one counts."""
 
     def words(self) -> list[str]:
         """Return the options of sbatch."""
-        return [f"--nodes={self.nodes}", f"--ntasks-per-node={self.ranks_per_node}", *self.options]
+        return [f"--nodes={self.nodes}", *self.options]
+
+
+def job_options(site: Site | None, *, for_gpus: bool) -> list[str]:
+    """Return the options of a site's jobs, and for an image for GPUs one rank for each GPU of a node."""
+    scheduler, gpus = (site.scheduler, site.gpus) if site is not None else (None, None)
+    of_site = scheduler.sbatch_options if scheduler is not None else ()
+    options = []
+    if for_gpus and gpus is not None and gpus.count:
+        options.append(f"--ntasks-per-node={gpus.count}")
+        if not any(option.startswith(("--gpus", "--gres")) for option in of_site):
+            options.append(f"--gpus-per-node={gpus.count}")
+    return [*options, *of_site]
 
 
 def check_scheduler(site: Site | None) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from envbuild.errors import RequestError
 from envbuild.image.model import Manifest
+from envbuild.launch.batch import job_options
 from envbuild.launch.launchers import env_of_ranks
 from envbuild.launch.start import GPU_FLAGS
 from envbuild.rules.from_site import fabric_settings
@@ -147,14 +148,7 @@ def batch_text(start: Start) -> str:
 
     RequestError: as `start_words` says it.
     """
-    scheduler, gpus = start.site.scheduler, start.site.gpus
-    of_site = scheduler.sbatch_options if scheduler is not None else ()
-    options = [f"--job-name={start.manifest.name}"]
-    if start.for_gpus and gpus is not None and gpus.count:
-        options.append(f"--ntasks-per-node={gpus.count}")
-        if not any(option.startswith(("--gpus", "--gres")) for option in of_site):
-            options.append(f"--gpus-per-node={gpus.count}")
-    options += of_site
+    options = [f"--job-name={start.manifest.name}", *job_options(start.site, for_gpus=start.for_gpus)]
     # Those of an EDF are in it.
     variables = {} if start.runtime.name in OF_EDF else start.variables()
     lines = [

@@ -14,7 +14,7 @@ from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
-from envbuild.launch.batch import Allocation, check_scheduler, run_in_job
+from envbuild.launch.batch import Allocation, check_scheduler, job_options, run_in_job
 from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
 from envbuild.launch.slurm import in_slurm_job, with_offer
 from envbuild.launch.start import Container, launch_context, run_brought_job, with_gpus
@@ -23,6 +23,8 @@ from envbuild.spec.site import Site, SiteVet
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
+RANKS_PER_NODE = 2
+"""Of a job without GPUs, unless the user says otherwise."""
 _SUBMITTED_FROM = "ENVBUILD_SUBMITTED_FROM"
 
 
@@ -47,24 +49,28 @@ def nodes_here() -> int:
 
 def submit(
     arguments: Sequence[str],
+    image: Path,
     settings: Settings,
+    *,
     nodes: int,
-    ranks_per_node: int,
-    wanted: Mapping[str, str | None],
+    wanted: Mapping[str, object],
     options: str | None,
 ) -> int:
     """Run a command line of envbuild as a job of Slurm, follow it, and return its exit code.
 
-    `wanted` are sbatch's partition, account and time; `options` further words, as a shell takes them.
+    `wanted` are options of sbatch, left out if None; `options` further words, as a shell takes them.
     """
     try:
         words = shlex.split(options or "")
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    check_scheduler(site_of(settings))
+    site = site_of(settings)
+    check_scheduler(site)
+    of_site = job_options(site, for_gpus=read_manifest(image).accelerator != "cpu")
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
-    allocation = Allocation(nodes=nodes, ranks_per_node=ranks_per_node, options=(*named, *words))
+    ranks = [f"--ntasks-per-node={RANKS_PER_NODE}"]
+    allocation = Allocation(nodes=nodes, options=(*ranks, *of_site, *named, *words))
     words = [sys.executable, "-m", "envbuild.cli.main", *arguments]
     variables = {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
     return run_in_job(words, allocation, variables=variables, emit=settings.emit)

@@ -23,7 +23,7 @@ echo $? >code
 echo 42
 """
 SCONTROL = "#!/bin/sh\necho JobId=42 JobState=%s ExitCode=$(cat code):0 NodeList=n[1-2]\n"
-ALLOCATION = Allocation(nodes=2, ranks_per_node=4, options=("--time=5",))
+ALLOCATION = Allocation(nodes=2, options=("--ntasks-per-node=4", "--time=5"))
 
 
 @pytest.fixture
