@@ -24,7 +24,6 @@ def test_the_pages_that_people_follow_are_run() -> None:
     assert {
         "tutorial.md",
         "extend-tutorial.md",
-        "howto/extend.md",
         "howto/air-gapped.md",
         "howto/layers.md",
         "howto/reproduce.md",
