@@ -21,13 +21,14 @@ from envbuild.image.foreign import ForeignImage, read_foreign
 from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
 from envbuild.image.sif import NOTE, digest_of
 from envbuild.image.startup import DIRECTORY
-from envbuild.lock.model import FileName, PythonName, PythonVersion
+from envbuild.lock.model import FileName, PythonName
 from envbuild.spec.model import (
     Digest,
     ImagePath,
     Model,
     Origin,
     PythonRequirement,
+    PythonVersion,
     ReleaseVersion,
     Sha256,
     Text,

@@ -184,6 +184,11 @@ def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Ite
             if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
                 sentence = f"packages.python: {name} {pin.version} does not satisfy {bound.specifier}"
                 yield LockDifference("python", sentence)
+    for name, request in sorted(resolved.repositories().items()):
+        repository, pin = request.repository, pins.get(name)
+        if repository and pin and not repository.admits(pin.origin, pin.version):
+            sentence = f"packages.python: `{name}` is not locked from commit {repository.commit[:12]}"
+            yield LockDifference("python", sentence)
     for name, hashes in sorted(resolved.allowed_hashes().items()):
         if name in pins and pins[name].sha256 not in hashes:
             sentence = f"packages.python: no hash of `{name}` is that of {pins[name].file}"

@@ -18,11 +18,10 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
-from envbuild.spec.fields import Checked
 from envbuild.spec.model import (
     NAME,
     DebianPackage,
@@ -30,6 +29,7 @@ from envbuild.spec.model import (
     Name,
     Origin,
     PythonRequirement,
+    PythonVersion,
     ReleaseVersion,
     Sha256,
     Text,
@@ -42,14 +42,6 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
 _DEB_PART = r"(?!\.{1,2}/)[A-Za-z0-9._+~%:-]+/"
 _MAX_PATH = 1024  # characters
-
-
-def _python_version(value: str) -> str:
-    try:
-        Version(value)
-    except InvalidVersion:
-        raise ValueError(f"`{value}` is not a Python version (PEP 440)") from None
-    return value
 
 
 # No package is as large as a tebibyte; a larger number is an error, or an attack on the disk.
@@ -65,7 +57,6 @@ DebPath = Annotated[
     ),
 ]
 PythonName = Annotated[str, full_match(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", "a canonical Python name")]
-PythonVersion = Annotated[Text, Checked(_python_version, {}, "a Python version (PEP 440)")]
 LockedLayer = Annotated[
     str, full_match(rf"mpi|python|accelerator|(?:framework|source):{NAME}", "the name of a layer", limit=255)
 ]

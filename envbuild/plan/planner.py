@@ -181,7 +181,7 @@ class _Planner:
                 patches=tuple(
                     Patch(name=name, content=_base64(content)) for name, content in build.patches.items()
                 ),
-                environment=dict(build.environment),
+                environment={**build.environment, **_scm_version(pin)},
                 tools=self.tools("installer", "mksquashfs"),
             )
             layers.append(_layer(build.layer, step, inputs))
@@ -231,6 +231,11 @@ def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPi
         tools=tuple(tools),
     )
     return _layer(f"wheel:{pin.name}", step, needs=("base",))
+
+
+def _scm_version(pin: PythonPin) -> dict[str, str]:
+    """Return the variable from which setuptools-scm takes the version: an archive has no history."""
+    return {"SETUPTOOLS_SCM_PRETEND_VERSION": pin.version} if pin.origin.startswith("git:") else {}
 
 
 def _layer(name: str, step: Step, inputs: Sequence[Layer] = (), needs: tuple[str, ...] = ()) -> Layer:

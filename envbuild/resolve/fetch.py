@@ -16,7 +16,7 @@ from urllib.parse import quote
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Task, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.resolve import named
+from envbuild.resolve import named, repository
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name, is_whole
@@ -52,6 +52,11 @@ def fetch(
     if not missing:
         return
     raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
+    missing = [
+        pin
+        for pin in missing
+        if not isinstance(pin, PythonPin) or not repository.pack_locked(resolved, pin, context)
+    ]
     debian = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
     resolver = resolver_of(resolved, context, pins=(pin for pin in missing if isinstance(pin, PythonPin)))

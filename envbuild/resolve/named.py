@@ -37,6 +37,14 @@ def candidates(resolved: ResolvedSpec) -> dict[str, list[Candidate]]:
     }
 
 
+def origin(resolved: ResolvedSpec, name: str) -> str:
+    """Return the origin of a distribution that is named itself; empty for others."""
+    request = resolved.repositories().get(name)
+    if request is not None and request.repository is not None:
+        return request.repository.origin
+    return ORIGIN if name in resolved.named_wheels() else ""
+
+
 def local_paths(resolved: ResolvedSpec, pin: PythonPin) -> list[Path]:
     """Return the path of a pin's file if it is a named wheel of this machine."""
     files = candidates(resolved).get(pin.name, ())

@@ -38,9 +38,8 @@ def warnings(
         bounds[bounded] = bounds.get(bounded, SpecifierSet()) & requirement.specifier
     asked = {canonicalize_name(Requirement(text).name) for text in requests}
     versions = {entry.name: entry.version for entry in resolution}
-    new = sorted(
-        name for name, version in versions.items() if kept.get(name) != version and name not in uv.named
-    )
+    own = {*uv.named, *uv.packed}
+    new = sorted(name for name, version in versions.items() if kept.get(name) != version and name not in own)
     releases = {name: files for name, files in uv.newest(new).items() if files}
     others = [
         name for name, files in releases.items() if Version(files[0].version) != Version(versions[name])

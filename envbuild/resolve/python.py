@@ -15,7 +15,7 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import named, passed_over, wheels
+from envbuild.resolve import named, passed_over, repository, wheels
 from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
@@ -43,9 +43,14 @@ def resolve_python(
         return ()
     old = previous.python if previous is not None else ()
     raise_all(list(named.changed(resolved, old, upgrade)))
+    packed = repository.pack_all(resolved, context, old)
+    raise_all(list(_excluded(resolved, packed)))
+    resolver = resolver_of(resolved, context, wheels=named.bring_here(resolved, context))
+    if isinstance(resolver, Uv):
+        resolver.packed = packed
     pins = _resolve(
         requests,
-        resolver_of(resolved, context, wheels=named.bring_here(resolved, context)),
+        resolver,
         constraints=resolved.constraints(),
         hashes=resolved.allowed_hashes(),
         old=old,
@@ -124,7 +129,7 @@ def _archive_of(pin: PythonPin, resolver: Uv | Python27) -> SourceMetadata:
     file = Candidate(
         name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
     )
-    if not cached.is_file():
+    if not cached.is_file() and not repository.pack_locked(resolver.resolved, pin, resolver.context):
         offered = locate(resolver, {pin.name: pin.version})[pin.name]
         file = next((other for other in offered if other.is_same(pin)), file)
     return read_archive(bring(file, at, resolver.context), at=at)
@@ -189,6 +194,7 @@ def _with_sources(
             if entry.name in builds
             and builds[entry.name].stated is None
             and (entry.name, entry.version) not in uv.stated
+            and entry.name not in uv.packed
         }
         if not unread:
             return resolution
@@ -243,15 +249,25 @@ def pin_files(
     )
 
 
+def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -> Iterator[RequestError]:
+    """Yield an error for each requirement that excludes the version of a commit."""
+    for request in (*resolved.requested,):
+        wanted, name = Requirement(request.text), request.name
+        if name in packed and not wanted.specifier.contains(packed[name].file.version, prereleases=True):
+            problem = f"`{request.text}` excludes {packed[name].file.version}, the version of the commit"
+            yield RequestError(problem, at=request.at, hint="change one of them")
+
+
 def _origin(entry: Resolved, file: Candidate, resolver: Uv | Python27) -> str:
-    if entry.name in resolver.resolved.named_wheels():
-        return named.ORIGIN
-    return entry.origin or resolver.sources.origin_of(file.address)
+    own = named.origin(resolver.resolved, entry.name)
+    return own or entry.origin or resolver.sources.origin_of(file.address)
 
 
 def locate(resolver: Uv | Python27, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
     """Return the files of exact versions; only the named one where a spec names a wheel itself."""
     own = {name: files for name, files in named.candidates(resolver.resolved).items() if name in versions}
+    if isinstance(resolver, Uv):
+        own |= {name: [packed.file] for name, packed in resolver.packed.items() if name in versions}
     return own | resolver.locate({name: version for name, version in versions.items() if name not in own})
 
 

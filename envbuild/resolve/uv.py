@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -19,6 +20,7 @@ from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
+from envbuild.resolve.repository import Packed
 from envbuild.resolve.sources import SourceMetadata
 from envbuild.spec.base import BaseImage
 from envbuild.spec.python_platform import base_tags
@@ -70,6 +72,8 @@ class Uv:
     """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
     named: Mapping[str, Path] = field(default_factory=dict)
     """Distribution → the only wheel of it to take."""
+    packed: Mapping[str, Packed] = field(init=False, default_factory=dict)
+    """Distribution that is built from a repository → its archive; uv sees a stub in its place."""
     stated: dict[tuple[str, str], SourceMetadata] = field(init=False, default_factory=dict)
     """Distribution that is built from source and its version → what its archive says, if that was read."""
     sources: PythonSources = field(init=False)
@@ -283,7 +287,10 @@ class Uv:
                     python=self.resolved.base.python.version,
                     sources=owners,
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
-                    wheels={name: path.name for name, path in self.named.items()},
+                    wheels={
+                        **{name: path.name for name, path in self.named.items()},
+                        **{name: _write_stub(name, packed, work) for name, packed in self.packed.items()},
+                    },
                 )
                 for path in self.named.values():
                     (work / path.name).symlink_to(path)
@@ -293,6 +300,7 @@ class Uv:
                 known = self._built() | {(name, version): needs for name, (version, needs) in installed}
                 # uv must not build what it knows nothing of.
                 sources = {*sources, *(name for name, build in built.items() if build.stated is None)}
+                sources -= self.packed.keys()
                 text = uvtext.configuration(known, sources, self.constraints)
                 (work / "uv.toml").write_text(text, encoding="utf-8")
                 # uv prefers the versions in its output file.
@@ -306,7 +314,7 @@ class Uv:
                 limits: list[str] = []
                 if only_wheels:
                     limits += ["--only-binary", ":all:"]
-                    for source in sorted({*built, *sources}):
+                    for source in sorted({*built, *sources} - self.packed.keys()):
                         limits += ["--no-binary", source]
                 files += ["--output-file", output, work / "pyproject.toml"]
                 finished = process.run(
@@ -493,6 +501,23 @@ def _unauthorized(stderr: str) -> MachineError | None:
         f"the index {refusal[0]} requires authentication (HTTP {refusal[1]})",
         hint="set user and password in pip's or uv's configuration, or in ~/.netrc",
     )
+
+
+def _write_stub(name: str, packed: Packed, directory: Path) -> str:
+    """Write a wheel that states what an archive requires, and holds nothing; return its file name."""
+    base = f"{name.replace('-', '_')}-{packed.file.version}"
+    extras = sorted(set(uvtext.EXTRA.findall("\n".join(packed.metadata.requires))))
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {packed.file.version}"]
+    lines += [f"Requires-Dist: {text}" for text in packed.metadata.requires]
+    lines += [f"Provides-Extra: {extra}" for extra in extras]
+    file = f"{base}-py3-none-any.whl"
+    with zipfile.ZipFile(directory / file, "w") as stub:
+        stub.writestr(f"{base}.dist-info/METADATA", "\n".join(lines) + "\n")
+        stub.writestr(
+            f"{base}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        stub.writestr(f"{base}.dist-info/RECORD", "")
+    return file
 
 
 def _common_names() -> list[str]:

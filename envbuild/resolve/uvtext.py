@@ -33,7 +33,7 @@ _FILE = re.compile(r"(?P<path>[^\s#]+\.whl)(?:\s+# via (?P<via>.+))?")
 _FROM = re.compile(r"\s+# from (?P<address>\S+)")
 _ASKED = "what was asked needs"
 _LONG = 200
-_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)""")
+EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)""")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it persists, please report it"
 
@@ -104,7 +104,7 @@ def configuration(
             f"version = {_string(version)}",
             f"requires-dist = [{', '.join(map(_string, requirements))}]",
         ]
-        if extras := sorted(set(_EXTRA.findall("\n".join(requirements)))):
+        if extras := sorted(set(EXTRA.findall("\n".join(requirements)))):
             lines.append(f"provides-extra = [{', '.join(map(_string, extras))}]")
     return "".join(f"{line}\n" for line in lines)
 

@@ -89,6 +89,19 @@ def wheel_location(value: str) -> str:
     return _address(value)
 
 
+def repository_address(value: str) -> str:
+    """Return an address of a git repository unchanged; ValueError if it is not one."""
+    shown = without_secrets(value)
+    if not re.fullmatch(r"(?:https?|ssh|file)://[^\s?#]+", value):
+        raise ValueError(
+            f"`{shown}` is not an address of a repository, such as `https://example.org/group/tool.git`"
+        )
+    parts = urlsplit(value)
+    if parts.password is not None or (parts.username is not None and parts.scheme != "ssh"):
+        raise ValueError("an address may not hold a user or password; git's credential helpers know them")
+    return value
+
+
 def relative_path(value: str) -> str:
     """Return a relative path unchanged; ValueError if it is absolute, or contains ``.``, ``..`` or ``//``."""
     if value.startswith("/") or any(part in ("", ".", "..") for part in value.split("/")):

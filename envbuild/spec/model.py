@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -28,6 +29,7 @@ from envbuild.spec.fields import (
     Distribution,
     Format,
     relative_path,
+    repository_address,
     wheel_location,
     without_secrets,
 )
@@ -140,8 +142,8 @@ def python_requirement(value: str) -> str:
         raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`") from None
     if parsed.url is not None:
         shown = without_secrets(value)
-        form = "`{wheel: ADDRESS, sha256: …}` under `packages.python`"
-        raise ValueError(f"`{shown}` names an address; a spec names a wheel as {form}")
+        forms = "`{wheel: ADDRESS, sha256: …}` or `{name: …, git: ADDRESS, commit: …}`"
+        raise ValueError(f"`{shown}` names an address; `packages.python` takes {forms}")
     return value
 
 
@@ -158,6 +160,14 @@ def _variable(value: str) -> str:
         raise ValueError(
             f"`{value}` belongs to the runtime or decides whose code runs: no image or site may set it"
         )
+    return value
+
+
+def _python_version(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion:
+        raise ValueError(f"`{value}` is not a Python version (PEP 440)") from None
     return value
 
 
@@ -282,6 +292,15 @@ WheelLocation = Annotated[
         "a wheel: a relative path, or an address (https or http) without user and password",
     ),
 ]
+RepositoryAddress = Annotated[
+    Text,
+    Checked(
+        repository_address,
+        {"pattern": r"^(?:https?|ssh|file)://[^\s?#]+$"},
+        "an address of a git repository (https, ssh or file) without a password",
+    ),
+]
+PythonVersion = Annotated[Text, Checked(_python_version, {}, "a Python version (PEP 440)")]
 Digest = Annotated[str, full_match(r"sha256:[0-9a-f]{64}", "a digest (`sha256:` and 64 hex digits)")]
 LayerName = Annotated[str, full_match(r"[a-z0-9][a-z0-9._:+-]*", "a name of a layer")]
 # Kind of a recipe → the key of a spec that names such recipes.
@@ -346,12 +365,32 @@ class WheelDirectory(Model):
     """Path relative to the spec's directory."""
 
 
+class GitCommit(Model):
+    """A distribution that is built from a commit of a git repository."""
+
+    name: Distribution
+    """The distribution."""
+    git: RepositoryAddress
+    """Address of the repository (https, ssh or file)."""
+    commit: Annotated[str, full_match("[0-9a-f]{40}", "a commit: 40 hexadecimal digits, not a branch or tag")]
+    """The commit, 40 hexadecimal digits."""
+    subdirectory: RelativePath | None = None
+    """Directory of the repository with the project; its root if omitted."""
+    version: PythonVersion | None = None
+    """Version of the distribution, if neither ``pyproject.toml`` nor ``setup.cfg`` states it."""
+
+
 def _kind_of_request(value: object) -> str | None:
     if isinstance(value, str):
         return "text"
     if isinstance(value, dict):
-        return next((key for key in ("wheel", "directory") if key in value), "file")
-    kinds: dict[type, str] = {RequirementsFile: "file", WheelFile: "wheel", WheelDirectory: "directory"}
+        return next((key for key in ("wheel", "directory", "git") if key in value), "file")
+    kinds: dict[type, str] = {
+        RequirementsFile: "file",
+        WheelFile: "wheel",
+        WheelDirectory: "directory",
+        GitCommit: "git",
+    }
     return kinds.get(type(value))
 
 
@@ -359,11 +398,12 @@ PythonRequest = Annotated[
     Annotated[PythonRequirement, Tag("text")]
     | Annotated[RequirementsFile, Tag("file")]
     | Annotated[WheelFile, Tag("wheel")]
-    | Annotated[WheelDirectory, Tag("directory")],
+    | Annotated[WheelDirectory, Tag("directory")]
+    | Annotated[GitCommit, Tag("git")],
     Discriminator(
         _kind_of_request,
         custom_error_type="setting_type",
-        custom_error_message="expected a requirement, `{file: …}`, `{wheel: …}` or `{directory: …}`",
+        custom_error_message="expected a requirement, or a table of `file`, `wheel`, `directory` or `git`",
     ),
 ]
 
@@ -399,7 +439,8 @@ class Packages(Model):
     """Packages in addition to the frameworks."""
 
     python: tuple[PythonRequest, ...] = ()
-    """PEP 508 requirements without addresses, files with requirements, and wheels."""
+    """PEP 508 requirements without addresses, files with requirements, wheels, and commits of git
+    repositories."""
     from_source: tuple[SourceRequest, ...] = ()
     """Python distributions that are built from their source archives, offline: those without a wheel."""
     system: tuple[DebianPackage, ...] = ()

@@ -6,6 +6,7 @@ pylock.toml (PEP 751).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
@@ -30,7 +31,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
-from envbuild.spec.fields import wheel_location, without_secrets
+from envbuild.spec.fields import relative_path, repository_address, wheel_location, without_secrets
 from envbuild.spec.model import python_requirement
 from envbuild.spec.python_platform import base_environment, base_tags
 from envbuild.spec.yamlfile import shorten
@@ -49,6 +50,11 @@ _ADDRESSES = (
     *("-f", "--find-links", "--trusted-host"),
 )
 _LINKS = ("-f", "--find-links")
+_COMMIT = re.compile("[0-9a-f]{40}")
+_GIT = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*@\s*git\+(?P<address>[^\s#;]+?)"
+    r"(?:@(?P<commit>[^\s#;@/]+))?(?:#(?P<fragment>[^\s;]*))?(?P<marker>\s*;.*)?"
+)
 _WHEEL = re.compile(r"(?P<place>[^\s;]+\.whl(?:#\S*)?)(?P<marker>\s*;.*)?")
 # What a lock does anyway.
 _NEEDLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--use-feature")
@@ -69,6 +75,28 @@ class NamedWheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """A commit of a git repository, from which a distribution is built."""
+
+    url: str
+    commit: str
+    """40 hexadecimal digits."""
+    subdirectory: str = ""
+    version: str = ""
+    """Of the distribution; empty if the commit states it."""
+
+    @property
+    def origin(self) -> str:
+        """The logical origin of what is built from it: the commit, and a digest of the subdirectory."""
+        below = f".{hashlib.sha256(self.subdirectory.encode()).hexdigest()[:12]}" if self.subdirectory else ""
+        return f"git:{self.commit}{below}"
+
+    def admits(self, origin: str, version: str) -> bool:
+        """Return whether a distribution of an origin and version is built from it."""
+        return origin == self.origin and self.version in ("", version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
     """A Python requirement, and where it is written."""
 
@@ -81,6 +109,8 @@ class Requested:
     """Whether it only bounds the version of what something else asks for."""
     wheel: NamedWheel | None = None
     """The only file that meets it; None for any of an index."""
+    repository: Repository | None = None
+    """What it is built from; None for any file of an index."""
 
     @property
     def name(self) -> str:
@@ -230,9 +260,12 @@ class RequirementFiles:
             self._reject(f"the option `{shorten(name)}` is not supported", at, "remove the line")
 
     def _request(self, text: str, at: Location, hashes: frozenset[str], *, is_constraint: bool) -> None:
-        wheel = _named_wheel(text) if self.digest is not None and not is_constraint else None
-        if wheel is not None:
+        can_name = self.digest is not None and not is_constraint
+        if can_name and (wheel := _named_wheel(text)):
             self._wheel(*wheel, at, hashes)
+            return
+        if can_name and (match := _GIT.fullmatch(text)):
+            self._git(match, at)
             return
         try:
             python_requirement(text)
@@ -257,6 +290,25 @@ class RequirementFiles:
         else:
             where = place if "://" in place else str(at.path.parent / place)
             self.add_wheel(where, digests, at, name=name, marker=marker)
+
+    def _git(self, match: re.Match[str], at: Location) -> None:
+        address, commit = match["address"], match["commit"] or ""
+        fragment = dict(part.partition("=")[::2] for part in (match["fragment"] or "").split("&"))
+        subdirectory = fragment.get("subdirectory", "")
+        try:
+            repository_address(address)
+            if subdirectory:
+                relative_path(subdirectory)
+            if not _COMMIT.fullmatch(commit):
+                raise ValueError(f"no commit of 40 hexadecimal digits is behind `{without_secrets(address)}`")
+            text = f"{match['name']}{match['extras'] or ''}{match['marker'] or ''}"
+            python_requirement(text)
+        except ValueError as error:
+            hint = "write `NAME @ git+ADDRESS@COMMIT`, as `git rev-parse HEAD` prints it; a branch changes"
+            self._reject(shorten(str(error), 300), at, hint)
+        else:
+            repository = Repository(url=address, commit=commit, subdirectory=subdirectory)
+            self.entries.append(Requested(text=text, at=at, repository=repository))
 
     def add_wheel(
         self, place: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""

@@ -51,8 +51,6 @@ class Build:
     """What the build imports; beyond what the archive asks for if that is read."""
     system: tuple[str, ...]
     """Debian packages of the toolchain, sorted."""
-    at: Location
-    """Where it is asked for."""
     against: tuple[str, ...] = ()
     """``mpi``, or names of recipes whose layers it compiles against."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -129,7 +127,6 @@ class ChosenRecipe:
             against=source.against,
             environment=source.environment,
             patches={name: self.files[f"patches/{name}"] for name in source.patches},
-            at=self.at,
             stated=Stated(version=self.version, requires=self.recipe.python),
         )
 
@@ -203,18 +200,20 @@ class ResolvedSpec:
     def built(self) -> dict[str, Build]:
         """Distribution that is built from its source → its build."""
         builds = [build for chosen in self.recipes if (build := chosen.build()) is not None]
-        for index, entry in enumerate(self.spec.packages.from_source):
+        packages = {name: SourcePackage(name=name) for name in self.repositories()}
+        for entry in self.spec.packages.from_source:
             package = entry if isinstance(entry, SourcePackage) else SourcePackage(name=entry)
-            builds.append(
-                Build(
-                    distribution=package.name,
-                    name=package.name,
-                    layer=f"source:{package.name}",
-                    python=package.python,
-                    system=tuple(sorted(package.system)),
-                    at=self.spec_places.get(("packages", "from_source", index), Location(path=self.path)),
-                )
+            packages[package.name] = package
+        builds += (
+            Build(
+                distribution=package.name,
+                name=package.name,
+                layer=f"source:{package.name}",
+                python=package.python,
+                system=tuple(sorted(package.system)),
             )
+            for package in packages.values()
+        )
         return {build.distribution: build for build in builds}
 
     def remarks(self) -> tuple[str, ...]:
@@ -246,9 +245,15 @@ class ResolvedSpec:
 
     def named_wheels(self) -> dict[str, Requested]:
         """Return the requests that name a wheel itself, by distribution."""
+        return {request.name: request for request in self._applying() if request.wheel is not None}
+
+    def repositories(self) -> dict[str, Requested]:
+        """Return the requests that name a commit of a repository, by distribution."""
+        return {request.name: request for request in self._applying() if request.repository is not None}
+
+    def _applying(self) -> Iterator[Requested]:
         environment = base_environment(self.base, self.architecture)
-        named = (request for request in self._asked_for() if request.wheel is not None)
-        return {request.name: request for request in named if request.applies(environment)}
+        return (request for request in self._asked_for() if request.applies(environment))
 
     def constraints(self) -> tuple[str, ...]:
         """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""

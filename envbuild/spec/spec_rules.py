@@ -97,15 +97,16 @@ def _python_packages(
     spec_path: Path, requested: Sequence[Requested], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
     owners = {name: chosen for chosen in recipes for name in chosen.recipe.owns}
-    named = {request.name: request for request in reversed(requested) if request.wheel is not None}
+    named = {request.name: request for request in reversed(requested) if request.wheel or request.repository}
     first: dict[str, Requested] = {}
     for request in requested:
         text, at, name = request.text, request.at, request.name
         requirement = Requirement(text)
         in_spec = at.path == spec_path
         owner = owners.get(name)
-        wheel = named.get(name)
-        if owner is not None and (in_spec or request.wheel is not None):
+        other = named.get(name)
+        is_named = request.wheel is not None or request.repository is not None
+        if owner is not None and (in_spec or is_named):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
             hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
@@ -122,16 +123,16 @@ def _python_packages(
         elif requirement.specifier.is_unsatisfiable():
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)
-        elif wheel is not None and request.wheel is not None and request.hashes != wheel.hashes:
-            hint = f"the other is named at {wheel.at}"
-            yield RequestError(f"two wheels of `{name}` are named", at=at, hint=hint)
-        elif wheel is not None and not _holds(requirement, Requirement(wheel.text)):
-            hint = f"change it, or the wheel that is named at {wheel.at}"
+        elif other is not None and is_named and not _same_file(request, other):
+            hint = f"the other is named at {other.at}"
+            yield RequestError(f"two files of `{name}` are named", at=at, hint=hint)
+        elif other is not None and other.wheel and not _holds(requirement, Requirement(other.text)):
+            hint = f"change it, or the wheel that is named at {other.at}"
             yield RequestError(f"`{text}` excludes the wheel of `{name}` that is named", at=at, hint=hint)
         elif in_spec and name in first and requirement.marker is None:
             hint = f"it was first listed at {first[name].at}; write it once"
             yield RequestError(f"the package `{name}` is listed twice", at=at, hint=hint)
-        if in_spec and requirement.marker is None and request.wheel is None:
+        if in_spec and requirement.marker is None and not is_named:
             first.setdefault(name, request)
 
 
@@ -147,6 +148,10 @@ def _from_source(
     yield from _repeated(spec, key, names, "package", "listed")
     owners = {name: chosen.recipe for chosen in recipes for name in chosen.recipe.owns}
     wheels = {request.name: request.at for request in requested if request.wheel is not None}
+    for request in requested:
+        if request.repository is not None and base is not None and base.python.is_legacy:
+            problem = f"`{request.name}` cannot be built for Python {base.python.version}"
+            yield RequestError(problem, at=request.at, hint="build a wheel of it yourself, and name that")
     for index, name in enumerate(names):
         at = spec.at(*key, index)
         if name in owners:
@@ -158,6 +163,10 @@ def _from_source(
         elif base is not None and base.python.is_legacy:
             problem = f"`{name}` cannot be built for Python {base.python.version}"
             yield RequestError(problem, at=at, hint="build a wheel of it yourself, and name that")
+
+
+def _same_file(request: Requested, other: Requested) -> bool:
+    return (request.hashes, request.repository) == (other.hashes, other.repository)
 
 
 def _holds(requirement: Requirement, exact: Requirement) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
@@ -20,13 +21,14 @@ from envbuild.spec.model import (
     SPEC_KEYS,
     Choice,
     EnvSpec,
+    GitCommit,
     RequirementsFile,
     WheelDirectory,
     WheelFile,
 )
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
-from envbuild.spec.requirements import Requested, RequirementFiles
+from envbuild.spec.requirements import Repository, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
@@ -411,6 +413,14 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
             requirements.add_wheel(place, {entry.sha256} if entry.sha256 else (), at)
         elif isinstance(entry, WheelDirectory):
             requirements.directories.append((directory / entry.directory, at))
+        elif isinstance(entry, GitCommit):
+            repository = Repository(
+                url=entry.git,
+                commit=entry.commit,
+                subdirectory=entry.subdirectory or "",
+                version=str(Version(entry.version)) if entry.version else "",
+            )
+            requirements.entries.append(Requested(text=entry.name, at=at, repository=repository))
         else:
             requirements.entries.append(Requested(text=entry, at=at))
     for path, at in requirements.directories:

@@ -65,7 +65,7 @@ def test_the_example_of_a_spec_names_what_there_is(tmp_path: Path) -> None:
         entry[key]
         for entry in values["packages"]["python"]
         for key in ("file", "wheel")
-        if key in entry and "sha256" not in entry
+        if isinstance(entry, dict) and key in entry and "sha256" not in entry
     ]
     for name in named:
         source = tmp_path / name

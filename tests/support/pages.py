@@ -2,8 +2,8 @@
 
 A fence ``console`` holds commands after ``$ `` and what they print; ``…`` in it
 stands for anything, on a line of its own for any lines. A fence ``yaml`` whose first line is
-``# FILE.yaml`` or ``# FILE.yml`` is that file; so is a fence ``docker`` that begins with ``# Dockerfile``.
-Commands in a plain fence are for other machines, or show a form.
+``# FILE.yaml`` or ``# FILE.yml`` is that file, and so is a fence ``docker`` that begins with
+``# Dockerfile``. Commands in a plain fence are for other machines, or show a form.
 """
 
 from __future__ import annotations

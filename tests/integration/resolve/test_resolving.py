@@ -31,7 +31,7 @@ from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import SourcePackage
-from envbuild.spec.requirements import NamedWheel, Requested
+from envbuild.spec.requirements import NamedWheel, Repository, Requested
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from tests.support.mirrors import (
@@ -44,6 +44,7 @@ from tests.support.mirrors import (
     write_lists,
     write_wheel,
 )
+from tests.support.repositories import a_commit
 from tests.support.resolved_specs import MPICH_DIGEST, base_image, chosen, pytorch, resolved
 
 SIGNED = Path(__file__).parent / "signed-archive"
@@ -812,6 +813,30 @@ def test_a_source_archive_is_locked_with_what_it_requires_and_its_build_imports(
     sentences = [difference.sentence for difference in diff(lock, without)]
     assert len(sentences) == 2
     assert all("deeper" in sentence for sentence in sentences)
+
+
+def test_a_commit_is_locked_as_a_source_archive_and_packed_again(desk: Desk, tmp_path: Path) -> None:
+    project = '[build-system]\nrequires = []\n[project]\nname = "tool"\nversion = "1.0"\n'
+    project += 'dependencies = ["gamma<1.2"]\noptional-dependencies = {more = ["beta"]}\n'
+    commit = a_commit(tmp_path / "tool", {"pyproject.toml": project})
+    # The index has another distribution of that name.
+    write_index(desk.server.root, [write_wheel(desk.wheels, "tool", "2.0")])
+    repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
+    request = Requested(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
+    what = replace(desk.resolved(), requested=(request,))
+    lock = desk.lock(what)
+    assert {pin.name: (pin.file, pin.origin) for pin in lock.python} == {
+        "tool": ("tool-1.0.tar.gz", f"git:{commit}"),
+        "gamma": ("gamma-1.0-py3-none-any.whl", "pypi"),
+        "beta": ("beta-1.0-py3-none-any.whl", "pypi"),
+    }
+    assert diff(lock, what) == ()
+    assert desk.lock(what, lock, upgrade=[], offline=True) == lock
+    desk.files = FileCache(tmp_path / "new")
+    desk.fetch(what, lock)
+    other = replace(request, repository=replace(repository, commit="0" * 40))
+    sentences = [difference.sentence for difference in diff(lock, replace(what, requested=(other,)))]
+    assert sentences == ["packages.python: `tool` is not locked from commit 000000000000"]
 
 
 def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> None:

@@ -56,6 +56,7 @@ class TestPreferences:
 
         class Stand:
             sources = PythonSources()
+            packed: Mapping[str, object] = {}
 
             def __init__(
                 self, resolved: ResolvedSpec, context: ResolveContext, named: Mapping[str, Path]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
 from envbuild.workflows import inputs
@@ -220,7 +221,7 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
         ("other @ ./own-1.0-py3-none-any.whl", "`own-1.0-py3-none-any.whl` is not a wheel of `other`"),
         ("./missing-1.0-py3-none-any.whl", "`missing-1.0-py3-none-any.whl` cannot be read"),
         ("own>=2\n./own-1.0-py3-none-any.whl", "`own>=2` excludes the wheel of `own` that is named"),
-        ("./own-1.0-py3-none-any.whl\n./own-2.0-py3-none-any.whl", "two wheels of `own` are named"),
+        ("./own-1.0-py3-none-any.whl\n./own-2.0-py3-none-any.whl", "two files of `own` are named"),
         ("./torch-2.13.0-py3-none-any.whl", "the package `torch` belongs to the recipe `pytorch`"),
         ("-f nowhere", "there is no directory `nowhere`"),
         ("-f ..", "leads out of the spec's directory"),
@@ -229,6 +230,49 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
 def test_wheels_that_cannot_be_used(line: str, problem: str) -> None:
     for name in ("own-1.0", "own-2.0", "torch-2.13.0"):
         Path(f"{name}-py3-none-any.whl").write_text(name)
+    text = refused(requirements_txt=f"{line}\n")
+    assert problem in text
+    assert "--> requirements.txt:" in text
+    assert "secret" not in text
+
+
+def test_commits_of_repositories() -> None:
+    commit = "0123456789" * 4
+    text = f"""\
+tool[gpu] @ git+https://example.org/group/tool.git@{commit}#subdirectory=python/tool&egg=tool
+mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
+"""
+    entry = f"{{name: Third_One, git: 'file:///srv/third', commit: {commit}, version: '1.0'}}"
+    resolved = read(f"[{entry}, {{file: requirements.txt}}]", requirements_txt=text)
+    assert resolved.python_requests() == (
+        'mine ; python_version > "3"', "third-one", "tool[gpu]", "torch==2.13.0+cpu"
+    )  # fmt: skip
+    repositories = {name: request.repository for name, request in resolved.repositories().items()}
+    assert repositories == {
+        "tool": Repository(
+            url="https://example.org/group/tool.git", commit=commit, subdirectory="python/tool"
+        ),
+        "mine": Repository(url="ssh://git@example.org/mine", commit=commit),
+        "third-one": Repository(url="file:///srv/third", commit=commit, version="1.0"),
+    }
+    assert {name: build.layer for name, build in resolved.built.items()} == {
+        "mine": "source:mine", "third-one": "source:third-one", "tool": "source:tool"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("tool @ git+https://example.org/tool", "no commit of 40 hexadecimal digits is behind `https:"),
+        ("tool @ git+https://example.org/tool@main", "no commit of 40 hexadecimal digits is behind `https:"),
+        (f"tool @ git+https://me:secret@example.org/tool@{A[:40]}", "may not hold a user or password"),
+        (f"tool @ git+ext://x@{A[:40]}", "is not an address of a repository"),
+        (f"tool @ git+file:///x@{A[:40]}#subdirectory=../y", "is not a relative path"),
+        (f"torch @ git+file:///x@{A[:40]}", "belongs to the recipe `pytorch`"),
+        (f"x @ git+file:///x@{A[:40]}\nx @ git+file:///x@{B[:40]}", "two files of `x` are named"),
+    ],
+)
+def test_repositories_that_cannot_be_used(line: str, problem: str) -> None:
     text = refused(requirements_txt=f"{line}\n")
     assert problem in text
     assert "--> requirements.txt:" in text

@@ -1,0 +1,265 @@
+"""Packs commits of git repositories as source archives.
+
+The same commit makes the same bytes everywhere: the archive has no times, no owners and no compression that
+depends on a library. Nothing of the repository is run.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import io
+import os
+import re
+import struct
+import tarfile
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from packaging.version import InvalidVersion, Version
+
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.events import Warned, task
+from envbuild.lock.model import PythonPin
+from envbuild.resolve.context import ResolveContext, cannot_write
+from envbuild.resolve.files import WrongBytes, is_whole
+from envbuild.resolve.sources import SourceMetadata, read_archive
+from envbuild.resolve.wheels import Candidate
+from envbuild.spec.requirements import Repository
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.system import host, process
+from envbuild.system.redaction import redact, redact_text
+
+_TIMEOUT_S = 900.0
+_MAX_BYTES = 1 << 30  # of a packed tree
+_STORED = 0xFFFF  # bytes of a block of deflate that is not compressed
+_GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_PLAIN = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
+_GIT_VARIABLES = ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO")
+_GIT = "install git (`apt-get install git`), or build a wheel elsewhere and name that (`{wheel: PATH}`)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A commit as a source archive in the cache of locked files."""
+
+    file: Candidate
+    metadata: SourceMetadata
+
+
+def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[PythonPin]) -> dict[str, Packed]:
+    """Return the archive of each repository that a spec names; a locked one that is here is used as it is.
+
+    RequestError: a repository has no such commit, or the commit no version that can be read. MachineError:
+    there is no git, or a repository cannot be reached.
+    """
+    pins = {pin.name: pin for pin in old}
+    packed: dict[str, Packed] = {}
+    errors: list[EnvbuildError] = []
+    for name, request in resolved.repositories().items():
+        repository, pin = request.repository, pins.get(name)
+        if repository is None:
+            continue
+        try:
+            locked = pin is not None and repository.admits(pin.origin, pin.version)
+            if pin is None or not locked or not is_whole(context.files.path(pin), pin):
+                pin = pack(name, repository, request.at, context)
+            path = context.files.path(pin)
+            file = Candidate(
+                name=name,
+                version=pin.version,
+                file=pin.file,
+                address=str(path),
+                sha256=pin.sha256,
+                size_bytes=pin.size_bytes,
+            )
+            packed[name] = Packed(file=file, metadata=read_archive(path, at=request.at))
+        except EnvbuildError as error:
+            errors += error.each()
+    raise_all(errors)
+    return packed
+
+
+def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext) -> bool:
+    """Pack the commit of a pin again; return whether the pin is that of a repository which the spec names.
+
+    Errors as `pack_all`; RequestError if the commit makes another archive than the locked one.
+    """
+    request = resolved.repositories().get(pin.name)
+    repository = request.repository if request is not None else None
+    if request is None or repository is None or repository.origin != pin.origin:
+        return False
+    again = pack(pin.name, repository, request.at, context)
+    if again.sha256 != pin.sha256:
+        hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
+        problem = f"commit {repository.commit[:12]} of `{pin.name}` gives another archive than the locked one"
+        raise RequestError(problem, at=request.at, hint=hint)
+    return True
+
+
+def pack(name: str, repository: Repository, at: Location, context: ResolveContext) -> PythonPin:
+    """Fetch one commit, put its source archive into the cache, and return its pin."""
+    if context.offline:
+        problem = f"offline: commit {repository.commit[:12]} of `{name}` is not on this machine"
+        raise RequestError(problem, at=at, hint="run it once with a network and the same store")
+    git = host.find_program("git", hint=_GIT)
+    with (
+        task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"),
+        tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as directory,
+    ):
+        fetched = _Fetched(git=git, directory=Path(directory), repository=repository, at=at)
+        fetched.fetch()
+        files = fetched.files()
+    if PurePosixPath(".gitmodules") in files:
+        text = f"`{name}`: submodules of the repository are not fetched"
+        context.emit(Warned(text=text, hint="name a wheel instead if the build needs them"))
+    version = repository.version or _version(files, name, at)
+    base = f"{name.replace('-', '_')}-{version}"
+    content = _stored_gzip(_tar(files, base))
+    pin = PythonPin(
+        name=name,
+        version=version,
+        origin=repository.origin,
+        file=f"{base}.tar.gz",
+        size_bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        layer="python",
+        requires=(),
+    )
+    try:
+        with context.files.adding(pin) as part:
+            part.write_bytes(content)
+    except WrongBytes as error:
+        raise MachineError(f"`{pin.file}` was not written whole", hint="run it again") from error
+    return pin
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+    return directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetched:
+    """A bare repository that holds one commit."""
+
+    git: Path
+    directory: Path
+    repository: Repository
+    at: Location
+
+    def fetch(self) -> None:
+        commit = self.repository.commit
+        self._run("init", "--quiet", "--bare", ".")
+        # Attributes of the tree could leave files out, and write names of branches into others.
+        (self.directory / "info").mkdir(exist_ok=True)
+        (self.directory / "info/attributes").write_text("* -export-ignore -export-subst\n")
+        done = self._git("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.repository.url, commit)
+        if not done.ok:
+            reason = redact_text(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason")
+            problem = f"git cannot fetch commit {commit} of {redact(self.repository.url)}: {reason}"
+            hint = "the commit has to be in the repository, and the address one that `git fetch` can ask"
+            raise RequestError(problem, at=self.at, hint=hint)
+        if self._run("rev-parse", "FETCH_HEAD^{commit}").strip() != commit:
+            problem = f"{commit} of {redact(self.repository.url)} is not a commit"
+            raise RequestError(problem, at=self.at, hint="name the commit itself, not a tag")
+
+    def files(self) -> dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]]:
+        """Return the files of the commit's tree, or of its subdirectory, by relative path."""
+        target = self.directory / "tree.tar"
+        self._run("archive", "--format=tar", f"--output={target}", "FETCH_HEAD")
+        below = PurePosixPath(self.repository.subdirectory or ".")
+        files: dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]] = {}
+        size_bytes = 0
+        with tarfile.open(target) as archive:
+            for member in archive:
+                place = PurePosixPath(member.name)
+                if not place.is_relative_to(below) or not (member.isreg() or member.issym()):
+                    continue
+                content = archive.extractfile(member) if member.isreg() else None
+                size_bytes += member.size
+                if size_bytes > _MAX_BYTES:
+                    problem = (
+                        f"the tree of {redact(self.repository.url)} has more than {_MAX_BYTES >> 20} MiB"
+                    )
+                    raise RequestError(problem, at=self.at, hint="build a wheel of it, and name that")
+                files[place.relative_to(below)] = (member, content.read() if content else b"")
+        if not files:
+            problem = f"the commit has no directory `{self.repository.subdirectory}`"
+            raise RequestError(problem, at=self.at, hint="correct `subdirectory`")
+        return files
+
+    def _run(self, *words: str) -> str:
+        done = self._git(*words)
+        if not done.ok:
+            problem = f"`git {words[0]}` failed: {redact_text(done.stderr.strip())}"
+            raise MachineError(problem, hint="see the git of this machine")
+        return done.stdout
+
+    def _git(self, *words: str) -> process.Finished:
+        # The user's configuration counts, for proxies and credentials; nothing of it may change the tree.
+        fixed = ("core.attributesFile=/dev/null", "core.hooksPath=/dev/null", "protocol.ext.allow=never")
+        options = [word for setting in fixed for word in ("-c", setting)]
+        extra = {"GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1"}
+        extra |= {name: os.environ[name] for name in _GIT_VARIABLES if name in os.environ}
+        return process.run(
+            [self.git, *options, *words],
+            env=host.environment(network=True, extra=extra),
+            cwd=self.directory,
+            timeout_s=_TIMEOUT_S,
+        )
+
+
+def _version(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name: str, at: Location) -> str:
+    """Return the version that a tree states; a build may state another, and then fails."""
+    try:
+        project = tomllib.loads(_text(files, "pyproject.toml")).get("project", {})
+        stated = project.get("version") if isinstance(project, dict) else None
+        if stated is None:
+            setup = configparser.RawConfigParser()
+            setup.read_string(_text(files, "setup.cfg"))
+            stated = setup.get("metadata", "version", fallback="")
+        if isinstance(stated, str) and _PLAIN.fullmatch(stated):
+            return str(Version(stated))
+    except (tomllib.TOMLDecodeError, configparser.Error, UnicodeDecodeError, InvalidVersion):
+        pass
+    raise RequestError(
+        f"neither `pyproject.toml` nor `setup.cfg` of the commit states the version of `{name}`",
+        at=at,
+        hint='write it beside the commit, in the spec: `{name: …, git: …, commit: …, version: "1.0"}`',
+    )
+
+
+def _text(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name: str) -> str:
+    _, content = files.get(PurePosixPath(name), (None, b""))
+    return content.decode()
+
+
+def _tar(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], base: str) -> bytes:
+    """Return a tar of files in one directory, in the order of their paths."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, (member, content) in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{base}/{path}")
+            entry.type, entry.linkname, entry.size = member.type, member.linkname, len(content)
+            entry.mode = 0o755 if member.mode & 0o100 else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return output.getvalue()
+
+
+def _stored_gzip(content: bytes) -> bytes:
+    """Return content as gzip without compression: its bytes do not depend on the version of a library."""
+    parts = [_GZIP_HEAD]
+    for start in range(0, len(content), _STORED):
+        block = content[start : start + _STORED]
+        last = start + _STORED >= len(content)
+        parts += [struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF), block]
+    parts.append(struct.pack("<II", zlib.crc32(content), len(content) & 0xFFFFFFFF))
+    return b"".join(parts)
