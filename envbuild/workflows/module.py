@@ -97,7 +97,7 @@ def install_module(
     Apptainer, or no space.
     """
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
-    manifest = _manifest_of(image, name, version)
+    manifest = manifest_of(image, name, version)
     _check_writers(root, manifest, settings.emit)
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
@@ -151,7 +151,8 @@ def install_module(
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
 
 
-def _manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
+def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
+    """Return the manifest of an image, made up with `name` and `version` for an extended one of anyone."""
     extended = foreign_note(image)
     if extended is not None:
         return manifest_of_extended(*extended, name=name, version=version)
