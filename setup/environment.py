@@ -70,8 +70,36 @@ def pip_install(*arguments: str) -> None:
         raise SetupError(str(error), hint) from error
 
 
+def ask_index(requirements: Path) -> None:
+    """Ask pip's index for the first package of a list, once.
+
+    If no index can be reached, an installation tries for a long time, and does not say what it asked.
+    """
+    first = entries(re.sub(r"#.*\n", "", requirements.read_text()))[0].split()[0]
+    with tempfile.TemporaryDirectory() as directory:
+        words = [str(PYTHON), "-m", "pip", "download", "-vv", "--disable-pip-version-check", "--no-deps"]
+        words += ["--only-binary", ":all:", "--retries", "0", "--timeout", "4", "-d", directory, first]
+        done = common.capture(words)
+    # pip hides passwords of addresses itself.
+    failed = re.search(r"Could not fetch URL (\S+): (.*?)(?: - skipping)?$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 and failed is not None:
+        asked, answer = failed.groups()
+        # Older pips show urllib3's exceptions, each in the next.
+        said = re.search(r"\[Errno -?[0-9]+\] [\w ]+", answer)
+        answered = said[0] if said else answer
+        raise SetupError(
+            f"pip cannot fetch Python packages: {asked} was asked, and answered: {answered}",
+            "name an index that this machine reaches, for all of your pips:\n"
+            "  python3 -m pip config --user set global.index-url https://INDEX/simple\n"
+            "or for this time: PIP_INDEX_URL=https://INDEX/simple make …\n"
+            "if root's pip works here, `sudo python3 -m pip config list` shows its index, and\n"
+            "`sudo python3 -m pip config --global set global.index-url …` gives it to all users",
+        )
+
+
 def install_list(requirements: Path) -> None:
     """Install a hashed list; what is there already stays."""
+    ask_index(requirements)
     print(f"venv: installing {requirements.relative_to(ROOT)} into {VENV}", flush=True)
     # Wheels only: a source distribution would fetch its build requirements without hashes.
     pip_install("--only-binary", ":all:", "--require-hashes", "-r", str(requirements))

@@ -69,6 +69,7 @@ FORBIDDEN_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpick
 BROUGHT_BY = {
     "yaml": "pyyaml",
     "pydantic_core": "pydantic",
+    "zlib_ng": "zlib-ng",
 }
 # Distributions that are run as a program → why.
 RUN = {"pip": "`envbuild.resolve.python27` runs `python -m pip`"}

@@ -81,7 +81,7 @@ def install(
         changed = _place_release(installation, copied)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
-        changed |= _write(layout.modulefile, modulefile_text(installation))
+        changed |= write_text(layout.modulefile, modulefile_text(installation))
         if default:
             changed |= write_default(layout)
     return InstallResult(
@@ -145,7 +145,7 @@ def write_default(layout: Layout) -> bool:
     Without a default, each module system chooses the highest version, in its own order.
     """
     text = f'#%Module1.0\n# {MADE_BY}\nset ModulesVersion "{layout.version}"\n'
-    return _write(layout.default_marker, text)
+    return write_text(layout.default_marker, text)
 
 
 def _check_foreign_files(layout: Layout, *, default: bool) -> None:
@@ -210,9 +210,9 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
     changed = not installation.stamp and _copy(installation.image, directory / IMAGE, copied)
-    changed |= _write(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
-    changed |= _write(directory / VENV_MAKER, data_text(VENV_MAKER))
-    changed |= _write(directory / RECORD, record.model_dump_json(indent=1) + "\n")
+    changed |= write_text(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
+    changed |= write_text(directory / VENV_MAKER, data_text(VENV_MAKER))
+    changed |= write_text(directory / RECORD, record.model_dump_json(indent=1) + "\n")
     if host_libs is not None:
         host_libs.fill_stage(directory / HOST_STAGE)
     for command in installation.commands:
@@ -233,7 +233,7 @@ def _copy(image: Path, target: Path, copied: Callable[[int], None]) -> bool:
     return True
 
 
-def _write(path: Path, text: str, *, mode: int = _READ_ALL) -> bool:
+def write_text(path: Path, text: str, *, mode: int = _READ_ALL) -> bool:
     """Write a file: all of it, or nothing; return whether it was different before."""
     data = text.encode()
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The launcher: one POSIX shell script that every command of a module is a link to.
+"""The launcher: one POSIX shell script, which every command of a module and `python3` of a kernelspec are.
 
 It is ``launcher.sh``, after settings that are quoted for the shell.
 """
@@ -6,12 +6,14 @@ It is ``launcher.sh``, after settings that are quoted for the shell.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
 from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
+from envbuild.image.model import Manifest
+from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Bind
 
 LAUNCHER = "launcher"
@@ -23,13 +25,9 @@ _TAB = "\t"
 def launcher_text(installation: Installation) -> str:
     """Return the launcher of an installation."""
     manifest, home, host_libs = installation.manifest, installation.layout.home, installation.host_libs
-    label = installation.layout.label
-    binds = [
-        Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in installation.binds
-    ]
     host_binds = host_libs.binds(home / HOST_STAGE) if host_libs else ()
     settings = {
-        "label": label,
+        "label": installation.layout.label,
         "home": str(home),
         "image": str(installation.started_image),
         "stamp": installation.stamp,
@@ -37,29 +35,64 @@ def launcher_text(installation: Installation) -> str:
         "commands": f" {' '.join(installation.commands)} ",
         "mpi": manifest.mpi_family,
         "apptainer": str(installation.apptainer),
-        "tab": _TAB,
-        "binds": _bind_lines(binds),
+        "binds": _bind_lines(_site_binds(installation.binds)),
         "host_binds": _bind_lines(host_binds),
     }
+    exports = [
+        # SINGULARITYENV_* is for SingularityCE.
+        f"export {prefix}ENV_{name}={shlex.quote(value)}"
+        for name, value in sorted(host_libs.environment.items() if host_libs else ())
+        for prefix in ("APPTAINER", "SINGULARITY")
+    ]
+    return _launcher_text(settings, "module", exports=exports, apart=installation.apart)
+
+
+def kernel_launcher_text(
+    directory: Path, *, image: Path, manifest: Manifest, apptainer: Path, binds: Sequence[SiteBind]
+) -> str:
+    """Return the launcher of an image's `python3` in the directory of a kernelspec."""
+    settings = {
+        "label": f"{manifest.name}/{manifest.version}",
+        "home": str(directory),
+        "image": str(image),
+        "stamp": "",
+        "digest": manifest.digest,
+        "commands": " python3 ",
+        "mpi": manifest.mpi_family,
+        "apptainer": str(apptainer),
+        "binds": _bind_lines(_site_binds(binds)),
+        "host_binds": "",
+    }
+    return _launcher_text(settings, "kernel")
+
+
+def _launcher_text(
+    settings: Mapping[str, str],
+    what: str,
+    *,
+    exports: Sequence[str] = (),
+    apart: Mapping[str, str] | None = None,
+) -> str:
     lines = [
         "#!/bin/sh",
-        f"# The launcher of {label}, made by envbuild: `envbuild module install` writes it anew.",
+        f"# The launcher of {settings['label']}, made by envbuild: `envbuild {what} install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
-        *(
-            # SINGULARITYENV_* is for SingularityCE.
-            f"export {prefix}ENV_{name}={shlex.quote(value)}"
-            for name, value in sorted(host_libs.environment.items() if host_libs else ())
-            for prefix in ("APPTAINER", "SINGULARITY")
-        ),
+        f"_eb_tab={shlex.quote(_TAB)}",
+        f"_eb_again='install the {what} again'",
+        *exports,
         "_eb_separate_ranks() {",
         *(
             f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
-            for name, value in sorted(installation.apart.items())
+            for name, value in sorted((apart or {}).items())
         ),
         "    :",
         "}",
     ]
     return "\n".join(lines) + "\n" + data_text("launcher.sh")
+
+
+def _site_binds(binds: Sequence[SiteBind]) -> list[Bind]:
+    return [Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds]
 
 
 def _bind_lines(binds: Sequence[Bind]) -> str:

@@ -156,7 +156,7 @@ IFS='
 for _eb_i in $_eb_host_binds; do
     # Without the host's library the image's own would silently be used.
     [ -e "${_eb_i%%"$_eb_tab"*}" ] || _eb_fail 124 "$_eb_label needs a file of the host that is missing: ${_eb_i%%"$_eb_tab"*}" \
-        "the host has changed: update the site file, and install the module again"
+        "the host has changed: update the site file, and $_eb_again"
     set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"
 done
 for _eb_i in $_eb_binds; do
@@ -164,13 +164,13 @@ for _eb_i in $_eb_binds; do
     if [ -e "${_eb_i%%"$_eb_tab"*}" ]; then set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"; fi
 done
 unset IFS
-[ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "install the module again"
+[ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "$_eb_again"
 if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
-    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" "install the module again"
+    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" "$_eb_again"
 fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
-# Apptainer brings home, /tmp and the working directory by itself.
-for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "$_eb_venv" "$_eb_self"; do
+# Apptainer brings home, /tmp and the working directory by itself. Jupyter and its kernels meet in a directory.
+for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_self"; do
     case $_eb_i in
         / | /tmp | /tmp/ | /var/tmp | *\"*) ;;
         /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;

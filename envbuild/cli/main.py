@@ -30,6 +30,7 @@ from envbuild.cli import (
     import_file,
     init,
     inspect,
+    kernel,
     launch,
     layer,
     lock,
@@ -86,6 +87,7 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     ],
     "Use": [
         ("module", module.app, "Put images behind `module load`"),
+        ("kernel", kernel.app, "Run Jupyter kernels in images"),
         ("shell", enter.shell_command, "Open a shell in an image"),
         ("exec", enter.exec_command, "Run a program in an image"),
         ("launch", launch.command, "Start a program on the ranks of an image"),

@@ -8,7 +8,6 @@ and older registries read no other compression.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import tarfile
@@ -23,7 +22,9 @@ from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.model import Manifest
 from envbuild.image.startup import labels
 from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.system import host
 from envbuild.system.files import sha256
+from envbuild.system.gzipped import gzip_writer
 
 # The first member of an archive, by which it is recognized.
 LAYOUT = "oci-layout"
@@ -152,10 +153,7 @@ def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[_Layer]) 
 def _write_layer(
     content: Squashfs, entries: Mapping[str, Entry], out: Path, advanced: Callable[[int], None]
 ) -> _Layer:
-    with (
-        out.open("wb") as file,
-        gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed,
-    ):
+    with out.open("wb") as file, gzip_writer(file, level=_LEVEL, threads=host.cores()) as packed:
         sink = _Hashing(packed)
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for entry in entries.values():
@@ -167,7 +165,7 @@ def _write_layer(
 class _Hashing(io.RawIOBase):
     """Passes bytes on, and computes their digest."""
 
-    def __init__(self, sink: gzip.GzipFile) -> None:
+    def __init__(self, sink: io.RawIOBase) -> None:
         self._sink = sink
         self.digest = hashlib.sha256()
 

@@ -42,6 +42,8 @@ _COMPRESSION: dict[Compression, tuple[str, ...]] = {
     "zstd": ("-b", "131072", "-comp", "zstd", "-Xcompression-level", "3"),
     "gzip": ("-b", "131072", "-comp", "gzip"),
 }
+# Of what is written once: the default, 9, takes twice the time for a per cent.
+_GZIP_SOONER = (*_COMPRESSION["gzip"], "-Xcompression-level", "6")
 
 
 # Releases that corrupt sparse files, and one with a race in its search for duplicates.
@@ -106,8 +108,8 @@ def pack(tree: Path, out: Path, options: Sequence[str]) -> None:
     _make(os.path.abspath(tree), out, options)  # noqa: PTH100
 
 
-def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: int = 0) -> None:
-    """Compress a squashfs at a byte offset of its file differently, without root or an unpacked tree.
+def recompress_gzip(squashfs: Path, out: Path, *, offset: int = 0) -> None:
+    """Compress a squashfs at a byte offset of its file by gzip, without root or an unpacked tree.
 
     Modes, owners and device nodes pass as text beside `out`: an ordinary user cannot unpack them.
     BuildError: it is damaged or no squashfs. MachineError: no unsquashfs or mksquashfs, or no space.
@@ -119,7 +121,7 @@ def recompress(squashfs: Path, out: Path, *, compression: Compression, offset: i
         finished = process.run(argv, env=host.environment())
         if not finished.ok:
             raise _failure(f"`{squashfs}` cannot be unpacked", finished)
-        _make("-", out, (*_COMPRESSION[compression], "-pf", str(dump)))
+        _make("-", out, (*_GZIP_SOONER, "-pf", str(dump)))
     finally:
         dump.unlink(missing_ok=True)
 

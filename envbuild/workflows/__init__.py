@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import init as init
     from envbuild.workflows import inputs as inputs
     from envbuild.workflows import inspect as inspect
+    from envbuild.workflows import kernel as kernel
     from envbuild.workflows import launch as launch
     from envbuild.workflows import layer as layer
     from envbuild.workflows import lock as lock

@@ -132,7 +132,7 @@ def _write_shifter(
         else:
             # Shifter mounts images with the kernel of the node, which may lack zstd.
             source = Path(content.file.name)
-            squashfs.recompress(source, part, compression="gzip", offset=content.offset)
+            squashfs.recompress_gzip(source, part, offset=content.offset)
         name = shifter.image_id(part)
         image = path / f"{name}.squashfs"
         part.replace(image)

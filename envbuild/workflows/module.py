@@ -83,7 +83,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     """
     image, root, emit = request.image, request.root, settings.emit
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
-    manifest = _manifest_of(request)
+    manifest = manifest_of(image, request.name, request.version)
     _check_writers(root, manifest, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
@@ -131,14 +131,15 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
 
 
-def _manifest_of(request: InstallRequest) -> Manifest:
-    extended = foreign_note(request.image)
+def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
+    """Return the manifest of an image, made up with `name` and `version` for an extended one of anyone."""
+    extended = foreign_note(image)
     if extended is not None:
-        return manifest_of_extended(*extended, name=request.name, version=request.version)
-    manifest = read_manifest(request.image)
-    if request.name or request.version:
+        return manifest_of_extended(*extended, name=name, version=version)
+    manifest = read_manifest(image)
+    if name or version:
         raise RequestError(
-            f"`{request.image.name}` is {manifest.name}/{manifest.version}: its spec names it",
+            f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
             hint="leave --name and --version out, or change the spec and build it",
         )
     return manifest

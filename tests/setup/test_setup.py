@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -300,9 +301,12 @@ class Checkout:
             lines.append(f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
         (self.top / "checkout" / "requirements" / f"{kind}.txt").write_text("".join(lines))
 
-    def make(self, *options: str) -> subprocess.CompletedProcess[str]:
+    def make(self, *options: str, index: str = "") -> subprocess.CompletedProcess[str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-        environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        where = (
+            {"PIP_INDEX_URL": index} if index else {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+        )
+        environ |= {**where, "PIP_CONFIG_FILE": os.devnull}
         script = self.top / "checkout" / "setup" / "environment.py"
         return subprocess.run(
             [sys.executable, "-B", script, *options], env=environ, capture_output=True, text=True, check=False
@@ -345,6 +349,19 @@ class TestEnvironment:
         assert checkout.make().returncode == 0
         assert checkout.modules() == {"app", "second", "extra"}
         assert not mark.exists()
+
+    def test_an_index_that_does_not_answer_is_named_with_its_answer_and_the_fix(self, tmp_path: Path) -> None:
+        checkout = Checkout(tmp_path)
+        began = time.monotonic()
+        done = checkout.make(index="http://user:secret@127.0.0.1:9/simple")
+        assert done.returncode == 5
+        assert "127.0.0.1:9/simple/first/ was asked, and answered: " in done.stderr
+        assert "Connection refused" in done.stderr
+        assert "python3 -m pip config --user set global.index-url" in done.stderr
+        assert "secret" not in done.stdout + done.stderr
+        # Ten seconds for a whole `make demo`; a busy machine makes an environment slowly.
+        assert time.monotonic() - began < 60
+        assert checkout.make().returncode == 0
 
     def test_uv_gets_pips_main_index_and_certificates_and_no_other_index(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

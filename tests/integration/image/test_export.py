@@ -64,7 +64,7 @@ def gzip_image(sample: Sample) -> Iterator[Path]:
         layers = {}
         for name, blob in sample.layers.items():
             layers[name] = directory / f"{name}.squashfs"
-            squashfs.recompress(blob, layers[name], compression="gzip")
+            squashfs.recompress_gzip(blob, layers[name])
         image = directory / "gzip.sif"
         trees.write_image(image, layers, lock=LOCK)
         yield image

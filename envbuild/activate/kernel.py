@@ -1,0 +1,89 @@
+"""Jupyter kernelspecs whose kernels run in an image.
+
+A kernelspec is a directory ``share/jupyter/kernels/NAME`` with ``kernel.json``. The kernel of a module starts
+by the module's own ``python3``; that of an image by a launcher beside ``kernel.json``.
+
+Source: https://jupyter-client.readthedocs.io, "Making kernels for Jupyter".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.activate.install import os_errors_explained, write_text
+from envbuild.activate.launcher import data_text, kernel_launcher_text
+from envbuild.errors import Location, RequestError
+from envbuild.image.model import Manifest
+from envbuild.spec.site import SiteBind
+from envbuild.system.files import make_directory
+
+KERNEL = "kernel.json"
+KERNELS = Path("share/jupyter/kernels")
+_START = "start_kernel.py"
+_PYTHON = "python3"
+_EXECUTE_ALL = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelImage:
+    """An image whose kernel has its own launcher."""
+
+    path: Path
+    """The SIF; absolute."""
+    manifest: Manifest
+    apptainer: Path
+    """Absolute."""
+    binds: tuple[SiteBind, ...] = ()
+    """Host paths to bind if they exist."""
+
+
+def install_kernel(directory: Path, *, title: str, image: KernelImage | None, python: Path | None) -> Path:
+    """Write a kernelspec to `directory`, for an image, or for the `python3` of a module; return its launcher.
+
+    RequestError: another's kernelspec is there, or the directory cannot be written. MachineError: the disk is
+    full.
+    """
+    path = directory / KERNEL
+    if path.exists() and not _made_by_us(path):
+        problem = f"there is a kernel `{directory.name}` already, and envbuild did not make it"
+        hint = "name this one otherwise with --name, or remove that: `jupyter kernelspec remove`"
+        raise RequestError(problem, at=Location(path=path), hint=hint)
+    launcher = python or directory / _PYTHON
+    with os_errors_explained(directory, "install", hint="name another place with --prefix DIR"):
+        make_directory(directory, mode=_EXECUTE_ALL)
+        if image is not None:
+            text = kernel_launcher_text(
+                directory,
+                image=image.path,
+                manifest=image.manifest,
+                apptainer=image.apptainer,
+                binds=image.binds,
+            )
+            write_text(launcher, text, mode=_EXECUTE_ALL)
+        write_text(directory / _START, data_text(_START))
+        # Last: Jupyter lists what has this file.
+        write_text(path, _kernel_text(launcher, directory, title))
+    return launcher
+
+
+def _kernel_text(launcher: Path, directory: Path, title: str) -> str:
+    kernel = {
+        "argv": [str(launcher), str(directory / _START), "-f", "{connection_file}"],
+        "display_name": title,
+        "language": "python",
+        # The launcher binds it.
+        "env": {"ENVBUILD_KERNEL": str(directory)},
+        # By a message: a signal would reach Apptainer, too.
+        "interrupt_mode": "message",
+        "metadata": {"debugger": True, "made_by": "envbuild"},
+    }
+    return json.dumps(kernel, indent=1) + "\n"
+
+
+def _made_by_us(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_bytes())["metadata"]["made_by"] == "envbuild")
+    except (ValueError, LookupError, TypeError):
+        return False

@@ -1,0 +1,125 @@
+"""Kernel: write a Jupyter kernelspec whose kernel runs in an image."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.activate.install import absolute
+from envbuild.activate.installed import find_installed, select
+from envbuild.activate.kernel import KERNELS, KernelImage, install_kernel
+from envbuild.activate.layout import parse_module
+from envbuild.errors import Location, MachineError, RequestError
+from envbuild.events import task
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.files import exists
+from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.hosting import warn_of_absent_binds
+from envbuild.workflows.inputs import read_site
+from envbuild.workflows.module import manifest_of
+from envbuild.workflows.settings import Settings
+
+# Source: jupyter_client, kernelspec.py, `_kernel_name_pat`.
+_NAME = r"[A-Za-z0-9._-]+"
+_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledKernel:
+    """A kernelspec that was written."""
+
+    name: str
+    """As in `jupyter kernelspec list`."""
+    directory: Path
+    image: Path
+    """The image that its kernel runs in."""
+
+
+def write_kernel(
+    what: str, *, root: Path | None, prefix: Path | None, name: str | None, settings: Settings
+) -> InstalledKernel:
+    """Write a kernelspec for an image, or for a module ``NAME/VERSION`` below `root`.
+
+    It goes below `prefix`, as for `sys.prefix` of a Jupyter, or to the user's own directory. RequestError:
+    there is no such image or module, it has no ipykernel, or the name is invalid or taken. MachineError: no
+    container starts here.
+    """
+    loaded = read_site(settings.site)
+    site = loaded.value if loaded is not None else None
+    apptainer = settings.find_apptainer(site)
+    if root is None:
+        image, python = absolute(_existing(what)), None
+        manifest = manifest_of(image, None, None)
+        label = f"{manifest.name}/{manifest.version}"
+        if site is not None:
+            warn_of_absent_binds(site, settings.emit)
+        kernel_image = KernelImage(
+            path=image,
+            manifest=manifest,
+            apptainer=absolute(apptainer.program),
+            binds=site.binds if site else (),
+        )
+    else:
+        (layout,) = select(absolute(root), *parse_module(what), every=False)
+        module = next(each for each in find_installed(absolute(root)) if each.layout == layout)
+        if module.image is None or module.problems:
+            problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
+            raise RequestError(problem, hint="install it again")
+        image, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
+    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", label)
+    if not re.fullmatch(_NAME, name):
+        problem = f"`{name}` cannot name a kernel"
+        raise RequestError(problem, hint="use letters, digits, `.`, `_` and `-` for --name")
+    directory = (absolute(prefix) / KERNELS if prefix else _users_kernels()) / name
+    check_outside_store(directory, settings.store.path, hint="name another place with --prefix DIR")
+    with (
+        task(settings.emit, "kernel", f"kernel {name}"),
+        explain_failure("exec", settings, apptainer=apptainer.program),
+    ):
+        _check_has_ipykernel(image, apptainer)
+    title = label if name == re.sub(r"[^A-Za-z0-9._-]", "-", label) else name
+    install_kernel(directory, title=title, image=kernel_image, python=python)
+    return InstalledKernel(name=name, directory=directory, image=image)
+
+
+def _existing(what: str) -> Path:
+    path = Path(what)
+    if not exists(path):
+        hint = "a module is named with its root: `envbuild kernel install NAME/VERSION --root DIR`"
+        raise RequestError(f"there is no image `{what}`", hint=hint)
+    return path
+
+
+def _users_kernels() -> Path:
+    """Return the directory of this user's kernels.
+
+    Source: jupyter_core, paths.py, `jupyter_data_dir`.
+    """
+    if data := os.environ.get("JUPYTER_DATA_DIR"):
+        return Path(data) / "kernels"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "jupyter/kernels"
+
+
+def _check_has_ipykernel(image: Path, apptainer: Apptainer) -> None:
+    argv = apptainer.command(image, ["python3", "-s", "-c", "import ipykernel"], cwd="/")
+    done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S, guarded=True)
+    if done.ok:
+        return
+    if (refusal := not_started(done, image.name)) is not None:
+        raise refusal
+    if done.timed_out:
+        problem = f"`import ipykernel` in `{image.name}` took more than {_LIMIT_S:g} s"
+        raise MachineError(problem, hint="try again when this machine or its file system is less busy")
+    said = done.last_lines(1)
+    raise RequestError(
+        "the image has no ipykernel"
+        if "No module named 'ipykernel'" in said
+        else f"no kernel starts: {said}",
+        at=Location(path=image),
+        hint=f"`envbuild extend {shell_path(image)} --python ipykernel` writes an image that has it;"
+        " a spec asks for it with `packages: {python: [ipykernel]}`",
+    )
