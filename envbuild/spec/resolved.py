@@ -125,6 +125,8 @@ class ResolvedSpec:
     """Errors of base images that were read in the search for this one."""
     file_remarks: tuple[str, ...] = ()
     """Sentences on lines of files with requirements that change nothing."""
+    why_release: str = ""
+    """Why it is for this release of the accelerator, if the spec leaves the choice."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:
