@@ -85,10 +85,10 @@ def ask_index(requirements: Path) -> None:
     if done.returncode != 0 and failed is not None:
         asked, answer = failed.groups()
         # Older pips show urllib3's exceptions, each in the next.
-        said = re.search(r"\[Errno -?[0-9]+\] [\w ]+", answer)
-        answered = said[0] if said else answer
+        errno = re.search(r"\[Errno -?[0-9]+\] [\w ]+", answer)
+        said = errno[0] if errno else answer
         raise SetupError(
-            f"pip cannot fetch Python packages: {asked} was asked, and answered: {answered}",
+            f"pip cannot fetch Python packages: {asked} was asked, and answered: {said}",
             "name an index that this machine reaches, for all of your pips:\n"
             "  python3 -m pip config --user set global.index-url https://INDEX/simple\n"
             "or for this time: PIP_INDEX_URL=https://INDEX/simple make …\n"

@@ -61,6 +61,8 @@ def command(
         print_json({"lock": locked.path, "changed": locked.changes, "compatibility": compatibility})
     if exported is not None:
         print_message(f"{exported}: {len(locked.lock.python)} Python packages")
+    if locked.resolved.why_release:
+        print_message(f"accelerator: {locked.resolved.why_release}")
     for change in locked.changes:
         print_message(f"  {change}")
     print_message(

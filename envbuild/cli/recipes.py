@@ -232,7 +232,7 @@ def new(
     )
     print_messages(
         f"""\
-written: {written}/recipe.yaml, verify/sums.py, controls.yaml, README.md, example.yaml
+written: {written}/recipe.yaml, tutorial.py, verify/sums.py, controls.yaml, README.md, example.yaml
 next:
   envbuild build {spec} --recipes {recipes}
   envbuild test {image} --ranks 2

@@ -9,7 +9,7 @@ from typing import Literal
 VERBS = (
     *("init", "add", "remove", "import", "recipes", "schema"),
     *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "status", "reproduce"),
-    *("module", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
+    *("module", "kernel", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
     "completion",
 )
 """All verbs of the command, in the order of its help."""

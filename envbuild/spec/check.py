@@ -22,6 +22,7 @@ from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
     Candidate,
+    Refusal,
     accelerator_errors,
     base_conflicts,
     first_fitting_base,
@@ -64,6 +65,8 @@ class CheckInputs:
     required_kinds: Mapping[str, str]
     """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
+    refusal: Refusal
+    """Releases of an accelerator that the site does not run."""
     files: dict[str, bytes]
     requirements: tuple[Requested | PylockFile, ...]
     """What the spec and the files that it names ask for of Python packages."""
@@ -113,7 +116,7 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     raise_all(every)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
-    return _resolved(inputs, base, recipes, requested)
+    return _resolved(inputs, base, recipes, requested, check.why_release)
 
 
 def _requested(
@@ -141,6 +144,7 @@ def _resolved(
     base: Loaded[BaseImage],
     recipes: Sequence[ChosenRecipe],
     requested: Sequence[Requested],
+    why_release: str,
 ) -> ResolvedSpec:
     spec, site = inputs.spec, inputs.site
     return ResolvedSpec(
@@ -154,6 +158,7 @@ def _resolved(
         requested=tuple(requested),
         file_remarks=inputs.remarks,
         wheel_directories=inputs.wheel_directories,
+        why_release=why_release,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
         site_places=site.document.places if site is not None else {},
@@ -169,6 +174,7 @@ class _Check:
         self._inputs = inputs
         self._spec = inputs.spec
         self._references = tuple(_references(inputs.spec))
+        self.why_release = ""
         self._dependencies = tuple(
             _Dependency(reference.choice.name, choice, reference.at)
             for reference in self._references
@@ -202,7 +208,9 @@ class _Check:
         """Return the recipes with versions and variants that suit all, and the errors of the others."""
         errors: list[EnvbuildError] = []
         chosen: list[ChosenRecipe] = []
-        accelerator = pick_accelerator_release(self._spec.value.accelerator, self._candidates())
+        accelerator, self.why_release = pick_accelerator_release(
+            self._spec.value.accelerator, self._candidates(), self._inputs.refusal
+        )
         for reference in self._references:
             source = self._inputs.recipes.get(reference.choice.name)
             if source is None:  # unknown, or with errors, which are reported already

@@ -524,7 +524,8 @@ class EnvSpec(Model):
     python: PythonConstraint = ""
     """PEP 440 constraint on the base's Python; empty for any."""
     accelerator: Pick = Choice(name="cpu")
-    """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe."""
+    """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe. ``cuda`` alone is the
+    newest release that all recipes have and the site's driver runs."""
     site: Name | None = None
     """The machine that the image is for (``envbuild site ls``); any if omitted."""
     packages: Packages = Packages()

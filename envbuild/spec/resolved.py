@@ -162,6 +162,8 @@ class ResolvedSpec:
     """Sentences on lines of files with requirements that change nothing."""
     wheel_directories: tuple[Path, ...] = ()
     """Directories whose wheels are candidates, in addition to those of the machine and the site."""
+    why_release: str = ""
+    """Why it is for this release of the accelerator, if the spec leaves the choice."""
 
     @property
     def mpi(self) -> ChosenRecipe | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -67,18 +67,39 @@ def _variants_for(accelerator: Choice, recipe: Recipe) -> Iterator[tuple[str, Va
 # Accelerators
 
 
-def pick_accelerator_release(accelerator: Choice, candidates: Sequence[Candidate]) -> Choice:
-    """Return the first release of an accelerator that all recipes have; `accelerator` if there is none.
+Refusal = Callable[[str, str], str]
+"""Accelerator and release → why the site does not run it, such as ``needs driver 580``; empty if it may."""
 
-    All recipes then use the same CUDA for ``cuda``, even if each prefers another.
+
+def pick_accelerator_release(
+    accelerator: Choice, candidates: Sequence[Candidate], refusal: Refusal = lambda _family, _release: ""
+) -> tuple[Choice, str]:
+    """Return the newest release of an accelerator that all recipes have and the site runs, and why in a line.
+
+    It is `accelerator` itself without a reason if no release serves all recipes; one that the site does not
+    run if no other does. All recipes then use the same CUDA for ``cuda``, even if each prefers another.
     """
-    for name in _variant_names(candidates):
-        family, _, release = name.partition("-")
-        if family == accelerator.name and release and accelerator.admits(release):
-            choice = _accelerator_of(name)
-            if all(_serves(candidate, choice) for candidate in candidates):
-                return choice
-    return accelerator
+    family = accelerator.name
+    names = {name for name in _variant_names(candidates) if name.startswith(f"{family}-")}
+    releases = [name.partition("-")[2] for name in names]
+    releases = sorted(filter(accelerator.admits, releases), key=Version, reverse=True)
+    lacking = {
+        release: [candidate[0].name for candidate in candidates if not _serves(candidate, choice)]
+        for release in releases
+        for choice in [_accelerator_of(f"{family}-{release}")]
+    }
+    shared = [release for release in releases if not lacking[release]]
+    if not shared:
+        return accelerator, ""
+    chosen = next((release for release in shared if not refusal(family, release)), shared[0])
+    passed_over: dict[str, list[str]] = {}
+    for release in releases[: releases.index(chosen)]:
+        without = ", ".join(f"`{name}`" for name in lacking[release])
+        reason = f"not for {without}" if without else refusal(family, release)
+        passed_over.setdefault(reason, []).append(release)
+    reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in passed_over.items()]
+    why = "; ".join([f"{family} {chosen} is the newest that fits", *reasons])
+    return _accelerator_of(f"{family}-{chosen}"), why if len(releases) > 1 else ""
 
 
 def shared_accelerators(candidates: Sequence[Candidate]) -> tuple[str, ...]:

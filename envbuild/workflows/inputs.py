@@ -13,6 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
 from envbuild.spec.load import Loaded, examine, load
@@ -189,6 +190,7 @@ def read_spec(
         faulty=frozenset(reading.faulty),
         required_kinds=_required_kinds(catalog, sources),
         site=settings,
+        refusal=partial(_refusal, settings),
         files=_files(spec, reading),
         requirements=tuple(requirements.entries),
         remarks=tuple(requirements.remarks),
@@ -196,6 +198,15 @@ def read_spec(
         architecture=architecture(),
     )
     return select_and_check(inputs, errors=reading.errors)
+
+
+def _refusal(site: Loaded[Site] | None, family: str, release: str) -> str:
+    """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
+    driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
+    floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
+    if site is None or driver is None or floor is None or at_least(driver, floor[0]) is not False:
+        return ""
+    return f"needs a driver of at least {floor[0]}, and the site `{site.value.name}` has {driver}"
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:

@@ -144,11 +144,16 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
 
 
 def lock_notes(locked: Locked) -> list[Note]:
-    """Return remarks on what a new lock changes: a few, or a count and the rest for those who ask for it."""
+    """Return remarks on the release of the accelerator and on what a new lock changes.
+
+    Of changes there are a few, or a count and the rest for those who ask for it.
+    """
+    why = locked.resolved.why_release
+    notes = [Note(text=f"accelerator: {why}")] if why else []
     changes = [Note(text=f"lock: {change}", detail=len(locked.changes) > _FEW) for change in locked.changes]
     if len(changes) > _FEW:
         changes.append(Note(text=f"lock: {len(changes)} changes (`-v` lists them)"))
-    return changes
+    return [*notes, *changes]
 
 
 def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) -> None:

@@ -91,8 +91,10 @@ def test_what_cannot_be_together_is_refused_with_both_requirements(tmp_path: Pat
     ("frameworks", "accelerator", "variants"),
     [
         ("pytorch@2.15, jax", "cuda", ["cuda-13.2", "cuda-13.2"]),
-        ("pytorch, jax", "cuda", ["cuda-13.0", "cuda-13.0"]),
+        ("pytorch, jax", "cuda", ["cuda-13.2", "cuda-13.2"]),
         ("jax, tensorflow", "cuda", ["cuda-12.9", "cuda-12.9"]),
+        ("pytorch@2.13.0, jax", "cuda", ["cuda-13.0", "cuda-13.0"]),
+        ("jax", "cuda", ["cuda-13.2"]),
         ("jax", "cuda@>=13.1", ["cuda-13.2"]),
     ],
 )
@@ -120,6 +122,18 @@ def test_keras_imports_with_a_backend_of_the_image(tmp_path: Path, others: str, 
     # A choice in the spec replaces it.
     spec.write_text(f"{head}frameworks: [keras, {others}]\nenvironment: {{KERAS_BACKEND: torch}}\n")
     assert variables_of(spec)["KERAS_BACKEND"] == "torch"
+
+
+def test_the_release_of_cuda_is_one_that_the_sites_driver_runs(tmp_path: Path) -> None:
+    spec, site = tmp_path / "spec.yaml", tmp_path / "here.yaml"
+    spec.write_text('name: demo\nversion: "1"\nframeworks: [jax]\naccelerator: cuda\n')
+    site.write_text('name: here\ngpus: {vendor: nvidia, driver: "570.86"}\n')
+    resolved = read_spec(spec, site=site)
+    assert resolved.recipes[0].variant_name == "cuda-12.9"
+    refused = "needs a driver of at least 580, and the site `here` has 570.86"
+    assert resolved.why_release == f"cuda 12.9 is the newest that fits; 13.2, 13.0: {refused}"
+    site.write_text('name: here\ngpus: {vendor: nvidia, driver: "580.65.06"}\n')
+    assert read_spec(spec, site=site).why_release == "cuda 13.2 is the newest that fits"
 
 
 def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_path: Path) -> None:

@@ -108,10 +108,11 @@ def test_what_nobody_has_tried_is_not_offered() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "wanted", "expected"),
     [
-        # Alone, FLOW would take 12.9.
+        ("cuda", [(TORCH, "x")], "cuda@==13.2.*"),
         ("cuda", [(FLOW, "x"), (TORCH, "x")], "cuda@==13.0.*"),
         ("cuda", [(TORCH, "x@2.15"), (recipe("cuda-13.0", "cuda-13.2"), "x")], "cuda@==13.2.*"),
-        ("cuda", [(MPI, "x"), (FLOW, "x")], "cuda@==12.9.*"),
+        ("cuda", [(MPI, "x"), (FLOW, "x")], "cuda@==13.0.*"),
+        ("cuda", [(FLOW, "x@2.21")], "cuda@==12.9.*"),
         ("cuda@>=13", [(FLOW, "x")], "cuda@==13.0.*"),
         # Nothing is right for both: what is told is about what was asked.
         ("cuda", [(TORCH, "x@2.15"), (FLOW, "x")], "cuda"),
@@ -122,10 +123,37 @@ def test_what_nobody_has_tried_is_not_offered() -> None:
 def test_one_release_of_an_accelerator_for_all(
     accelerator: str, wanted: list[tuple[Recipe, str]], expected: str
 ) -> None:
-    found = pick_accelerator_release(
+    found, _ = pick_accelerator_release(
         choice(accelerator), [(one, [choice(version)]) for one, version in wanted]
     )
     assert str(found) == expected
+
+
+def old_driver(family: str, release: str) -> str:
+    return "needs driver 580" if family == "cuda" and release >= "13" else ""
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "wanted", "expected", "why"),
+    [
+        ("cuda", [TORCH, FLOW], "cuda@==13.0.*", "cuda 13.0 is the newest that fits; 13.2: not for `x`"),
+        ("cuda@13.0", [TORCH], "cuda@==13.0.*", ""),
+        ("cpu", [TORCH], "cpu", ""),
+    ],
+)
+def test_the_choice_is_explained_in_a_line(
+    accelerator: str, wanted: list[Recipe], expected: str, why: str
+) -> None:
+    found = pick_accelerator_release(choice(accelerator), [(one, []) for one in wanted])
+    assert (str(found[0]), found[1]) == (expected, why)
+
+
+def test_a_release_that_the_sites_driver_does_not_run_is_passed_over() -> None:
+    found, why = pick_accelerator_release(choice("cuda"), [(FLOW, [])], old_driver)
+    assert str(found) == "cuda@==12.9.*"
+    assert why == "cuda 12.9 is the newest that fits; 13.0: needs driver 580"
+    # If there is no other, the rule on drivers says what is wrong.
+    assert str(pick_accelerator_release(choice("cuda"), [(TORCH, [])], old_driver)[0]) == "cuda@==13.2.*"
 
 
 @pytest.mark.parametrize(
