@@ -57,10 +57,13 @@ def fetch(
         for pin in missing
         if not isinstance(pin, PythonPin) or not repository.pack_locked(resolved, pin, context)
     ]
-    debian = _archive_addresses(missing, resolved, context.machine)
-    hosts = proxies(address for addresses in debian.values() for address in addresses) if debian else {}
-    resolver = resolver_of(resolved, context, pins=(pin for pin in missing if isinstance(pin, PythonPin)))
-    addresses = debian | _python_addresses(resolver, missing)
+    addresses = _archive_addresses(missing, resolved, context.machine)
+    hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
+    python = [pin for pin in missing if isinstance(pin, PythonPin)]
+    # A build may import a wheel of what the image gets from its source.
+    for wants_wheel, spec in ((True, resolved.wheels_only()), (False, resolved)):
+        pins_of_kind = [pin for pin in python if pin.is_wheel == wants_wheel]
+        addresses |= _python_addresses(resolver_of(spec, context, pins=pins_of_kind), pins_of_kind)
     total = sum(pin.size_bytes for pin in missing)
     title = f"fetch {pluralize(len(missing), 'file')}"
     with (
@@ -183,9 +186,8 @@ def _archive_addresses(
     }
 
 
-def _python_addresses(resolver: Uv | Python27, missing: Sequence[Pin]) -> dict[str, list[str]]:
+def _python_addresses(resolver: Uv | Python27, left: Sequence[PythonPin]) -> dict[str, list[str]]:
     """Return the current addresses of each wheel or source archive by SHA-256; maybe none."""
-    left = [pin for pin in missing if isinstance(pin, PythonPin)]
     addresses = {}
     while left:
         # An image and the builds from source in it may hold two versions of one distribution.

@@ -60,7 +60,7 @@ def warnings(
         yield Warned(
             text=f"`{name}` is at {taken}, {remark}. With {newest}: {reason}",
             hint=f"`{name}=={newest}` in the spec asks for that one, `{name}=={taken}` accepts this one; "
-            "a recipe with the key `source` builds what has no wheel",
+            "`from_source` under `packages` builds what has no wheel",
         )
 
 

@@ -106,7 +106,8 @@ def resolve_build_tools(
     Errors as `resolve_python`.
     """
     pins: list[PythonPin] = []
-    uv = Uv(resolved, context, named=named.bring_here(resolved, context))
+    # Builds import wheels, also of what the image gets from its source.
+    uv = Uv(resolved.wheels_only(), context, named=named.bring_here(resolved, context))
     locked = {pin.name: pin for pin in image}
     for build in resolved.built.values():
         if build.distribution not in locked:
@@ -114,7 +115,7 @@ def resolve_build_tools(
         like_image = imported(build, image)
         requests = [*build.python, *(pin.name for pin in like_image)]
         if build.stated is None:
-            requests += _archive_of(locked[build.distribution], uv).imports
+            requests += _archive_of(locked[build.distribution], resolved, context).imports
         old = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
         # A build may use other versions than the image, which does not contain them.
         tools = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image) if requests else ()
@@ -122,17 +123,17 @@ def resolve_build_tools(
     return tuple(sorted(pins))
 
 
-def _archive_of(pin: PythonPin, resolver: Uv | Python27) -> SourceMetadata:
+def _archive_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext) -> SourceMetadata:
     """Read a locked source archive, which is fetched if it is not here."""
-    at = resolver.resolved.python_place(pin.name)
-    cached = resolver.context.files.place(pin.sha256, pin.file)
+    at = resolved.python_place(pin.name)
+    cached = context.files.path(pin)
     file = Candidate(
         name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
     )
-    if not cached.is_file() and not repository.pack_locked(resolver.resolved, pin, resolver.context):
-        offered = locate(resolver, {pin.name: pin.version})[pin.name]
+    if not cached.is_file() and not repository.pack_locked(resolved, pin, context):
+        offered = locate(Uv(resolved, context), {pin.name: pin.version}).get(pin.name, ())
         file = next((other for other in offered if other.is_same(pin)), file)
-    return read_archive(bring(file, at, resolver.context), at=at)
+    return read_archive(bring(file, at, context), at=at)
 
 
 def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
@@ -251,7 +252,7 @@ def pin_files(
 
 def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -> Iterator[RequestError]:
     """Yield an error for each requirement that excludes the version of a commit."""
-    for request in (*resolved.requested,):
+    for request in resolved.requested:
         wanted, name = Requirement(request.text), request.name
         if name in packed and not wanted.specifier.contains(packed[name].file.version, prereleases=True):
             problem = f"`{request.text}` excludes {packed[name].file.version}, the version of the commit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -217,6 +217,15 @@ class ResolvedSpec:
             for package in packages.values()
         )
         return {build.distribution: build for build in builds}
+
+    def wheels_only(self) -> ResolvedSpec:
+        """Return the spec without what it takes from sources itself."""
+        packages = self.spec.packages.model_copy(update={"from_source": ()})
+        return replace(
+            self,
+            spec=self.spec.model_copy(update={"packages": packages}),
+            requested=tuple(request for request in self.requested if request.repository is None),
+        )
 
     def remarks(self) -> tuple[str, ...]:
         """Return remarks for users: base images that cannot be read, and what is frozen or untested."""

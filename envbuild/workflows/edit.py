@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input, write_atomically
@@ -26,6 +27,7 @@ from envbuild.workflows.settings import Settings
 _WRITTEN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>.*)", re.DOTALL)
 _PYTHON = ("packages", "python")
 _SYSTEM = ("packages", "system")
+_FROM_SOURCE = ("packages", "from_source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def _add_to_list(
     value = loaded.document.value
     for step in present[0]:
         value = value[step]  # type: ignore[index, assignment]  # the model was made from it
-    if entry in (name, value):
+    if not isinstance(value, str) or entry in (name, value):
         return text, ""
     return edit.replace(text, present[0], entry), f"{where}: `{entry}` instead of `{value}`"
 
@@ -178,6 +180,13 @@ def _entries(spec: EnvSpec) -> Iterator[tuple[edit.Steps, str]]:
     for index, entry in enumerate(spec.packages.python):
         if isinstance(entry, str):
             yield (*_PYTHON, index), canonicalize_name(Requirement(entry).name)
+        elif isinstance(entry, WheelFile):
+            distribution, *_ = parse_wheel_filename(unquote(entry.wheel.rpartition("/")[2]))
+            yield (*_PYTHON, index), distribution
+        elif isinstance(entry, GitCommit):
+            yield (*_PYTHON, index), entry.name
+    for index, package in enumerate(spec.packages.from_source):
+        yield (*_FROM_SOURCE, index), package if isinstance(package, str) else package.name
     for index, name in enumerate(spec.packages.system):
         yield (*_SYSTEM, index), name
 

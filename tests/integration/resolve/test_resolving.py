@@ -848,6 +848,18 @@ def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> 
     assert uv.lacking(asked, closed, base_image(), "amd64") is None
 
 
+def test_a_build_imports_the_wheel_of_what_the_image_builds(desk: Desk) -> None:
+    desk.add_source("gamma", "1.5", pyproject_toml="[build-system]\nrequires = []\n")
+    desk.add_source("tool", pyproject_toml='[build-system]\nrequires = ["gamma"]\n')
+    what = from_source(desk.resolved(python=["tool", "gamma"]), "tool", "gamma")
+    lock = desk.lock(what)
+    assert [(pin.name, pin.is_wheel) for pin in lock.python] == [("gamma", False), ("tool", False)]
+    assert [(pin.name, pin.is_wheel) for pin in lock.build_python] == [("gamma", True)]
+    for pins in (lock.python, lock.build_python):
+        files = desk.fetch(what, replace(lock, python=pins))
+        assert all(files.path(pin).exists() for pin in pins)
+
+
 def test_what_is_to_be_built_and_is_not_required_is_pointed_out(desk: Desk) -> None:
     desk.lock(from_source(desk.resolved(python=["gamma"]), "missing"))
     assert desk.warnings() == ["`missing` is not built: nothing requires it"]
