@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -146,7 +146,8 @@ def test_extended(
     sections = Sections(show)
     sections.add("image", examined.preflight.findings())
     with task(settings.emit, "test:imports", f"import {pluralize(len(examined.modules), 'module')}"):
-        sections.add("imports", [_import_modules(extended, apptainer, limit_s)])
+        findings = [*_judge_found(examined), _import_modules(extended, apptainer, limit_s)]
+        sections.add("imports", findings)
     count = ranks or _RANKS
     launcher = _launcher(extended)
     if launcher is not None:
@@ -165,6 +166,15 @@ def test_extended(
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=time.monotonic() - started,
     )
+
+
+def _judge_found(examined: ExaminedImage) -> Iterator[CheckResult]:
+    """Yield what was added and cannot be tried."""
+    found = f"`{examined.python.executable}` finds it"
+    for name in examined.absent:
+        yield CheckResult("FAIL", f"image.added/{name}", found, "nothing of this name")
+    for name in examined.of_others:
+        yield CheckResult("SKIP", f"image.added/{name}", found, "added for another Python of the image")
 
 
 def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> CheckResult:
