@@ -33,6 +33,10 @@ class ExaminedImage:
     modules: tuple[str, ...]
     """The Python modules that were added, by the names to import them."""
     has_openmpi: bool
+    absent: tuple[str, ...] = ()
+    """Packages that were added for this Python, and that it does not find."""
+    of_others: tuple[str, ...] = ()
+    """Packages that were added for another Python of the image; they are not examined."""
 
 
 def examine_image(
@@ -47,9 +51,9 @@ def examine_image(
     `base` is the file system before anything was added. Without it the image is compared with itself, less
     the files that were added: what a replaced package broke may then be missed.
     """
-    owned = {
-        name: owned_files(files, python.installed[name]) for name in note.packages if name in python.installed
-    }
+    own = [one.packages for one in note.extensions if one.python == python.executable]
+    names = {package.name for packages in own for package in packages}
+    owned = {name: owned_files(files, python.installed[name]) for name in names & python.installed.keys()}
     scan = scan_file_system(squashfs)
     added = {path for paths in owned.values() for path in paths}
     added |= {files.place(file.target) for file in note.requests.files}
@@ -62,6 +66,8 @@ def examine_image(
             sorted({module for paths in owned.values() for module in _modules(paths, python.site_packages)})
         ),
         has_openmpi=any(abi is not None and abi.startswith("openmpi") for abi in abis),
+        absent=tuple(sorted(names - python.installed.keys())),
+        of_others=tuple(sorted(note.packages.keys() - names)),
     )
 
 

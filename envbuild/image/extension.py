@@ -192,7 +192,8 @@ def manifest_of_extended(
     last = next((one for one in reversed(note.extensions) if one.python), None)
     if last is None:
         raise RequestError(
-            f"`{image.path.name}` has no packages that were added, and a module is for its Python",
+            f"`{image.path.name}` has no Python packages that were added: a module, `check` and `test` are"
+            " for those",
             at=Location(path=image.path),
             hint="`envbuild extend` adds packages",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,7 +145,8 @@ def test_extended(
     sections = Sections(show)
     sections.add("image", examined.preflight.checks())
     with task(settings.emit, "test:imports", f"import {pluralize(len(examined.modules), 'module')}"):
-        sections.add("imports", _import_modules(extended, apptainer, limit_s))
+        checks = [*_judge_added(examined), *_import_modules(extended, apptainer, limit_s)]
+        sections.add("imports", checks)
     count = ranks or _RANKS
     launcher = _launcher(extended)
     if launcher is not None:
@@ -164,6 +165,15 @@ def test_extended(
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         seconds=time.monotonic() - started,
     )
+
+
+def _judge_added(examined: ExaminedImage) -> Iterator[CheckResult]:
+    """Yield a check for each package that was added and cannot be imported."""
+    expected = f"`{examined.python.executable}` can import it"
+    for name in examined.absent:
+        yield CheckResult("FAIL", f"image.added/{name}", expected, "nothing of this name")
+    for name in examined.of_others:
+        yield CheckResult("SKIP", f"image.added/{name}", expected, "added for another Python of the image")
 
 
 def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> list[CheckResult]:
