@@ -35,7 +35,7 @@ NEEDED_INODES = 200_000
 _RESOLVE = ("add", "remove", "lock", "fetch", "plan")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
-_RUN = ("test", "launch", "exec", "shell", "kernel", "module")
+_RUN = ("test", "vet", "launch", "exec", "shell", "kernel", "module")
 _STORE = ("fetch", "build", "layer")
 # These read the site file of the user or the machine, even if none was named.
 _SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")

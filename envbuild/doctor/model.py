@@ -8,7 +8,7 @@ from typing import Literal
 
 VERBS = (
     *("init", "add", "remove", "import", "recipes", "schema"),
-    *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "status", "reproduce"),
+    *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "vet", "status", "reproduce"),
     *("module", "kernel", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
     "completion",
 )

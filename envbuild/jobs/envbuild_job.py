@@ -49,7 +49,7 @@ RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("RANK", "WORLD_SIZE"),  # torchrun
 )
-# Interface → bytes that it had received when this module was imported.
+# Interface -> bytes that it had received when this module was imported.
 _before = {}  # type: dict[str, int]
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart|fabric|ucp|ibverbs|cxi)[-.\d]*\.so")
 _MPI = re.compile(r"libmpi(_abi)?\.so")

@@ -81,5 +81,5 @@ def test_an_image_without_mpi() -> None:
 
 def test_of_many_some_are_shown() -> None:
     many = [file(f"/tmp/{number}") for number in range(8)]
-    shown = "/tmp/0, /tmp/1, /tmp/2, /tmp/3, /tmp/4 and 3 more are hidden by the site's"
+    shown = "/tmp/0, /tmp/1, /tmp/2, /tmp/3 and 4 more are hidden by the site's"
     assert told(*many)["hidden"] == ("FAIL", shown)

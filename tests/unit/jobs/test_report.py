@@ -129,6 +129,9 @@ def test_the_json_has_its_documented_keys() -> None:
         "gpus": 0,
         "gpu_untested": False,
         "left_out": [],
+        "launcher": "",
+        "nodes": 0,
+        "submitted_from": {},
     }
 
 
