@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.support.slurm import Cluster, slurm_cluster  # noqa: E402  # the path comes first
+from tests.support.users import as_root  # noqa: E402
 
 # Image → its spec, beside name and version.
 SPECS = {
@@ -179,8 +180,8 @@ def show_slow_node(cluster: Cluster, place: Path) -> None:
 
 def main() -> None:
     """Start the cluster and show."""
-    with tempfile.TemporaryDirectory(prefix="envbuild-cluster-", dir="/var/tmp") as name:
-        place = Path(name)
+    place = Path(tempfile.mkdtemp(prefix="envbuild-cluster-", dir="/var/tmp"))
+    try:
         place.chmod(0o755)
         for directory in ("slurm", "pinned", "work"):
             (place / directory).mkdir()
@@ -191,6 +192,9 @@ def main() -> None:
             show(cluster, place / "work")
         with slurm_cluster(place / "pinned", pinned=True) as cluster:
             show_slow_node(cluster, place / "work")
+    finally:
+        # Slurm's own files belong to other ids of its user namespace.
+        subprocess.run(as_root(["rm", "-rf", place]), check=True)
     print("\nall of it was as it must be")
 
 

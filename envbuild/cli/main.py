@@ -231,6 +231,10 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
     hint = f"`{command} --help` shows what there is"
     if problem.endswith("is not readable"):
         hint = "check its permissions with `ls -l`"
+    elif problem.startswith("No such option") and command.endswith((" exec", " launch")):
+        hint = f"options of the command itself stand behind `--`: `{command} IMAGE.sif -- COMMAND`"
+    elif problem.startswith("Got unexpected extra argument") and command.endswith(" extend"):
+        hint = "repeat the option for each value: `--python tabulate --python humanize`"
     return _report(RequestError(problem, hint=hint))
 
 

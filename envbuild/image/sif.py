@@ -256,7 +256,8 @@ def read_data(path: Path, name: str) -> bytes:
             raise _broken(
                 path,
                 "is a SIF that envbuild did not build",
-                hint="`apptainer inspect` shows what it says of itself",
+                hint="`apptainer exec` runs it; `extend`, `check`, `test` and `module install` also take"
+                " images of other tools to which `envbuild extend` has added packages",
             )
         if descriptor is None:
             raise _broken(path, f"holds no `{name}`")

@@ -180,9 +180,15 @@ def skip_gpu_job(job: Job, why: str) -> CheckResult:
 
 
 def no_jobs() -> CheckResult:
-    """Skip an image without jobs: it proves nothing."""
+    """Skip the jobs of an image that carries none: its files and imports are all there is to test."""
     hint = "the image carries no jobs: name an `mpi` or a framework in the spec"
-    return CheckResult("SKIP", NO_JOBS, "at least one job", "none", hint)
+    return CheckResult("SKIP", NO_JOBS, "jobs", "none", hint)
+
+
+def no_fitting_jobs() -> CheckResult:
+    """Skip the jobs of an image if none can run as it is tested."""
+    hint = "its jobs are for the image's own mpiexec: test it without --launcher srun and --mpi host"
+    return CheckResult("SKIP", "image.fitting-jobs", "a job that can run", "none", hint)
 
 
 def _judge_end(job: Job, ended: LaunchResult) -> CheckResult:

@@ -137,9 +137,16 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed and the ranks of every job communicated: a skipped job proves nothing."""
+        """Whether nothing failed and the ranks of every job communicated: a skipped job proves nothing.
+
+        An image without jobs passes by its files and imports.
+        """
         jobs = [check.status for check in self.checks if check.id.endswith("/ranks")]
-        return not self.failed and bool(jobs) and all(status == "PASS" for status in jobs)
+        return not self.failed and all(status == "PASS" for status in jobs) and bool(jobs or self._jobless)
+
+    @property
+    def _jobless(self) -> bool:
+        return any(check.id == NO_JOBS for check in self.checks)
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -157,9 +164,7 @@ class Report:
         """Why the test proves nothing, with the counts; empty if it passed or failed."""
         if self.passed or self.failed:
             return ""
-        empty = any(check.id == NO_JOBS for check in self.checks)
-        why = "it carries no jobs" if empty else "not every job ran on its ranks"
-        return f"{self._counted or 'nothing was checked'}; {why}"
+        return f"{self._counted or 'nothing was checked'}; not every job ran on its ranks"
 
     @property
     def summary(self) -> str:
@@ -170,6 +175,8 @@ class Report:
         outcome = "passed" if self.passed else "failed"
         if self.gpu_untested:
             outcome += ", GPU untested"
+        elif self.passed and self._jobless:
+            outcome += ", no jobs to run"
         elif self.gpus:
             outcome += f" on {self.gpus} GPU{'s' if self.gpus > 1 else ''}"
         return f"{outcome}: {self._counted}{left_out}"
@@ -179,10 +186,14 @@ class Report:
         return ", ".join(f"{count} {status}" for status, count in counts(self.checks).items() if count)
 
     @property
+    def _nodes(self) -> str:
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+
+    @property
     def last_line(self) -> str:
         """The image, the circumstances and the result."""
         digest = f" ({self.digest[7:19]})" if self.digest else ""
-        where = f"{self.ranks} ranks" + (f" of {self.nodes} nodes" if self.nodes else "")
+        where = f"{self.ranks} ranks" + (f" of {self._nodes}" if self.nodes else "")
         subject = f"{self.name}/{self.version}{digest} on {where} in {self.seconds:.0f} s"
         return f"{subject}: {self.summary}"
 
@@ -190,7 +201,7 @@ class Report:
     def certificate(self) -> str:
         """The result of a test across nodes in one line, with what it is bound to."""
         outcome = "passed" if self.passed else "failed" if self.failed else "not proven"
-        where = f"{self.nodes} nodes, host {self.fingerprint[7:19]}, {self.launcher}"
+        where = f"{self._nodes}, host {self.fingerprint[7:19]}, {self.launcher}"
         return f"certificate: {outcome}: image {self.digest} on {where}, {self.when}"
 
     def to_json(self) -> str:

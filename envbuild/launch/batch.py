@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import MachineError, RequestError, pluralize
 from envbuild.events import Emit, Note
 from envbuild.launch.start import results_directory
 from envbuild.spec.site import Site
@@ -91,7 +91,7 @@ def run_in_job(words: Sequence[str], allocation: Allocation, *, variables: dict[
         for path in outputs:
             path.touch()
         job = _submit(words, allocation, outputs, env)
-        emit(Note(text=f"Slurm job {job}: submitted, {allocation.nodes} nodes"))
+        emit(Note(text=f"Slurm job {job}: submitted, {pluralize(allocation.nodes, 'node')}"))
         try:
             with outputs[0].open("rb") as stdout, outputs[1].open("rb") as stderr:
                 state, code = _follow(
@@ -153,6 +153,7 @@ def _state(done: Finished) -> tuple[str, int, str]:
     state = facts.get("JobState", "")
     code = int(facts.get("ExitCode", "0:0").partition(":")[0] or 0)
     if state == "PENDING":
-        return state, code, f"waiting ({facts.get('Reason', 'no reason given')})"
+        reason = facts.get("Reason", "None")
+        return state, code, "waiting" if reason == "None" else f"waiting ({reason})"
     nodes = facts.get("NodeList", "")
     return state, code, f"{state.lower()} on {nodes}" if nodes else state.lower()

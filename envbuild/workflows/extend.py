@@ -217,7 +217,7 @@ def _choose_packages(
             check_own(own, wanted.requests)
             python = own.python
         else:
-            executable = choose_python(files, wanted.requests.executable or None, image.path)
+            executable = choose_python(files, wanted.requests.executable or _python_before(image), image.path)
             sandbox = _sandbox(image, settings)
             python = probe_python(files, executable, sandbox=sandbox, log=_log(settings), at=image.path)
         packages = wanted.packages
@@ -417,6 +417,13 @@ def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
     except ValidationError as error:
         return first_problem(error)
     return ""
+
+
+def _python_before(image: ForeignImage) -> str | None:
+    """Return the Python to which packages were added before; None if there is none."""
+    note = read_note(image)
+    extensions = note.extensions if note is not None else ()
+    return next((extension.python for extension in reversed(extensions) if extension.python), None)
 
 
 def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -> Path:

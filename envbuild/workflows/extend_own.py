@@ -25,7 +25,7 @@ from envbuild.image.foreign import ForeignImage
 from envbuild.image.metadata import renewed_layer
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, LOCK, PLAN, read_data, read_manifest
-from envbuild.image.verify import check_around, tables_are_right
+from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.model import Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump, load
 from envbuild.plan.extended import extended_plan, written_files
@@ -79,14 +79,12 @@ class OwnImage:
 
 
 def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnImage:
-    """Read the data of an image of ours.
+    """Read the data of an image of ours; all of it is compared with the manifest.
 
     RequestError: it was changed or damaged, or another version of envbuild made it.
     """
     manifest = read_manifest(image.path)
-    check_around(image.path)
-    if manifest.file_system is None or not tables_are_right(image.path, manifest.file_system):
-        raise _refused(image, "was changed or damaged: the tables of its file system", hint=AGAIN)
+    check_image_is_whole(image.path)
     lock = load(read_data(image.path, LOCK), image.path)
     try:
         plan = BuildPlan.from_json(read_data(image.path, PLAN).decode())

@@ -16,7 +16,16 @@ from envbuild.image.environment import apply
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
-from envbuild.jobs.judge import GpuSurvey, Job, judge_gpus, judge_mapped, no_jobs, skip_gpu_job, skip_job
+from envbuild.jobs.judge import (
+    GpuSurvey,
+    Job,
+    judge_gpus,
+    judge_mapped,
+    no_fitting_jobs,
+    no_jobs,
+    skip_gpu_job,
+    skip_job,
+)
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus
@@ -145,7 +154,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     if fitting:
         sections.add("processes", _check_processes(reports, container, site, request))
     else:
-        sections.add("jobs", [no_jobs()])
+        sections.add("jobs", [no_fitting_jobs() if container.jobs else no_jobs()])
 
     report = Report(
         name=manifest.name,

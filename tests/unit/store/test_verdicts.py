@@ -112,11 +112,11 @@ def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(
     store: Store, before: CheckResult
 ) -> None:
     verdicts.record(store, report(HERE, before))
-    verdicts.record(store, report(HERE, CheckResult("SKIP", "image.jobs", "at least one job", "none")))
+    verdicts.record(store, report(HERE, CheckResult("SKIP", "pytorch.ddp/ranks", "2", "not started")))
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())
-    text = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; it carries no jobs"
+    text = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; not every job ran on its ranks"
     assert said(store, HERE) == f"not proven ({text})"
     assert said(store, THERE).startswith("stale: not proven on another host ")
 
