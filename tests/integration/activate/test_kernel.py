@@ -98,7 +98,8 @@ def test_a_kernel_computes_is_interrupted_and_shut_down(
         answer(client, "print(sys.executable, os.environ.get('PYTHONPATH') or None)")
         == "/opt/env/bin/python3 None\n"
     )
-    sleeping = client.execute("import time; time.sleep(600)")
+    # Otherwise the kernel aborts what it gets just after an error.
+    sleeping = client.execute("import time; time.sleep(600)", stop_on_error=False)
     time.sleep(1)
     manager.interrupt_kernel()
     while (message := client.get_shell_msg(timeout=30))["parent_header"].get("msg_id") != sleeping:
