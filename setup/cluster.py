@@ -65,8 +65,9 @@ SITES = {
     "shm.yaml": "name: shm\nfabric: {name: memory, provider: shm}\n",
     "no-pmi.yaml": "name: no-pmi\nscheduler: {name: slurm, mpi_types: [cray_shasta]}\n",
 }
-# Processes that keep a CPU busy, each in a session of its own: the kernel shares a CPU between sessions.
-BUSY = "for i in 1 2 3; do setsid sh -c 'while :; do :; done' & done; echo busy; cat"
+# Processes that keep a CPU busy until the first ends, each in a session of its own: the kernel shares a CPU
+# between sessions.
+BUSY = "for i in 1 2 3; do setsid sh -c 'while [ -d /proc/$0 ]; do :; done' $$ & done; echo busy; cat"
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def show_slow_node(cluster: Cluster, place: Path) -> None:
         os.read(competitor.stdout.fileno(), 1)  # type: ignore[union-attr]  # it runs
         desk.run(["vet", "mpich.sif", "--nodes", "2"], code=4, says=r"ISOLATE n2: gemm(?s:.*)bad: n2")
         competitor.terminate()
+    cluster.await_idle()
     desk.run(["vet", "mpich.sif", "--nodes", "2"], code=0, says="bad: none")
 
 
