@@ -138,7 +138,7 @@ def record(columns: int, directory: Path, store: Path) -> list[str]:
         script = "\n".join([f"source {LMOD}", "module use $PWD/modules/modulefiles", *USE[:count]])
         shown = run(["bash", "-ec", script], columns, directory, store).lines
         session += [typed(command), *filter(None, shown)]
-    return session
+    return [line.replace(str(directory), "~") for line in session]
 
 
 def main() -> None:
