@@ -144,6 +144,12 @@ def values_of(report: Mapping[str, object]) -> Mapping[str, object]:
     return values if isinstance(values, dict) else {}
 
 
+def list_of(report: Mapping[str, object], name: str) -> list[object]:
+    """Return a list of a report or of its values; empty if it holds none."""
+    value = report.get(name)
+    return value if isinstance(value, list) else []
+
+
 def number_of(report: Mapping[str, object], name: str) -> int:
     """Return a whole number of a report; -1 if it holds none."""
     value = report.get(name)

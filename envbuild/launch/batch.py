@@ -8,11 +8,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from envbuild.errors import MachineError, RequestError, pluralize
+from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note
 from envbuild.launch.start import results_directory
 from envbuild.spec.site import Site
@@ -23,21 +22,10 @@ _ASK_S = 60.0
 _LOOK_S = 0.5
 # How many looks at the output to one question to Slurm: its controller serves all users.
 _LOOKS = 6
+# Questions in a row that Slurm may leave unanswered: five minutes, as for a restart of its controller.
+_UNANSWERED = 100
 _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 _OTHERS = {"pbs": ("PBS_JOBID", "qsub"), "lsf": ("LSB_JOBID", "bsub")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """What to ask Slurm for."""
-
-    nodes: int
-    options: tuple[str, ...] = ()
-    """Further options of sbatch; of two that contradict each other the last one counts."""
-
-    def words(self) -> list[str]:
-        """Return the options of sbatch."""
-        return [f"--nodes={self.nodes}", *self.options]
 
 
 def job_options(site: Site | None, *, for_gpus: bool) -> list[str]:
@@ -74,9 +62,10 @@ def check_scheduler(site: Site | None) -> None:
     )
 
 
-def run_in_job(words: Sequence[str], allocation: Allocation, *, variables: dict[str, str], emit: Emit) -> int:
+def run_in_job(words: Sequence[str], options: Sequence[str], *, variables: dict[str, str], emit: Emit) -> int:
     """Run a command in a job of Slurm, in this directory; return its exit code.
 
+    `options` are those of sbatch; of two that contradict each other the last one counts.
     Its two streams become ours. An interrupt cancels the job. RequestError: Slurm refuses the job.
     MachineError: it ended otherwise than by the command's own exit.
     """
@@ -90,8 +79,8 @@ def run_in_job(words: Sequence[str], allocation: Allocation, *, variables: dict[
         outputs = [directory / "stdout", directory / "stderr"]
         for path in outputs:
             path.touch()
-        job = _submit(words, allocation, outputs, env)
-        emit(Note(text=f"Slurm job {job}: submitted, {pluralize(allocation.nodes, 'node')}"))
+        job = _submit(words, options, outputs, env)
+        emit(Note(text=f"Slurm job {job}: submitted"))
         try:
             with outputs[0].open("rb") as stdout, outputs[1].open("rb") as stderr:
                 state, code = _follow(
@@ -111,12 +100,12 @@ def run_in_job(words: Sequence[str], allocation: Allocation, *, variables: dict[
 
 
 def _submit(
-    words: Sequence[str], allocation: Allocation, outputs: Sequence[Path], env: dict[str, str]
+    words: Sequence[str], options: Sequence[str], outputs: Sequence[Path], env: dict[str, str]
 ) -> str:
     # With `sbatch` the script is Slurm's to copy; its words are quoted for the shell that runs it.
     script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
     files = [f"--output={outputs[0]}", f"--error={outputs[1]}"]
-    argv = ["sbatch", "--parsable", "--job-name=envbuild", *allocation.words(), *files]
+    argv = ["sbatch", "--parsable", "--job-name=envbuild", *options, *files]
     done = process.run(argv, env=env, timeout_s=_ASK_S, stdin=script.encode())
     if (number := re.match(r"\d+", done.stdout)) is None or not done.ok:
         raise RequestError(
@@ -130,10 +119,14 @@ def _follow(
     job: str, streams: Sequence[tuple[BinaryIO, BinaryIO]], env: dict[str, str], emit: Emit
 ) -> tuple[str, int]:
     """Pass on a job's output until it has ended; return its state and exit code."""
-    shown = ""
+    shown, unanswered = "", 0
     while True:
         done = process.run(["scontrol", "--oneliner", "show", "job", job], env=env, timeout_s=_ASK_S)
         state, code, where = _state(done)
+        unanswered = 0 if state else unanswered + 1
+        if unanswered > _UNANSWERED:
+            problem = f"Slurm does not say what has become of job {job}: {done.last_lines(1)}"
+            raise MachineError(problem, hint=f"`sacct -j {job}` may know")
         if state and where != shown:
             emit(Note(text=f"Slurm job {job}: {where}"))
             shown = where

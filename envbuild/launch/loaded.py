@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envbuild.jobs.judge import SEE_RANKS
-from envbuild.jobs.rank_reports import Reports, values_of
+from envbuild.jobs.rank_reports import Reports, list_of, values_of
 from envbuild.jobs.report import CheckResult
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.spec.site import Site
@@ -75,7 +75,7 @@ def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResul
     networks = sorted({str(value["network"]) for _, value in values if value.get("network")})
     if not networks:
         return []
-    transports = sorted({str(name) for _, value in values for name in _list(value.get("transports"))})
+    transports = sorted({str(name) for _, value in values for name in list_of(value, "transports")})
     hosts = len({host for host, value in values if value.get("network")})
     fabric = site.fabric if site is not None else None
     fast = fabric is not None and (fabric.provider is not None or fabric.nccl_plugin is not None)
@@ -88,10 +88,6 @@ def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResul
     return [CheckResult("PASS", NCCL_NETWORK, expected, observed)]
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
 def _real_path(path: str, host_libs: HostLibraryPlan) -> str:
     """Return a path in the private directory with its link followed."""
     directory, _, name = path.rpartition("/")
@@ -100,8 +96,7 @@ def _real_path(path: str, host_libs: HostLibraryPlan) -> str:
 
 def _mpi_of(report: Mapping[str, object]) -> list[Mapping[str, str]]:
     """Return the MPI libraries of a report; a rank may write anything there."""
-    libraries = report.get("mpi")
-    entries = libraries if isinstance(libraries, list) else []
+    entries = list_of(report, "mpi")
     return [
         {str(key): str(value) for key, value in entry.items()} for entry in entries if isinstance(entry, dict)
     ]

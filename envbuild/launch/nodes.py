@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from envbuild.errors import pluralize
-from envbuild.jobs.rank_reports import Reports
+from envbuild.jobs.rank_reports import Reports, list_of
 from envbuild.jobs.report import CheckResult
 from envbuild.spec.site import Site
 
@@ -19,13 +19,20 @@ PAYLOAD_BYTES = 32 << 20
 _BYPASS = ("cxi", "efa", "verbs", "psm2", "psm3", "opx", "ucx", "shm")
 
 
-def judge_nodes(runs: Sequence[Reports], nodes: int, site: Site | None, *, threads: int) -> list[CheckResult]:
-    """Judge the reports of all jobs that ran on all ranks, for a test on `nodes` nodes.
+def judge_nodes(
+    runs: Mapping[str, Reports], nodes: int, site: Site | None, *, threads: int
+) -> list[CheckResult]:
+    """Judge the reports of the jobs that ran on all ranks (job id → reports), for a test on `nodes` nodes.
 
+    Other jobs than those of the MPI may use TCP on purpose (gloo, Spark), and NCCL has a check of its own.
     `threads` is how many the image starts on each rank outside of tests (OMP_NUM_THREADS).
     """
-    reports = [report for run in runs for report in run.good]
-    return [_judge_hosts(runs, nodes), _judge_cpus(runs, threads), _judge_network(reports, nodes, site)]
+    of_mpi = [report for job, run in runs.items() if job.startswith("mpi.") for report in run.good]
+    return [
+        _judge_hosts(runs.values(), nodes),
+        _judge_cpus(runs.values(), threads),
+        _judge_network(of_mpi, nodes, site),
+    ]
 
 
 def _judge_hosts(runs: Iterable[Reports], nodes: int) -> CheckResult:
@@ -49,7 +56,7 @@ def _judge_cpus(runs: Iterable[Reports], threads: int) -> CheckResult:
         for report in run.good:
             ranks[str(report["host"])].append(report)
         for host, reports in ranks.items():
-            cpus = {cpu for report in reports for cpu in _list(report.get("cpus"))}
+            cpus = {cpu for report in reports for cpu in list_of(report, "cpus")}
             if cpus and threads * len(reports) > len(cpus):
                 load = f"{len(reports)} ranks of {pluralize(threads, 'thread')}"
                 crowded[host] = f"{host}: {load} on {pluralize(len(cpus), 'CPU')}"
@@ -79,7 +86,3 @@ def _judge_network(reports: Sequence[Mapping[str, object]], nodes: int, site: Si
     if not carried and nodes > 1 and not fast:
         return CheckResult("SKIP", NETWORK, expected, "no counter moved", "the fabric counts elsewhere")
     return CheckResult("PASS", NETWORK, expected, observed or "nothing on the kernel's network")
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

@@ -92,15 +92,21 @@ def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool
     if named := " and ".join(option for option, was_named in unfit.items() if was_named):
         problem = f"{named}: only for images that envbuild built"
         raise RequestError(problem, at=Location(path=path), hint=f"leave {named} out")
+    pythons = [extension.python for extension in note.extensions if extension.python]
+    if not pythons:
+        raise RequestError(
+            f"only files and variables were added to `{path.name}`: there are no packages to judge",
+            at=Location(path=path),
+            hint=f"`envbuild extend --show {path.name}` lists them; `apptainer exec` tries them",
+        )
     manifest = manifest_of_extended(image, note, name=None, version=None)
-    executable = next(one.python for one in reversed(note.extensions) if one.python)
     with task(settings.emit, "check", f"check {path.name}") as running, contextlib.ExitStack() as opened:
         squashfs = opened.enter_context(image.file_system())
         files = ImageFiles(squashfs)
         with explain_failure("test", settings):
             python = probe_python(
                 files,
-                executable,
+                pythons[-1],
                 sandbox=Sandbox(apptainer=settings.find_apptainer(), root=path.absolute()),
                 log=settings.store.directory("logs") / "extend.log",
                 at=path,

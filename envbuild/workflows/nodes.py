@@ -14,7 +14,7 @@ from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
-from envbuild.launch.batch import Allocation, check_scheduler, job_options, run_in_job
+from envbuild.launch.batch import check_scheduler, job_options, run_in_job
 from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
 from envbuild.launch.slurm import in_slurm_job, with_offer
 from envbuild.launch.start import Container, launch_context, run_brought_job, with_gpus
@@ -69,11 +69,13 @@ def submit(
     check_scheduler(site)
     of_site = job_options(site, for_gpus=read_manifest(image).accelerator != "cpu")
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
-    ranks = [f"--ntasks-per-node={RANKS_PER_NODE}"]
-    allocation = Allocation(nodes=nodes, options=(*ranks, *of_site, *named, *words))
-    words = [sys.executable, "-m", "envbuild.cli.main", *arguments]
-    variables = {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
-    return run_in_job(words, allocation, variables=variables, emit=settings.emit)
+    shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
+    return run_in_job(
+        [sys.executable, "-m", "envbuild.cli.main", *arguments],
+        [*shape, *of_site, *named, *words],
+        variables={_SUBMITTED_FROM: json.dumps(settings.this_host().facts)},
+        emit=settings.emit,
+    )
 
 
 def submitted_from() -> dict[str, str]:

@@ -142,11 +142,12 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     # one container about srun.
     fitting = [job for job in jobs if not (job.own_mpi and (request.from_host or request.srun))]
     reports: list[Reports] = []
-    on_all_ranks: list[Reports] = []
+    on_all_ranks: dict[str, Reports] = {}
     for job in fitting:
         result = _run_job(job, container, launcher, request, settings, ranks=ranks)
         reports += result.reports
-        on_all_ranks += result.reports[:1]
+        if result.reports:
+            on_all_ranks[job.id] = result.reports[0]
         sections.add(job.id, result.checks, result.output)
     _check_nodes(sections, on_all_ranks, container, launcher, site, request)
     if manifest.unproven:
@@ -208,7 +209,7 @@ def _check_processes(
 
 def _check_nodes(
     sections: Sections,
-    reports: Sequence[Reports],
+    reports: Mapping[str, Reports],
     container: Container,
     launcher: Launcher | None,
     site: Site | None,

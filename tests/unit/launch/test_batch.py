@@ -8,7 +8,8 @@ import pytest
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, Note
-from envbuild.launch.batch import Allocation, check_scheduler, run_in_job
+from envbuild.launch import batch
+from envbuild.launch.batch import check_scheduler, run_in_job
 from envbuild.spec.site import Site, SiteScheduler
 
 # Runs the script at once; the job has ended when it is asked for.
@@ -23,7 +24,7 @@ echo $? >code
 echo 42
 """
 SCONTROL = "#!/bin/sh\necho JobId=42 JobState=%s ExitCode=$(cat code):0 NodeList=n[1-2]\n"
-ALLOCATION = Allocation(nodes=2, options=("--ntasks-per-node=4", "--time=5"))
+OPTIONS = ("--nodes=2", "--ntasks-per-node=4", "--time=5")
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(words: list[str], events: list[Event]) -> int:
-    return run_in_job(words, ALLOCATION, variables={"GREETING": "it's me"}, emit=events.append)
+    return run_in_job(words, OPTIONS, variables={"GREETING": "it's me"}, emit=events.append)
 
 
 def test_output_exit_code_and_state_are_passed_on(
@@ -51,7 +52,7 @@ def test_output_exit_code_and_state_are_passed_on(
     assert run(["sh", "-c", 'echo "$GREETING"; echo problem >&2; exit 4'], events) == 4
     assert capfdbinary.readouterr() == (b"it's me\n", b"problem\n")
     texts = [event.text for event in events if isinstance(event, Note)]
-    assert texts == ["Slurm job 42: submitted, 2 nodes", "Slurm job 42: completed on n[1-2]"]
+    assert texts == ["Slurm job 42: submitted", "Slurm job 42: completed on n[1-2]"]
     words = (place / "sbatch.words").read_text().split()
     assert words[:4] == ["--parsable", "--job-name=envbuild", "--nodes=2", "--ntasks-per-node=4"]
     assert words[4] == "--time=5"
@@ -63,6 +64,13 @@ def test_a_job_that_slurm_ends_is_no_verdict(place: Path) -> None:
     with pytest.raises(MachineError, match="ended as TIMEOUT") as caught:
         run(["true"], [])
     assert "--time" in str(caught.value.hint)
+
+
+def test_a_job_that_slurm_no_longer_knows_ends_the_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "scontrol").write_text("#!/bin/sh\necho 'Invalid job id specified' >&2\nexit 1\n")
+    monkeypatch.setattr(batch, "_UNANSWERED", 0)
+    with pytest.raises(MachineError, match="what has become of job 42: Invalid job id"):
+        run(["true"], [])
 
 
 def test_a_refusal_of_slurm_is_shown(place: Path) -> None:

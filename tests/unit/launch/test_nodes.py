@@ -26,7 +26,8 @@ def run(*hosts: str, cpus: list[int] | None = None, received: dict[str, int] | N
 def status(
     runs: list[Reports], check: str, nodes: int = 2, site: Site | None = None, threads: int = 1
 ) -> str:
-    (result,) = (result for result in judge_nodes(runs, nodes, site, threads=threads) if result.id == check)
+    jobs = {f"mpi.{number}": run for number, run in enumerate(runs)}
+    (result,) = (result for result in judge_nodes(jobs, nodes, site, threads=threads) if result.id == check)
     return result.status
 
 
@@ -55,3 +56,9 @@ def test_tcp_fails_where_the_site_has_a_fast_fabric() -> None:
     # A fabric that counts elsewhere.
     assert status([run("n1", "n2")], NETWORK) == "SKIP"
     assert status([run("n1", "n2")], NETWORK, site=SLINGSHOT) == "PASS"
+
+
+def test_jobs_that_use_tcp_on_purpose_do_not_count() -> None:
+    gloo = run("n1", "n2", received={"eth0": 2 * PAYLOAD_BYTES})
+    results = judge_nodes({"pytorch.ddp": gloo}, 2, SLINGSHOT, threads=1)
+    assert [result.status for result in results] == ["PASS", "PASS", "PASS"]
