@@ -25,6 +25,10 @@ _LOOKS = 6
 # Questions in a row that Slurm may leave unanswered: five minutes, as for a restart of its controller.
 _UNANSWERED = 100
 _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+_ASKED_WITH = "`--partition`, `--account`, `--time` and `--slurm` are what it was asked with"
+# Reasons for which Slurm keeps a job that never starts as it is asked for. PartitionNodeLimit is not one of
+# them: it also stands for nodes that are down.
+_NEVER = {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
 _OTHERS = {"pbs": ("PBS_JOBID", "qsub"), "lsf": ("LSB_JOBID", "bsub")}
 
 
@@ -110,7 +114,7 @@ def _submit(
     if (number := re.match(r"\d+", done.stdout)) is None or not done.ok:
         raise RequestError(
             f"Slurm refuses the job: {done.last_lines(2)}",
-            hint="`--partition`, `--account`, `--time` and `--slurm` are what it was asked with",
+            hint=_ASKED_WITH,
         )
     return number[0]
 
@@ -122,7 +126,7 @@ def _follow(
     shown, unanswered = "", 0
     while True:
         done = process.run(["scontrol", "--oneliner", "show", "job", job], env=env, timeout_s=_ASK_S)
-        state, code, where = _state(done)
+        state, code, where, reason = _state(done)
         unanswered = 0 if state else unanswered + 1
         if unanswered > _UNANSWERED:
             problem = f"Slurm does not say what has become of job {job}: {done.last_lines(1)}"
@@ -130,6 +134,11 @@ def _follow(
         if state and where != shown:
             emit(Note(text=f"Slurm job {job}: {where}"))
             shown = where
+        if state == "PENDING" and reason in _NEVER:
+            raise RequestError(
+                f"Slurm job {job} cannot start as it is asked for: {reason}",
+                hint=f"`sinfo -l` shows the limits; {_ASKED_WITH}",
+            )
         ended = bool(state) and state not in _LIVE
         for _ in range(_LOOKS):
             for source, target in streams:
@@ -140,13 +149,14 @@ def _follow(
             process.pause(_LOOK_S)
 
 
-def _state(done: Finished) -> tuple[str, int, str]:
-    """Return a job's state, exit code, and both in words; an empty state if Slurm does not know the job."""
+def _state(done: Finished) -> tuple[str, int, str, str]:
+    """Return a job's state (empty if Slurm does not know it), exit code, both in words, and why it waits."""
     facts = dict(re.findall(r"(\w+)=(\S*)", done.stdout)) if done.ok else {}
-    state = facts.get("JobState", "")
+    state, reason = facts.get("JobState", ""), facts.get("Reason", "None")
     code = int(facts.get("ExitCode", "0:0").partition(":")[0] or 0)
-    if state == "PENDING":
-        reason = facts.get("Reason", "None")
-        return state, code, "waiting" if reason == "None" else f"waiting ({reason})"
     nodes = facts.get("NodeList", "")
-    return state, code, f"{state.lower()} on {nodes}" if nodes else state.lower()
+    if state == "PENDING":
+        words = "waiting" if reason == "None" else f"waiting ({reason})"
+    else:
+        words = f"{state.lower()} on {nodes}" if nodes else state.lower()
+    return state, code, words, reason

@@ -41,6 +41,7 @@ MailProg=/bin/true
 NodeName=n1 NodeAddr=198.51.100.11 CPUs={cpus}
 NodeName=n2 NodeAddr=198.51.100.12 CPUs={cpus}
 PartitionName=all Nodes=n1,n2 Default=YES State=UP
+PartitionName=short Nodes=n1,n2 MaxTime=1 State=UP
 """
 _HOSTS = "127.0.0.1 localhost\n198.51.100.1 login\n198.51.100.11 n1\n198.51.100.12 n2\n"
 
@@ -87,9 +88,11 @@ class Cluster:
     def await_idle(self) -> None:
         """Wait until all nodes are there and nothing runs on them."""
         deadline = time.monotonic() + _UP_WITHIN_S
-        while (nodes := self.says("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()) != [
-            f"{node} idle" for node in NODES
-        ]:
+        while (
+            nodes := self.says(
+                "sinfo", "--noheader", "--Node", "--partition=all", "--format=%N %T"
+            ).splitlines()
+        ) != [f"{node} idle" for node in NODES]:
             assert time.monotonic() < deadline, self._logs(nodes)
             time.sleep(0.1)
 

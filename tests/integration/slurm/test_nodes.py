@@ -41,5 +41,9 @@ def test_a_job_that_cannot_be_is_refused(login: Desk, image_on: Images) -> None:
     image = image_on("mpich")
     refused = login.envbuild("test", image, "--nodes", "2", "--partition", "nope", code=2).stderr
     assert "invalid partition specified: nope" in refused
+    too_long = ("--partition", "short", "--time", "10")
+    never = login.envbuild("test", image, "--nodes", "2", *too_long, code=2).stderr
+    assert "cannot start as it is asked for: PartitionTimeLimit" in never
+    assert login.run(["squeue", "--noheader"]).stdout == ""
     line: list[str | Path] = ["salloc", "--quiet", "-N1", login.command, "test", image, "--nodes", "2"]
     assert "this job of Slurm has 1 nodes, not 2" in login.run(line, code=2).stderr

@@ -122,8 +122,10 @@ def test_the_machines_archives_must_match_suite_and_components() -> None:
         assert "example.org" not in str(caught.value)
 
 
-def test_an_archive_serves_the_suites_of_other_releases_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "DEBIAN_KEYS", "/nonexistent")
+def test_an_archive_serves_the_suites_of_other_releases_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(origins, "DEBIAN_KEYS", str(tmp_path / "absent"))
     sources = (
         *APT,
         AptSource(
