@@ -94,6 +94,14 @@ class LayerReused(Event):
     key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAwaited(Event):
+    """Another build makes a layer, and this one waits for it."""
+
+    layer: str
+    key: str
+
+
 Emit = Callable[[Event], None]
 
 

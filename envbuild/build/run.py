@@ -14,7 +14,7 @@ from envbuild.build.files import write_files
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_modules, unpack_wheel
 from envbuild.errors import BuildError, EnvbuildError, pluralize
-from envbuild.events import Emit, LayerReused, Task, Warned, task
+from envbuild.events import Emit, LayerAwaited, LayerReused, Task, Warned, task
 from envbuild.plan.model import (
     ENV_PREFIX,
     BaseStep,
@@ -152,15 +152,22 @@ def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator
     with ExitStack() as claims:
         # All processes take them in one order: no deadlock.
         for layer in sorted(wheels, key=lambda layer: layer.key):
-            claims.enter_context(store.claim(layer.key))
+            claims.enter_context(_claim(layer, context))
         wheels = [layer for layer in wheels if context.rebuild or store.get(layer.key) is None]
         yield sorted(wheels, key=lambda layer: -context.locate(_wheel_step(layer).wheel).stat().st_size)
+
+
+def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[None]:
+    """Hold a layer's key; report a wait for another build."""
+    return context.store.claim(
+        layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key))
+    )
 
 
 def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:
     """Build a layer, or use the one that another process built meanwhile."""
     below = {name: record_of(name) for name in (*layer.inputs, *layer.needs)}
-    with context.store.claim(layer.key):
+    with _claim(layer, context):
         record = None if context.rebuild else context.store.get(layer.key)
         if record is not None:
             context.emit(LayerReused(layer=layer.name, key=layer.key))

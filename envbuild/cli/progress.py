@@ -21,6 +21,7 @@ from envbuild.events import (
     Emit,
     Event,
     Judged,
+    LayerAwaited,
     LayerReused,
     Note,
     TaskAdvanced,
@@ -123,6 +124,8 @@ class Lines:
                 return escape(event.full if verbose else event.text, keep="\n")
             case LayerReused() if verbose:
                 text = f"layer {event.layer}: in the store"
+            case LayerAwaited() if normal:
+                text = f"waiting for layer {event.layer}: another build is making it"
             case Note() if verbose or (normal and not event.detail):
                 text = event.text
             case Warned():

@@ -45,6 +45,8 @@ from envbuild.system.squashfs import digests
 
 # For builds of other machines, whose locks may not be visible on a network file system.
 GRACE_S = 86_400.0
+# Most layers take less: no word about those.
+_PATIENCE_S = 1.0
 # Only the owner may read command lines, unchecked files, and what uv keeps.
 _PRIVATE = ("logs", "resolve", "stage")
 # Never exists; the root of a store that was not made yet.
@@ -382,11 +384,12 @@ class Store:
                     remove_leftover(path)
 
     @contextlib.contextmanager
-    def claim(self, key: str) -> Iterator[None]:
+    def claim(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold a key while the block builds its layer, once no other process holds it.
 
-        This only saves work: two builds of one layer give the same bytes, and each is published whole.
-        KeyboardInterrupt: the run was ended while it waited.
+        `waiting` is called once if another process keeps it longer than a second. This only saves work: two
+        builds of one layer give the same bytes, and each is published whole. KeyboardInterrupt: the run was
+        ended while it waited.
         """
         path = self.directory("stage") / f"{hex_of(key)}-{host.name()}"
         try:
@@ -394,7 +397,7 @@ class Store:
         except OSError as error:
             raise self.refusal(error) from error
         try:
-            locks.wait_for_lock(lock, shared=False)
+            locks.wait_for_lock(lock, shared=False, waiting=waiting, patience_s=_PATIENCE_S)
             yield
         finally:
             path.unlink(missing_ok=True)

@@ -33,17 +33,22 @@ def try_lock(file: int, *, shared: bool) -> bool | None:
     return True
 
 
-def wait_for_lock(file: int, *, shared: bool, waiting: Callable[[], None] = lambda: None) -> bool:
+def wait_for_lock(
+    file: int, *, shared: bool, waiting: Callable[[], None] = lambda: None, patience_s: float = 0.0
+) -> bool:
     """Take a lock once no other process has it; return False if the file system has no locks.
 
-    `waiting` is called once if another process has it. KeyboardInterrupt: the run was ended meanwhile.
+    `waiting` is called once if another process keeps it longer than `patience_s`. KeyboardInterrupt: the run
+    was ended meanwhile.
     """
     taken = try_lock(file, shared=shared)
-    if taken is False:
-        waiting()
-        # Polling: a thread that waits in the kernel cannot be interrupted.
+    pauses = 0
     while taken is False:
+        if pauses == round(patience_s / _PAUSE_S):
+            waiting()
+        # Polling: a thread that waits in the kernel cannot be interrupted.
         process.pause(_PAUSE_S)
+        pauses += 1
         taken = try_lock(file, shared=shared)
     return taken is not None
 

@@ -22,7 +22,7 @@ import pytest
 from envbuild.build import run
 from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers
 from envbuild.errors import BuildError, EnvbuildError
-from envbuild.events import Event, LayerReused, TaskFailed, TaskStarted, Warned
+from envbuild.events import Event, LayerAwaited, LayerReused, TaskFailed, TaskStarted, Warned
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -281,13 +281,19 @@ class TestBuild:
         other = ExitStack()
         other.enter_context(Store(context.store.path).claim(PLAN.layer(name).key))
 
-        def publish(_: float) -> None:
-            away.rename(record)
-            other.close()
+        pauses: list[float] = []
 
-        monkeypatch.setattr(process, "pause", publish)
+        def publish_after_two_seconds(seconds: float) -> None:
+            pauses.append(seconds)
+            if sum(pauses) >= 2:
+                away.rename(record)
+                other.close()
+
+        monkeypatch.setattr(process, "pause", publish_after_two_seconds)
         with other:
             build_layers(PLAN, context)
+        waits = [event for event in events if isinstance(event, LayerAwaited)]
+        assert waits == [LayerAwaited(layer=name, key=PLAN.layer(name).key)]
         assert started(events) == set()
         assert LayerReused(layer=name, key=PLAN.layer(name).key) in events
         assert record.exists()
@@ -305,6 +311,7 @@ class TestBuild:
         with other:
             build_layers(PLAN, context)
         assert started(events) == {name}
+        assert not any(isinstance(event, LayerAwaited) for event in events), "it waited less than a second"
 
     def test_wheels_are_built_once_by_all_who_begin_at_once(self, tmp_path: Path) -> None:
         both: list[tuple[BuildContext, list[Event]]] = []

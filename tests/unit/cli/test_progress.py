@@ -10,6 +10,7 @@ from envbuild.cli.progress import Lines, choose_sink, json_lines, plain_lines
 from envbuild.events import (
     Event,
     Judged,
+    LayerAwaited,
     LayerReused,
     Note,
     TaskAdvanced,
@@ -34,6 +35,7 @@ EVENTS = [
     Judged(status="PASS", text="PASS job", full="PASS job\n     a value"),
     TaskDone(task="test:job"),
     TaskDone(task="layer:wheel:six", seconds=0.5),
+    LayerAwaited(layer="system", key="sha256:2"),
 ]
 
 PLAIN = {
@@ -49,6 +51,7 @@ warning: no fabric (load one)
 warning: no hint
 kept
 PASS job
+waiting for layer system: another build is making it
 """,
     1: """\
 layer base ...
@@ -63,6 +66,7 @@ more
 PASS job
      a value
 layer:wheel:six: done in 0.5 s
+waiting for layer system: another build is making it
 """,
 }
 
@@ -193,6 +197,7 @@ def test_without_a_total_there_is_neither_bar_nor_size():
         TaskDone(task=HOSTILE, detail=HOSTILE),
         TaskFailed(task=HOSTILE),
         LayerReused(layer=HOSTILE, key="k"),
+        LayerAwaited(layer=HOSTILE, key="k"),
     ],
 )
 def test_text_cannot_steer_a_terminal_or_pretend_to_be_a_line(event):
