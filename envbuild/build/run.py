@@ -159,9 +159,7 @@ def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator
 
 def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[None]:
     """Hold a layer's key; report a wait for another build."""
-    return context.store.claim(
-        layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key))
-    )
+    return context.store.claim(layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key)))
 
 
 def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.lock.model import Lock, PythonPin, RecipePin, ToolPin
+from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.spec.model import SPEC_KEYS
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
@@ -61,6 +61,31 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
         differences.append(LockDifference("metadata", sentence))
     return tuple(differences)
+
+
+def package_changes(before: Lock, now: Lock) -> tuple[str, ...]:
+    """Return a line for each package that differs, such as ``updated six 1.16 → 1.17``."""
+    old, new = _packages(before), _packages(now)
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old:
+            lines.append(f"added {name} {new[name].version}")
+        elif name not in new:
+            lines.append(f"removed {name} {old[name].version}")
+        elif old[name].version != new[name].version:
+            lines.append(f"updated {name} {old[name].version} → {new[name].version}")
+        elif old[name].sha256 != new[name].sha256:
+            lines.append(f"updated {name} {new[name].version}: another file")
+    return tuple(lines)
+
+
+def _packages(lock: Lock) -> dict[str, DebPin | PythonPin | RootPin]:
+    of_image: tuple[DebPin | PythonPin | RootPin, ...]
+    of_image = (*lock.base_root, *lock.base_debs, *lock.system_debs, *lock.python)
+    of_builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
+    packages = {pin.name: pin for pin in of_image}
+    packages |= {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin for pin in of_builds}
+    return packages
 
 
 def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:

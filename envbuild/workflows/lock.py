@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned
-from envbuild.lock.diff import diff, tool_differences
-from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RootPin, ToolPin
+from envbuild.lock.diff import diff, package_changes, tool_differences
+from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
@@ -42,7 +42,7 @@ class Locked:
     path: Path
     """The lock's file."""
     changes: tuple[str, ...] = ()
-    """Sentences on the differences from the previous lock."""
+    """How the previous lock did not satisfy the spec, then a line for each package that differs."""
     other_tools: tuple[str, ...] = ()
     """Sentences on tools of this machine that differ from those of a fixed lock."""
     rule_results: tuple[RuleResult, ...] = ()
@@ -89,7 +89,8 @@ def lock_spec(
     rule_results = _check_fit(resolved, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
-    changes = () if lock == previous else changes or _version_changes(previous, lock)
+    if previous is not None:
+        changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
     return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
 
 
@@ -146,13 +147,16 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
 def lock_notes(locked: Locked) -> list[Note]:
     """Return remarks on the release of the accelerator and on what a new lock changes.
 
-    Of changes there are a few, or a count and the rest for those who ask for it.
+    Of many changes the first are shown, and the rest with `-v`.
     """
     why = locked.resolved.why_release
     notes = [Note(text=f"accelerator: {why}")] if why else []
-    changes = [Note(text=f"lock: {change}", detail=len(locked.changes) > _FEW) for change in locked.changes]
-    if len(changes) > _FEW:
-        changes.append(Note(text=f"lock: {len(changes)} changes (`-v` lists them)"))
+    shown = len(locked.changes) if len(locked.changes) <= _FEW else _FEW - 1
+    changes = [
+        Note(text=f"lock: {change}", detail=number >= shown) for number, change in enumerate(locked.changes)
+    ]
+    if more := len(changes) - shown:
+        changes.append(Note(text=f"lock: {more} more changes (`-v` lists them)"))
     return [*notes, *changes]
 
 
@@ -208,29 +212,6 @@ def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin,
         return ("there was no lock",)
     differences = (*diff(previous, resolved), *tool_differences(previous, pins))
     return tuple(difference.sentence for difference in differences)
-
-
-def _version_changes(previous: Lock | None, lock: Lock) -> tuple[str, ...]:
-    """Return the pins that an upgrade changed."""
-    before = {} if previous is None else _versions(previous)
-    now = _versions(lock)
-    return tuple(
-        f"{name} {before.get(name, 'none')} → {now.get(name, 'none')}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    )
-
-
-def _versions(lock: Lock) -> dict[str, str]:
-    pins: tuple[DebPin | PythonPin | RootPin, ...] = (
-        *lock.base_root,
-        *lock.base_debs,
-        *lock.system_debs,
-        *lock.python,
-    )
-    builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
-    of_builds = {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin.version for pin in builds}
-    return {pin.name: pin.version for pin in pins} | of_builds
 
 
 def _known_tool_pins() -> tuple[ToolPin, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envbuild.errors import Location
-from envbuild.lock.diff import diff, tool_differences
+from envbuild.lock.diff import diff, package_changes, tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
@@ -275,3 +275,27 @@ def test_constraints_and_hashes_of_files_have_a_say() -> None:
     assert with_line(text="scipy", hashes=frozenset({"f" * 64})) == [
         "packages.python: no hash of `scipy` is that of scipy-1.17.1-py3-none-any.whl"
     ]
+
+
+class TestPackageChanges:
+    def test_each_package_that_differs_has_a_line(self) -> None:
+        python = (*(pin for pin in PINS if pin.name not in ("numpy", "mpmath")), wheel("numpy", "2.5.0"))
+        python = tuple(replace(pin, requires=()) for pin in (*python, wheel("six", "1.17.0")))
+        now = replace(LOCK, python=python, system_debs=(deb("git"),))
+        assert package_changes(LOCK, now) == (
+            "removed libcurl3-gnutls 1.0-1",
+            "removed mpmath 1.3.0",
+            "updated numpy 2.4.6 → 2.5.0",
+            "added six 1.17.0",
+        )
+        assert package_changes(LOCK, LOCK) == ()
+
+    def test_another_file_of_the_same_version_is_a_change(self) -> None:
+        python = (replace(PINS[0], sha256="a" * 64), *PINS[1:])
+        assert package_changes(LOCK, replace(LOCK, python=python)) == ("updated scipy 1.17.1: another file",)
+
+    def test_what_a_build_imports_says_so(self) -> None:
+        lock = TestBuilds.LOCK
+        assert package_changes(lock, replace(lock, build_python=())) == (
+            "removed setuptools (to build horovod) 81.0",
+        )

@@ -1,0 +1,24 @@
+"""What `plan` and `build` say of a new lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.workflows.lock import Locked, lock_notes
+from tests.support.resolved_specs import bare_lock, resolved
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        (("a", "b", "c"), ["lock: a", "lock: b", "lock: c"]),
+        (("a", "b", "c", "d"), ["lock: a", "lock: b", "lock: 2 more changes (`-v` lists them)"]),
+    ],
+)
+def test_of_many_changes_the_first_are_shown(changes: tuple[str, ...], shown: list[str]) -> None:
+    locked = Locked(resolved=resolved(), lock=bare_lock(), path=Path("demo.lock.yaml"), changes=changes)
+    notes = lock_notes(locked)
+    assert [note.text for note in notes if not note.detail] == shown
+    assert {f"lock: {change}" for change in changes} <= {note.text for note in notes}
