@@ -20,6 +20,11 @@ _PINNED = {
     "tools": "tools",
 }
 
+# Files of every image that come with envbuild, and the lock; see `envbuild.image.metadata`.
+_OWN_FILES = "/.envbuild/lib/"
+_LOCK = "/.envbuild/lock.yaml"
+_OWN_CHANGED = "envbuild's own files changed"
+
 # Name for people → version, and the identity of the item.
 _Named = Mapping[str, tuple[str, str]]
 
@@ -63,7 +68,11 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
     then: dict[str, Any] = earlier.get("step", {})
     differences: list[str] = []
     for field in sorted(now.keys() | then.keys()):
-        if now.get(field) != then.get(field):
+        if now.get(field) == then.get(field):
+            continue
+        if layer.name == "metadata" and field == "files":
+            differences += _metadata(then.get(field), now.get(field))
+        else:
             differences += _field(field, then.get(field), now.get(field))
     return differences
 
@@ -71,15 +80,26 @@ def _differences(layer: Layer, earlier: Mapping[str, Any]) -> list[str]:
 def _field(field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
     if field in _PINNED:
         return _pins(_PINNED[field], _by_name(then), _by_name(now))
-    if field == "files":
-        return _pins(field, _by_content(then, "path"), _by_content(now, "path"))
-    if field == "patches":
-        return _pins(field, _by_content(then, "name"), _by_content(now, "name"))
+    if field in ("files", "patches"):
+        name = "path" if field == "files" else "name"
+        return _pins(field, _by_content(then, name), _by_content(now, name))
+    if field == "texts":
+        return [_OWN_CHANGED]
     if field == "interpreter":
         return ["Python of the base changed"]
     if field == "revision":
         return [f"envbuild makes this kind of layer anew (revision {then} → {now})"]
     return [f"{field} changed"]
+
+
+def _metadata(then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
+    """Say where the differences of an image's metadata come from; users did not write these files."""
+    before, after = _by_content(then, "path"), _by_content(now, "path")
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    sentences = ["lock changed"] if _LOCK in changed else []
+    if any(path.startswith(_OWN_FILES) for path in changed):
+        sentences.append(_OWN_CHANGED)
+    return sentences or ["description of the image changed"]
 
 
 def _pins(what: str, then: _Named, now: _Named) -> list[str]:

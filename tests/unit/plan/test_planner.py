@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.image.metadata import embedded_files
 from envbuild.lock.model import PythonPin, RootPin
 from envbuild.plan.model import (
     BaseStep,
@@ -367,7 +368,23 @@ class TestReasons:
         assert told["files"] == "files gained /srv/c; files lost /srv/a; files changed /srv/b"
 
     def test_start_up_scripts(self) -> None:
-        assert self.why(plan(texts={}))["base"] == "texts changed"
+        assert self.why(plan(texts={}))["base"] == "envbuild's own files changed"
+
+    @pytest.mark.parametrize(
+        ("paths", "said"),
+        [
+            (list(embedded_files()), "envbuild's own files changed"),
+            (["lock.yaml", "manifest.json", "jobs/pytorch/ddp.py"], "lock changed"),
+            (["lock.yaml", "lib/envbuild/jobs/judge.py"], "lock changed; envbuild's own files changed"),
+            (["manifest.json"], "description of the image changed"),
+        ],
+    )
+    def test_metadata_names_no_file_that_users_did_not_write(self, paths: list[str], said: str) -> None:
+        def made(text: str) -> BuildPlan:
+            content = base64.b64encode(text.encode()).decode()
+            return plan(story=[InlineFile(path=f"/.envbuild/{path}", content=content) for path in paths])
+
+        assert self.why(made("2"), made("1")) == {"metadata": said}
 
     def test_a_new_revision_of_ours(self) -> None:
         text = plan().to_json()
