@@ -22,10 +22,12 @@ Severity = Literal["error", "warning", "note"]
 class UnknownFact(Exception):
     """A rule needs an unknown fact, or known facts do not settle it."""
 
-    def __init__(self, missing: str = "") -> None:
+    def __init__(self, missing: str = "", reason: str = "") -> None:
         super().__init__(missing)
         self.missing = missing
         """The fact, or the row of a table (``TABLE[KEY]``); empty if known facts do not settle the rule."""
+        self.reason = reason
+        """What the fact is needed for, for people; may be empty."""
 
 
 class BrokenRule(Exception):
@@ -112,6 +114,8 @@ class Rule:
     """Whether the rule concerns the stack; if not, there is no result."""
     warn_if_unknown: bool = False
     """Whether people are warned if the rule concerns the stack and a fact for the check is unknown."""
+    hint_if_unknown: str = ""
+    """The hint of that warning; `hint` if empty."""
     per_framework: bool = False
     """Whether it is judged once for each framework."""
     title: str = field(init=False)
@@ -207,8 +211,8 @@ def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:
         missing = (unknown.missing,) if unknown.missing else ()
         warn = concerned and rule.warn_if_unknown
         settle = f"these facts do not settle it: {', '.join(_fact_lines({**stack.used, **why.used}))}"
-        reason = f"not known: `{unknown.missing}`" if missing else settle
-        hint = rule.hint if warn else ""
+        reason = unknown.reason or (f"not known: `{unknown.missing}`" if missing else settle)
+        hint = (rule.hint_if_unknown or rule.hint) if warn else ""
     return RuleResult(
         rule=rule.id,
         title=rule.title,

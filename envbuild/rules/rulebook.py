@@ -92,15 +92,20 @@ def gpu_spec_locks_gpu_build(stack: Stack) -> None:
         "https://github.com/NVIDIA/hpc-container-maker/issues/239",
     ],
     seen="2026-11-20",
+    warn_if_unknown=True,
     when=lambda stack: _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is False,
     hint="take a build for an older major release of CUDA, or another site",
+    hint_if_unknown="`envbuild site probe` on a compute node reports the driver: write it under `gpus` in the"
+    " site file",
 )
 def driver_floor(stack: Stack) -> None:
     """The driver is new enough for the CUDA major."""
-    driver, toolkit = stack.text("driver.version"), stack.text("cuda.toolkit")
+    driver, toolkit = stack.get("driver.version"), stack.text("cuda.toolkit")
     (floor,) = stack.look_up("cuda-driver-floor", toolkit)
     needs = f"CUDA {toolkit} needs a driver of at least {floor}"
-    require(at_least(driver, floor), f"{needs}, and the site has {driver}")
+    if driver is None:
+        raise UnknownFact("driver.version", f"{needs}, and the site's driver is not known")
+    require(at_least(str(driver), floor), f"{needs}, and the site has {driver}")
 
 
 @Rule(

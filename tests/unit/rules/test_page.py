@@ -18,7 +18,10 @@ OTHERWISE = {"error": "refused", "warning": "warning", "note": "reported as unkn
 def generated() -> Iterator[str]:
     yield from ("", "| rule | holds in a good stack | otherwise | seen |", "|---|---|---|---|")
     for rule in RULES:
-        otherwise = OTHERWISE[rule.severity] + (", also of unknown facts" if rule.warn_if_unknown else "")
+        of_unknown = (
+            "; a warning if a fact is unknown" if rule.severity == "error" else ", also of unknown facts"
+        )
+        otherwise = OTHERWISE[rule.severity] + (of_unknown if rule.warn_if_unknown else "")
         yield f"| `{rule.id}` | {rule.title} | {otherwise} | {rule.seen} |"
     yield from ("", "## Sources of the rules", "")
     for rule in RULES:

@@ -56,6 +56,15 @@ def test_rules_read_all_facts_of_the_vocabulary_and_no_others() -> None:
     assert read == FACTS.keys() - {"frameworks.NAME.toolkit"}
 
 
+def test_a_driver_that_the_site_does_not_give_is_a_warning() -> None:
+    facts = dict(STACKS["c01-cuda-13-needs-r580"])
+    del facts["driver.version"]
+    (verdict,) = [verdict for verdict in judge(facts) if verdict.rule == "CUDA.driver-floor"]
+    assert (verdict.outcome, verdict.warn, verdict.missing) == ("unknown", True, ("driver.version",))
+    assert verdict.reason == "CUDA 13.0 needs a driver of at least 580, and the site's driver is not known"
+    assert verdict.hint.startswith("`envbuild site probe` on a compute node reports the driver")
+
+
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_knowing_less_never_makes_a_stack_compatible(data: st.DataObject) -> None:
