@@ -49,7 +49,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         excuses=spec.check.excuse,
         commands=tuple(sorted(commands | set(spec.module.commands))),
         conflicts=spec.module.conflicts,
-        jobs=_jobs(resolved),
+        jobs=image_jobs(resolved),
         ranks=spec.test.ranks,
         timeout_s=spec.test.timeout_s,
         labels=dict(spec.labels),
@@ -101,7 +101,8 @@ def _entry(path: str, content: bytes, mode: int = 0o644) -> InlineFile:
     return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
 
 
-def _jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
+def image_jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
+    """Return the jobs of an image's recipes, for its variants and its accelerator."""
     for_gpus = resolved.spec.accelerator.name != "cpu"
     return tuple(
         ImageJob(**job.model_dump(), recipe=chosen.recipe.name)

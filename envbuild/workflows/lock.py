@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Note, Warned
+from envbuild.image.metadata import image_jobs
 from envbuild.lock.diff import diff, package_changes, tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.pylock import pylock_text
@@ -145,12 +146,16 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
 
 
 def lock_notes(locked: Locked) -> list[Note]:
-    """Return remarks on the release of the accelerator and on what a new lock changes.
+    """Return remarks on the accelerator's release, on jobs that need an MPI, and on what a new lock changes.
 
     Of many changes the first are shown, and the rest with `-v`.
     """
     why = locked.resolved.why_release
     notes = [Note(text=f"accelerator: {why}")] if why else []
+    skipped = [job.id for job in image_jobs(locked.resolved) if job.launcher == "mpiexec"]
+    if locked.resolved.mpi is None and skipped:
+        skips = f"without an MPI, `test` runs {some(skipped, 2)} only under srun"
+        notes.append(Note(text=f"{skips}; `mpi: mpich` in the spec adds one"))
     shown = len(locked.changes) if len(locked.changes) <= _FEW else _FEW - 1
     changes = [
         Note(text=f"lock: {change}", detail=number >= shown) for number, change in enumerate(locked.changes)

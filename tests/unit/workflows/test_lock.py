@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import Locked, lock_notes
 from tests.support.resolved_specs import bare_lock, resolved
 
@@ -22,3 +23,26 @@ def test_of_many_changes_the_first_are_shown(changes: tuple[str, ...], shown: li
     notes = lock_notes(locked)
     assert [note.text for note in notes if not note.detail] == shown
     assert {f"lock: {change}" for change in changes} <= {note.text for note in notes}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "frameworks: [pytorch]\n",
+            [
+                "without an MPI, `test` runs pytorch.ddp, pytorch.tensor-parallel and 2 more only under srun;"
+                " `mpi: mpich` in the spec adds one"
+            ],
+        ),
+        ("frameworks: [pytorch]\nmpi: mpich\n", []),
+        ("packages: {python: [six]}\n", []),
+    ],
+)
+def test_jobs_that_need_an_mpi_are_named_if_there_is_none(
+    tmp_path: Path, lines: str, said: list[str]
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f'name: demo\nversion: "1"\n{lines}')
+    locked = Locked(resolved=read_spec(spec), lock=bare_lock(), path=tmp_path / "spec.lock.yaml")
+    assert [note.text for note in lock_notes(locked)] == said
