@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import named, passed_over, repository, wheels
@@ -57,7 +57,7 @@ def resolve_python(
         upgrade=upgrade,
         remark=True,
     )
-    raise_all(list(_other_builds(resolved, pins)))
+    raise_all([*_other_builds(resolved, pins), *_builds_for_cuda(resolved, pins)])
     _warn_of_accelerator(resolved, pins, context.emit)
     for name in sorted(resolved.built.keys() - {pin.name for pin in pins}):
         hint = "remove it from `packages.from_source`, or ask for it under `packages.python`"
@@ -361,12 +361,38 @@ def _askers(name: str, pins: Sequence[PythonPin]) -> list[str]:
     return [*askers]
 
 
-def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
-    """Warn if an image for cpu gets libraries of an accelerator: gigabytes that it does not need."""
+def _builds_for_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:
+    """Yield the frameworks of an image for cpu that are builds for CUDA.
+
+    The requirement of a proven version names its build; that of another version admits all builds.
+    """
+    heavy = _unwanted_cuda(resolved, pins)
+    for chosen in resolved.recipes:
+        for pin in pins:
+            cuda = sorted(heavy & set(pin.requires))
+            if chosen.is_proven or pin.name not in chosen.recipe.owns or not cuda:
+                continue
+            origin = next(iter(chosen.variant.origins), "pypi")
+            yield RequestError(
+                f"the image is for cpu, and `{pin.name}` {pin.version} is a build for CUDA, the only one that"
+                f" the configured indexes have: it requires {some(cuda, 2)}",
+                at=chosen.at,
+                hint="name a place that has its build for cpu: an address of the origin"
+                f" `{origin}` in a site file, or a directory with the wheel (`find_links`); or ask for"
+                " another version",
+            )
+
+
+def _unwanted_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> set[str]:
+    """Return the distributions of CUDA that an image for cpu gets; they are gigabytes."""
     if resolved.spec.accelerator.name != "cpu":
-        return
-    heavy = {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
-    if heavy:
+        return set()
+    return {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
+
+
+def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
+    """Warn if an image for cpu gets libraries of an accelerator."""
+    if heavy := _unwanted_cuda(resolved, pins):
         wanted = [pin.name for pin in pins if heavy & set(pin.requires) and pin.name not in heavy]
         names = ", ".join(sorted(heavy))
         because = f" (required by {', '.join(wanted)})" if wanted else ""

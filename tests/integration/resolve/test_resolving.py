@@ -971,6 +971,18 @@ def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -
     assert warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (required by torch)"
 
 
+def test_an_unproven_framework_for_cpu_is_not_replaced_by_its_build_for_cuda(desk: Desk, torch: Path) -> None:
+    unproven = replace(pytorch("2.13"), is_proven=False)
+    assert versions(desk.lock(desk.resolved(recipes=[unproven]), machine=desk.with_links(torch)))[
+        "torch"
+    ] == ("2.13.0+cpu")
+    error = desk.refused(desk.resolved(recipes=[unproven]))
+    assert error.problem.startswith("the image is for cpu, and `torch` 2.13.0 is a build for CUDA")
+    assert error.problem.endswith("it requires nvidia-cublas")
+    assert error.at == unproven.at
+    assert "an address of the origin `pytorch-cpu`" in str(error.hint)
+
+
 def test_the_first_index_that_answers_is_used(desk: Desk) -> None:
     desk.site = Site(
         name="x",
