@@ -41,9 +41,14 @@ def command(
 
 
 def format_notes(imported: Imported) -> list[str]:
-    """Return a line for each note, and a summary."""
+    """Return a line for each note, a summary, and which names of packages may not exist."""
     source, notes = imported.source, imported.proposal.notes
     lines = [f"{source}:{note.line}: {note.outcome}: {note.text}: {note.what}" for note in notes]
     number = Counter(note.outcome for note in notes)
     summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
-    return [*lines, f"{source}: {summary}"]
+    lines.append(f"{source}: {summary}")
+    if "packages" in imported.proposal.spec:
+        lines.append(
+            f"{source}: names of pip and Debian packages are not looked up; `envbuild lock` does that"
+        )
+    return lines

@@ -90,6 +90,23 @@ def test_a_whole_file(name: str, place: Path, golden: Callable[[Path, str], None
 
 
 @pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (
+            "no-such-package\n",
+            ["names of pip and Debian packages are not looked up; `envbuild lock` does that"],
+        ),
+        ("torch\n", []),
+    ],
+)
+def test_the_summary_says_that_names_are_not_looked_up(place: Path, text: str, more: list[str]) -> None:
+    source = place / "requirements.txt"
+    source.write_text(text)
+    _, *summary = format_notes(import_file(source))
+    assert summary == [f"{source}: {line}" for line in ("1 taken, 0 skipped, 0 unsupported", *more)]
+
+
+@pytest.mark.parametrize(
     "line",
     [
         'ENV MYDB_DSN="host=h user=u password=S3CR3T"',
@@ -518,6 +535,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         f"{path}:4: taken: scipy: packages.python",
         f"{path}:5: unsupported: make: a program that is built needs a recipe with `source`",
         f"{path}: 2 taken, 1 skipped, 1 unsupported",
+        f"{path}: names of pip and Debian packages are not looked up; `envbuild lock` does that",
     ]
     with pytest.raises(SystemExit):
         main(["import", str(path), "--json", "-o", str(tmp_path / "spec.yaml")])
