@@ -25,7 +25,7 @@ kind: framework
 summary: Has a bit of everything
 homepage: https://example.org
 frozen: its project is asleep
-versions: ["2.1.0", "2.0.3"]
+versions: ["2.1.0", "2.0.3", "2.10.0"]
 variants:
   cpu: {requirements: ["rich=={version}+cpu"], origins: [rich-cpu], backends: [gloo, mpi],
     versions: ["2.1.0"]}
@@ -137,7 +137,7 @@ summary:     Has a bit of everything
 homepage:    https://example.org
 frozen:      its project is asleep
 file:        {ours}/rich/recipe.yaml
-versions:    2.1.0, 2.0.3
+versions:    2.10.0, 2.1.0 [preferred], 2.0.3
 variant:     cpu: rich=={{version}}+cpu (from rich-cpu, pypi), over gloo, mpi (2.1.0 only)
 variant:     cuda: rich=={{version}}; untried: no GPU was there
 owns:        rich
@@ -207,7 +207,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "summary": "Has a bit of everything",
         "homepage": "https://example.org",
         "path": f"{ours}/rich/recipe.yaml",
-        "versions": ["2.1.0", "2.0.3"],
+        "versions": ["2.1.0", "2.0.3", "2.10.0"],
         "variants": {
             "cpu": {
                 "requirements": ["rich=={version}+cpu"],
