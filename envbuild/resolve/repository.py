@@ -16,19 +16,20 @@ import tarfile
 import tempfile
 import tomllib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from packaging.version import InvalidVersion, Version
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
-from envbuild.events import Warned, task
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
+from envbuild.events import task
 from envbuild.lock.model import PythonPin
 from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.files import WrongBytes, is_whole
 from envbuild.resolve.sources import SourceMetadata, read_archive
 from envbuild.resolve.wheels import Candidate
+from envbuild.spec.fields import repository_address
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, process
@@ -36,11 +37,17 @@ from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
 _MAX_BYTES = 1 << 30  # of a packed tree
+_MAX_REPOSITORIES = 100  # of a tree: its own, and those of submodules
 _STORED = 0xFFFF  # bytes of a block of deflate that is not compressed
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_SUBMODULE = "160000 "  # mode of a submodule in a tree
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _PLAIN = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
 _GIT_VARIABLES = ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO")
+_WHEEL = "build a wheel elsewhere, and name that (`{wheel: PATH}`)"
 _GIT = "install git (`apt-get install git`), or build a wheel elsewhere and name that (`{wheel: PATH}`)"
+
+_Files = dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +118,10 @@ def pack(name: str, repository: Repository, at: Location, context: ResolveContex
         task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"),
         tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as directory,
     ):
-        fetched = _Fetched(git=git, directory=Path(directory), repository=repository, at=at)
-        fetched.fetch()
-        files = fetched.files()
-    if PurePosixPath(".gitmodules") in files:
-        text = f"`{name}`: submodules of the repository are not fetched"
-        context.emit(Warned(text=text, hint="name a wheel instead if the build needs them"))
+        files = _fetch_tree(git, Path(directory), repository, at)
+    if pointers := sorted(str(path) for path, (_, text) in files.items() if text.startswith(_LFS_POINTER)):
+        problem = f"files of `{name}` are in Git LFS, which is not fetched: {some(pointers)}"
+        raise RequestError(problem, at=at, hint=_WHEEL)
     version = repository.version or _version(files, name, at)
     base = f"{name.replace('-', '_')}-{version}"
     content = _stored_gzip(_tar(files, base))
@@ -138,6 +143,48 @@ def pack(name: str, repository: Repository, at: Location, context: ResolveContex
     return pin
 
 
+def _fetch_tree(git: Path, directory: Path, repository: Repository, at: Location) -> _Files:
+    """Return the files of a commit and of its submodules, at the recorded commits, by relative path."""
+    files: _Files = {}
+    repositories = [(PurePosixPath(), repository)]
+    for number, (place, wanted) in enumerate(repositories):
+        fetched = _Fetched(git=git, directory=directory / str(number), repository=wanted, at=at)
+        fetched.fetch()
+        files |= {place / path: file for path, file in fetched.files().items()}
+        if sum(len(content) for _, content in files.values()) > _MAX_BYTES:
+            raise _too_large(repository, at)
+        repositories += [(place / path, submodule) for path, submodule in fetched.submodules()]
+        if len(repositories) > _MAX_REPOSITORIES:
+            problem = f"{redact(repository.url)} has more than {_MAX_REPOSITORIES - 1} submodules"
+            raise RequestError(problem, at=at, hint=_WHEEL)
+    return files
+
+
+def _too_large(repository: Repository, at: Location) -> RequestError:
+    problem = f"the tree of {redact(repository.url)} has more than {_MAX_BYTES >> 20} MiB"
+    return RequestError(problem, at=at, hint=_WHEEL)
+
+
+def _submodule_address(address: str, parent: str) -> str:
+    """Return the address of a submodule, which may be relative to that of its repository (gitmodules(5))."""
+    if not address.startswith(("./", "../")):
+        return address
+    base = parent.rstrip("/")
+    while address.startswith(("./", "../")):
+        step, _, address = address.partition("/")
+        base = base.rpartition("/")[0] if step == ".." else base
+    return f"{base}/{address}"
+
+
+def _is_fetched(address: str, parent: str) -> bool:
+    """Return whether a submodule's address may be asked; files of this machine only for a parent here."""
+    try:
+        repository_address(address)
+    except ValueError:
+        return False
+    return parent.startswith("file:") or not address.startswith("file:")
+
+
 def _made(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -157,6 +204,7 @@ class _Fetched:
 
     def fetch(self) -> None:
         commit = self.repository.commit
+        self.directory.mkdir()
         self._run("init", "--quiet", "--bare", ".")
         # Attributes of the tree could leave files out, and write names of branches into others.
         (self.directory / "info").mkdir(exist_ok=True)
@@ -171,12 +219,12 @@ class _Fetched:
             problem = f"{commit} of {redact(self.repository.url)} is not a commit"
             raise RequestError(problem, at=self.at, hint="name the commit itself, not a tag")
 
-    def files(self) -> dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]]:
+    def files(self) -> _Files:
         """Return the files of the commit's tree, or of its subdirectory, by relative path."""
         target = self.directory / "tree.tar"
         self._run("archive", "--format=tar", f"--output={target}", "FETCH_HEAD")
         below = PurePosixPath(self.repository.subdirectory or ".")
-        files: dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]] = {}
+        files: _Files = {}
         size_bytes = 0
         with tarfile.open(target) as archive:
             for member in archive:
@@ -186,15 +234,44 @@ class _Fetched:
                 content = archive.extractfile(member) if member.isreg() else None
                 size_bytes += member.size
                 if size_bytes > _MAX_BYTES:
-                    problem = (
-                        f"the tree of {redact(self.repository.url)} has more than {_MAX_BYTES >> 20} MiB"
-                    )
-                    raise RequestError(problem, at=self.at, hint="build a wheel of it, and name that")
+                    raise _too_large(self.repository, self.at)
                 files[place.relative_to(below)] = (member, content.read() if content else b"")
         if not files:
             problem = f"the commit has no directory `{self.repository.subdirectory}`"
             raise RequestError(problem, at=self.at, hint="correct `subdirectory`")
         return files
+
+    def submodules(self) -> Iterator[tuple[PurePosixPath, Repository]]:
+        """Yield relative path and repository of each submodule in the tree, or in its subdirectory."""
+        below = PurePosixPath(self.repository.subdirectory or ".")
+        commits = {}
+        for entry in self._run("ls-tree", "-r", "-z", "FETCH_HEAD").split("\0"):
+            description, _, path = entry.partition("\t")
+            if description.startswith(_SUBMODULE) and PurePosixPath(path).is_relative_to(below):
+                commits[path] = description.split()[2]
+        addresses = self._submodule_addresses() if commits else {}
+        for path, commit in sorted(commits.items()):
+            address = _submodule_address(addresses.get(path, ""), self.repository.url)
+            if not _is_fetched(address, self.repository.url):
+                where = f"the submodule `{path}` of {redact(self.repository.url)}"
+                problem = f"{where} has the address `{redact(address)}`, which is not fetched"
+                hint = f"only https and ssh addresses are fetched, without passwords; {_WHEEL}"
+                raise RequestError(problem, at=self.at, hint=hint)
+            yield PurePosixPath(path).relative_to(below), Repository(url=address, commit=commit)
+
+    def _submodule_addresses(self) -> dict[str, str]:
+        """Return what ``.gitmodules`` says: path of a submodule → its address."""
+        pattern = r"^submodule\..*\.(path|url)$"
+        read = self._git("config", "-z", "--blob=FETCH_HEAD:.gitmodules", "--get-regexp", pattern)
+        paths, addresses = {}, {}
+        for entry in read.stdout.split("\0"):
+            key, _, value = entry.partition("\n")
+            name, _, kind = key.rpartition(".")
+            if kind == "path":
+                paths[name] = value
+            elif kind == "url":
+                addresses[name] = value
+        return {path: addresses.get(name, "") for name, path in paths.items()}
 
     def _run(self, *words: str) -> str:
         done = self._git(*words)

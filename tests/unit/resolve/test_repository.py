@@ -68,6 +68,68 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
     assert {member.mtime for member in members.values()} == {0}
 
 
+def with_submodule(place: Path, address: str, commit: str, path: str = "sub/part") -> Repository:
+    """Return a repository with a submodule, as `git submodule add` records it."""
+    text = f'[submodule "a.b"]\n\tpath = {path}\n\turl = {address}\n'
+    a_commit(place, {"pyproject.toml": PROJECT, "sub/setup.cfg": "", ".gitmodules": text})
+    git(place, "update-index", "--add", "--cacheinfo", f"160000,{commit},{path}")
+    git(place, "commit", "--quiet", "--message=y")
+    return Repository(url=f"file://{place}", commit=git(place, "rev-parse", "HEAD"))
+
+
+def test_submodules_are_fetched_at_the_recorded_commits(tmp_path: Path) -> None:
+    inner = commit(tmp_path / "inner", {"data.txt": "of inner\n"})
+    middle = with_submodule(tmp_path / "middle", "../inner", inner.commit, "deep")
+    (tmp_path / "middle/newer.txt").write_text("")
+    git(tmp_path / "middle", "add", "newer.txt")
+    git(tmp_path / "middle", "commit", "--quiet", "--message=z")
+    outer = with_submodule(tmp_path / "outer", f"file://{tmp_path}/middle", middle.commit)
+    _, path = packed(tmp_path, outer)
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        data = archive.extractfile("my_tool-1.0.0rc1/sub/part/deep/data.txt")
+        assert data is not None
+        assert data.read() == b"of inner\n"
+    assert "sub/part/pyproject.toml" in names
+    assert "sub/part/newer.txt" not in names
+    below = Repository(url=outer.url, commit=outer.commit, subdirectory="sub", version="1")
+    with tarfile.open(packed(tmp_path, below)[1]) as archive:
+        assert "my_tool-1/part/deep/data.txt" in archive.getnames()
+
+
+@pytest.mark.parametrize("address", ["ext::sh -c x", "/srv/x.git", "https://u:p@example.org/x.git", ""])
+def test_submodules_at_other_addresses_are_refused(address: str, tmp_path: Path) -> None:
+    made = with_submodule(tmp_path / "one", address, "1" * 40)
+    said = refused(tmp_path, made)
+    assert said.startswith("the submodule `sub/part` of file://")
+    assert said.endswith("which is not fetched")
+    assert "u:p" not in said
+
+
+def test_a_submodule_of_a_remote_repository_is_not_read_from_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = commit(tmp_path / "private", {"secret.txt": ""})
+    made = with_submodule(tmp_path / "one", private.url, private.commit)
+    configuration = f'[url "file://{tmp_path}/"]\n\tinsteadOf = https://example.org/\n'
+    (tmp_path / ".gitconfig").write_text(configuration)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    remote = Repository(url="https://example.org/one", commit=made.commit)
+    assert f"has the address `{private.url}`, which is not fetched" in refused(tmp_path, remote)
+    assert packed(tmp_path, made)[0].version == "1.0.0rc1"
+
+
+def test_a_submodule_that_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
+    made = with_submodule(tmp_path / "one", "../gone", "1" * 40)
+    assert f"git cannot fetch commit {'1' * 40} of file://{tmp_path}/gone" in refused(tmp_path, made)
+
+
+def test_pointers_of_git_lfs_are_refused(tmp_path: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, "model.bin": pointer})
+    assert refused(tmp_path, made) == "files of `my-tool` are in Git LFS, which is not fetched: model.bin"
+
+
 def test_a_project_in_a_directory(tmp_path: Path) -> None:
     root = commit(
         tmp_path / "one", {"pyproject.toml": PROJECT, "sub/setup.cfg": "[metadata]\nversion = 3.0\n"}
