@@ -30,6 +30,7 @@ _TIMEOUT_S = 600.0
 _MOST_HINTS = 20  # looking for similar names takes a while
 _NEAR = 3  # difference in length of a misspelt name, in characters
 _WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
 
 
@@ -55,10 +56,7 @@ def resolve_debian(
     package lists are missing offline.
     """
     base_image = resolved.base
-    sources = {
-        origin: archives(origin, base_image.components, resolved.site, context.machine)
-        for origin in base_image.origins
-    }
+    sources = _sources(resolved, context)
     kept = _kept(previous, resolved, upgrade)
     with _apt(resolved, context) as apt:
         apt.update(sources)
@@ -83,6 +81,27 @@ def resolve_debian(
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
     return debs
+
+
+def debian_packages(resolved: ResolvedSpec, names: Iterable[str], context: ResolveContext) -> list[str]:
+    """Return those names that are packages of a base's archives; none for a finished root.
+
+    MachineError as `resolve_debian`.
+    """
+    names = [name for name in names if _NAME.fullmatch(name)]
+    if not names or resolved.base.root is not None:
+        return []
+    with _apt(resolved, context) as apt:
+        apt.update(_sources(resolved, context))
+        return apt.known(names)
+
+
+def _sources(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Sequence[Archive]]:
+    """Return the archives that can serve each origin of the base."""
+    base = resolved.base
+    return {
+        origin: archives(origin, base.components, resolved.site, context.machine) for origin in base.origins
+    }
 
 
 def _essential(suite: str) -> str:
@@ -226,6 +245,12 @@ class _Apt:
         listed = self._run("apt-cache", "madison", *(file.name for file in files))
         suites = apttext.parse_madison(listed.stdout)
         return tuple(sorted(self._pin(file, suites.get((file.name, file.version), [])) for file in files))
+
+    def known(self, names: Sequence[str]) -> list[str]:
+        """Return those names of which the archives have a package."""
+        listed = apttext.parse_madison(self._run("apt-cache", "madison", *names).stdout)
+        known = {name for name, _ in listed}
+        return [name for name in names if name in known]
 
     def check_names(self, wanted: Sequence[str], pins: Sequence[DebPin]) -> None:
         """Reject requested names for which apt took a package of another name."""

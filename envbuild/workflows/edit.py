@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,16 +12,17 @@ from urllib.parse import unquote
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from envbuild.errors import EnvbuildError, RequestError, did_you_mean
+from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
+from envbuild.resolve.debian import debian_packages
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input, write_atomically
-from envbuild.workflows.arguments import check_is_spec
+from envbuild.workflows.arguments import check_is_spec, shell_path
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.lock import Locked, lock_spec, resolve_context
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.settings import Settings
 
@@ -66,7 +68,34 @@ def add_packages(
             return _set_mpi(text, loaded, choice)
         return _add_to_list(text, loaded, (key,), choice, recipe.name)
 
-    return _edit(spec, names, settings, change, lock=lock)
+    try:
+        return _edit(spec, names, settings, change, lock=lock)
+    except EnvbuildError as error:
+        if lock and not system:
+            _hint_at_debian(error, spec, names, settings)
+        raise
+
+
+def _hint_at_debian(error: EnvbuildError, spec: Path, names: Sequence[str], settings: Settings) -> None:
+    """Name `--system` in errors about Python packages, if Debian has packages of these names."""
+    refused = [
+        (name, single)
+        for name in names
+        for single in error.each()
+        if isinstance(single, RequestError)
+        and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", single.problem)
+    ]
+    if not refused:
+        return
+    packages: list[str] = []
+    with contextlib.suppress(EnvbuildError):
+        resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
+        with resolve_context(settings, sources=(), offline=False) as context:
+            packages = debian_packages(resolved, dict.fromkeys(name for name, _ in refused), context)
+    for name, single in refused:
+        if name in packages:
+            command = f"`envbuild add {shell_path(spec)} {name} --system`"
+            single.hint = f"{command} adds Debian's package `{name}`; {single.hint}"
 
 
 def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, lock: bool = True) -> Edited:
@@ -82,6 +111,7 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
         entries = list(_entries(loaded.value))
         places = [steps for steps, entry in entries if entry in wanted]
         if not places:
+            raise_all(list(_in_files(spec, name, wanted, settings)))
             known = [entry for _, entry in entries]
             hint = did_you_mean(name, known) or f"it names: {', '.join(known) or 'nothing'}"
             raise RequestError(f"the spec does not name `{name}`", at=loaded.at("packages"), hint=hint)
@@ -93,6 +123,18 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
         return text, f"{' and '.join(keys)} lost `{name}`"
 
     return _edit(spec, names, settings, change, lock=lock)
+
+
+def _in_files(spec: Path, name: str, wanted: Collection[str], settings: Settings) -> Iterator[RequestError]:
+    """Yield an error for each line of a file that a spec names which asks for a package."""
+    try:
+        requested = read_spec(spec, recipes=settings.recipes, site=settings.site).requested
+    except EnvbuildError:
+        return  # it is about something else
+    for request in requested:
+        if request.name in wanted and not request.is_constraint and request.at.path != spec:
+            problem = f"`{name}` comes from a file that the spec names: `{request.text}`"
+            yield RequestError(problem, at=request.at, hint="remove it from that file")
 
 
 def _edit(

@@ -25,6 +25,7 @@ from envbuild.lock.text import dump, load
 from envbuild.resolve import uv
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.debian import debian_packages
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
@@ -1182,6 +1183,13 @@ def test_the_users_own_configuration_of_uv_does_not_meddle(
     monkeypatch.chdir(desk.place)
     (desk.place / "pyproject.toml").write_text("[tool.uv]\nresolution = 'lowest'\n")
     assert versions(desk.lock(desk.resolved(python=["gamma"])))["gamma"] == "1.5"
+
+
+def test_names_of_debian_packages_are_known(desk: Desk) -> None:
+    context = ResolveContext(
+        machine=desk.machine(), cache_dir=desk.place / "cache", files=desk.files, emit=desk.events.append
+    )
+    assert debian_packages(desk.resolved(), ["git", "gti", "-o", "scipy>=1"], context) == ["git"]
 
 
 def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.errors import RequestError
+from envbuild.workflows import edit
 from envbuild.workflows.inputs import read_spec
 
 SPEC = """\
@@ -112,7 +116,8 @@ def test_wheels_commits_and_what_is_built_are_removed_by_name() -> None:
         (["add", "Git", "--system"], "`Git` is not a Debian package name"),
         (["add", "./wheel"], "`./wheel` is not a Python requirement"),
         (["remove", "sciyp"], "did you mean `scipy`?"),
-        (["remove", "tabulate"], "the spec does not name `tabulate`"),
+        (["remove", "tabulate"], "`tabulate` comes from a file that the spec names: `tabulate`"),
+        (["remove", "absent"], "the spec does not name `absent`"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
@@ -134,3 +139,39 @@ def test_a_spec_that_cannot_be_locked_is_not_written(monkeypatch: pytest.MonkeyP
     assert ended.value.code not in (0, None)
     assert Path("spec.yaml").read_text() == SPEC
     assert not Path("spec.lock.yaml").exists()
+
+
+def test_what_a_file_of_the_spec_asks_for_is_removed_there(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requirements.txt").write_text("# ours\n-r more.txt\ntabulate>=0.8\n")
+    Path("more.txt").write_text("rich\nTabulate\n")
+    run("remove", "tabulate", code=2)
+    printed = capsys.readouterr().err
+    assert "error: `tabulate` comes from a file that the spec names: `tabulate>=0.8`\n" in printed
+    assert "  --> requirements.txt:3:1\n" in printed
+    assert "  --> more.txt:2:1\n" in printed
+    assert "hint: remove it from that file\n" in printed
+    assert Path("spec.yaml").read_text() == SPEC
+
+
+def test_a_package_of_debian_that_no_index_has_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        text = "ffmpeg was not in the index, nor was nosuch"
+        raise RequestError(text, hint="drop it")
+
+    def known(_: object, names: Iterable[str], __: object) -> list[str]:
+        asked.extend(names)
+        return ["ffmpeg"]
+
+    monkeypatch.setattr(edit, "lock_spec", refuse)
+    monkeypatch.setattr(edit, "debian_packages", known)
+    with pytest.raises(SystemExit) as ended:
+        main(["add", "spec.yaml", "ffmpeg", "nosuch", "rich"])
+    assert ended.value.code == 2
+    assert asked == ["ffmpeg", "nosuch"], "the others are not at fault"
+    hint = "hint: `envbuild add spec.yaml ffmpeg --system` adds Debian's package `ffmpeg`; drop it\n"
+    assert hint in capsys.readouterr().err
+    assert Path("spec.yaml").read_text() == SPEC
