@@ -18,6 +18,7 @@ FIXED_ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": "0",
     "PYTHONHASHSEED": "0",
 }
+_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,20 @@ class Sandbox:
         if (refusal := not_started(finished, "a build step")) is not None:
             raise refusal
         raise step_failed(what, finished, log)
+
+    def search_path(self) -> str:
+        """Return PATH as the image sets it for its programs; empty if it has no shell.
+
+        NotStartedError: Apptainer itself could not start.
+        """
+        command = self.apptainer.command(self.root, ["/bin/sh", "-c", 'echo "$PATH"'], cwd="/")
+        finished = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_TIMEOUT_S)
+        if finished.ok:
+            # What an image prints as it starts comes before.
+            return finished.stdout.strip().rpartition("\n")[2]
+        if (refusal := not_started(finished, "the image's shell")) is not None:
+            raise refusal
+        return ""
 
 
 def step_failed(what: str, finished: process.Finished, log: Path) -> BuildError:

@@ -11,7 +11,7 @@ import csv
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -125,22 +125,42 @@ def find_pythons(image: ImageFiles) -> tuple[str, ...]:
 
     A virtual environment counts as another.
     """
+    return tuple(sorted(_pythons_by_place(image).values()))
+
+
+def _pythons_by_place(image: ImageFiles) -> dict[str, str]:
+    """Return the path of each Python of an image, by its virtual environment or else its program."""
     pythons: dict[str, str] = {}
     for path in filter(_PROGRAM.fullmatch, image.entries):
         entry = image.at(path)
         if entry is not None and entry.kind == "file" and path.isprintable():
-            venv = _virtual_environment(image, path)
-            place = venv or entry.path
+            place = _virtual_environment(image, path) or entry.path
             # The name beside the program itself is the plainest.
             if place not in pythons or posixpath.dirname(path) == posixpath.dirname(entry.path):
                 pythons[place] = path
-    return tuple(sorted(pythons.values()))
+    return pythons
 
 
-def choose_python(image: ImageFiles, named: str | None, at: Path) -> str:
-    """Return the path of the Python to add packages for: the one that the user named, or the only one.
+def python_on_path(image: ImageFiles, search_path: str) -> str | None:
+    """Return the Python that `python3` and `python` start; None if there is none, or they start two."""
+    pythons = _pythons_by_place(image)
+    started = set()
+    for name in ("python3", "python"):
+        for directory in search_path.split(":"):
+            path = f"{directory}/{name}"
+            entry = image.at(path) if path.startswith("/") else None
+            if entry is not None and entry.kind == "file" and entry.mode & 0o111:
+                started.add(pythons.get(_virtual_environment(image, path) or entry.path))
+                break
+    started.discard(None)
+    return started.pop() if len(started) == 1 else None
 
-    `at` is the image's file, for messages. RequestError: there is none, or several and none was named.
+
+def choose_python(image: ImageFiles, named: str | None, at: Path, search_path: Callable[[], str]) -> str:
+    """Return the path of the Python to add packages for: the named one, the only one, or the one on PATH.
+
+    `at` is the image's file, for messages; `search_path` returns the image's PATH. RequestError: there is
+    none, or several and PATH does not decide.
     """
     pythons = find_pythons(image)
     shown = "".join(f"\n  {path}" for path in pythons[:_SHOWN])
@@ -155,7 +175,10 @@ def choose_python(image: ImageFiles, named: str | None, at: Path) -> str:
         hint = f"{_WHICH} elsewhere than `bin/python3`; files and variables can be added without one"
         raise RequestError("the image has no Python", at=Location(path=at), hint=hint)
     if len(pythons) > 1:
-        raise RequestError(f"the image has several Pythons:{shown}", at=Location(path=at), hint=_WHICH)
+        if (chosen := python_on_path(image, search_path())) is not None:
+            return chosen
+        problem = f"the image has several Pythons, and its PATH does not choose one:{shown}"
+        raise RequestError(problem, at=Location(path=at), hint=_WHICH)
     return pythons[0]
 
 

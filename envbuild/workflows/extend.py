@@ -33,7 +33,7 @@ from envbuild.extend.packages import (
     read_request,
     resolve_packages,
 )
-from envbuild.extend.python import choose_python, probe_python
+from envbuild.extend.python import choose_python, find_pythons, probe_python
 from envbuild.image import startup
 from envbuild.image.compose import check_target
 from envbuild.image.environment import render_enroot, render_script, render_table
@@ -92,7 +92,7 @@ class ExtendRequest:
     upgrade: Sequence[str] = ()
     """Names of installed distributions that may change."""
     executable: str | None = None
-    """The Python to add packages to; it must be named where there are several."""
+    """The Python to add packages to; the only one of the image, or the one on its PATH, if absent."""
     files: Sequence[str] = ()
     """``SOURCE:TARGET``."""
     environment: Sequence[str] = ()
@@ -217,8 +217,11 @@ def _choose_packages(
             check_own(own, wanted.requests)
             python = own.python
         else:
-            executable = choose_python(files, wanted.requests.executable or _python_before(image), image.path)
-            sandbox = _sandbox(image, settings)
+            named, sandbox = wanted.requests.executable or _python_before(image), _sandbox(image, settings)
+            executable = choose_python(files, named, image.path, sandbox.search_path)
+            if named is None and len(find_pythons(files)) > 1:
+                text = f"packages are added to `{executable}`, the Python on the image's PATH"
+                settings.emit(Note(text=f"{text}; `--python-executable PATH` names another"))
             python = probe_python(files, executable, sandbox=sandbox, log=_log(settings), at=image.path)
         packages = wanted.packages
         if request.like is not None:  # the new image need not have all that could change in the old one

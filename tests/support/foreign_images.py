@@ -68,7 +68,9 @@ def opened(directory: Path, *trees: Tree) -> Iterator[ImageFiles]:
             if isinstance(content, tuple):
                 path.symlink_to(content[0])
             else:
-                path.write_bytes(content.encode() if isinstance(content, str) else content)
+                data = content.encode() if isinstance(content, str) else content
+                path.write_bytes(data)
+                path.chmod(0o755 if data.startswith((b"\x7fELF", b"#!")) else 0o644)
     squashfs.make(root, out)
     with out.open("rb") as file:
         yield ImageFiles(Squashfs(file, 0, out.stat().st_size))
@@ -86,10 +88,10 @@ class Answering:
         return Finished(argv=tuple(argv), code=0, stdout=self.text, stderr="")
 
 
-def probed(image: ImageFiles, named: str | None = None, **changes: Any) -> PythonInstallation:
+def probed(image: ImageFiles, **changes: Any) -> PythonInstallation:
     """Return what a Python is that answers with `ANSWER`, or what differs from it."""
     sandbox: Any = Answering(json.dumps({**ANSWER, **changes}))
-    executable = choose_python(image, named, IMAGE)
+    executable = choose_python(image, None, IMAGE, str)
     return probe_python(image, executable, sandbox=sandbox, log=Path("log"), at=IMAGE)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.build.sandbox import Sandbox
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import (
     Addition,
@@ -89,7 +89,7 @@ def extended(
     with image.open("rb") as file:
         squash = Squashfs(file, 0, image.stat().st_size)
         names = ImageFiles(squash)
-        chosen = choose_python(names, executable, image)
+        chosen = choose_python(names, executable, image, sandbox.search_path)
         python = probe_python(names, chosen, sandbox=sandbox, log=log, at=image)
         (tmp_path / "stage").mkdir()
         request = read_request(["demo"], upgrade=upgrade)
@@ -133,7 +133,7 @@ def test_debian_gains_a_package_in_usr_local(image_with: Callable[[Tree], Path],
     assert run(out, "demo") == "hello True\n"
 
 
-def test_a_virtual_environment_gains_a_package_of_its_own(
+def test_a_virtual_environment_on_the_path_of_the_image_gains_a_package(
     image_with: Callable[[Tree], Path], tmp_path: Path
 ) -> None:
     site = "/opt/venv/lib/python3.11/site-packages"
@@ -141,15 +141,16 @@ def test_a_virtual_environment_gains_a_package_of_its_own(
         {
             "/opt/venv/bin/python3": ("/usr/bin/python3",),
             "/opt/venv/pyvenv.cfg": "home = /usr/bin\ninclude-system-site-packages = false\n",
+            # As Apptainer writes it of an OCI image.
+            "/.singularity.d/env/10-docker2singularity.sh": "export PATH=/opt/venv/bin:/usr/bin:/bin\n",
             **distribution("numpy", "1.26.4", site=DEBIAN),
             **distribution("six", "1.0", site=site),
         }
     )
     wheels = demo(tmp_path, "six")
-    with pytest.raises(RequestError, match=r"several Pythons:\n  /opt/venv/bin/python3\n  /usr/bin/python3"):
-        extended(image, tmp_path, wheels)
     make_wheel(wheels, "six-2.0-py3-none-any.whl")
-    out, addition = extended(image, tmp_path, wheels, executable="/opt/venv/bin/python3", upgrade=("six",))
+    out, addition = extended(image, tmp_path, wheels, upgrade=("six",))
+    assert addition.python.executable == "/opt/venv/bin/python3"
     assert set(addition.python.installed) == {"six"}
     assert json.loads(run(out, "/opt/venv/bin/python3", "-c", SAYS))[0].startswith(f"{site}/demo/")
     assert run(out, "/opt/venv/bin/demo") == "hello True\n"

@@ -47,17 +47,57 @@ def test_each_python_counts_once_and_a_virtual_environment_is_another(tmp_path: 
             "/usr/bin/python3",
             "/venv/bin/python3",
         )
-        with pytest.raises(RequestError, match=r"several Pythons:\n  /opt/conda/bin/python3\n") as caught:
-            choose_python(image, None, IMAGE)
+        with pytest.raises(RequestError, match=r"several Pythons, .*:\n  /opt/conda/bin/python3\n") as caught:
+            choose_python(image, None, IMAGE, str)
         assert "--python-executable" in caught.value.hint
-        assert choose_python(image, "/usr/bin/python3.11", IMAGE) == "/usr/bin/python3.11"
+        assert choose_python(image, "/usr/bin/python3.11", IMAGE, str) == "/usr/bin/python3.11"
         with pytest.raises(RequestError, match=r"has no program `/usr/bin/python3.9`"):
-            choose_python(image, "/usr/bin/python3.9", IMAGE)
+            choose_python(image, "/usr/bin/python3.9", IMAGE, str)
+
+
+@pytest.mark.parametrize(
+    ("search_path", "chosen"),
+    [
+        ("/not/there:/opt/conda/bin:/usr/bin", "/opt/conda/bin/python3"),
+        ("/bin:/venv/bin", "/usr/bin/python3"),
+        ("/data:/venv/bin:/usr/bin", "/venv/bin/python3"),
+        # Python 2 is no Python for packages.
+        ("/old/bin:/usr/bin", "/usr/bin/python3"),
+        # `python` is another one than `python3`.
+        ("/usr/local/bin:/usr/bin", None),
+        ("/bin:/opt/conda/bin", None),
+        # A program that chooses one.
+        ("/shims:/usr/bin", None),
+        ("usr/bin::.", None),
+        ("", None),
+    ],
+)
+def test_of_several_pythons_path_chooses(search_path: str, chosen: str | None, tmp_path: Path) -> None:
+    tree: Tree = {
+        "/usr/bin/python3": ("python3.11",),
+        "/usr/bin/python3.11": ELF,
+        "/bin": ("usr/bin",),
+        "/opt/conda/bin/python3": ELF,
+        "/opt/conda/bin/python": ("python3",),
+        "/venv/bin/python3": ("/usr/bin/python3",),
+        "/venv/pyvenv.cfg": "home = /usr/bin\n",
+        "/usr/local/bin/python": ("/opt/conda/bin/python",),
+        "/old/bin/python": ("python2.7",),
+        "/old/bin/python2.7": ELF,
+        "/shims/python3": "#!/bin/sh\n",
+        "/data/python3": "not a program",
+    }
+    with opened(tmp_path, tree) as image:
+        if chosen is not None:
+            assert choose_python(image, None, IMAGE, lambda: search_path) == chosen
+            return
+        with pytest.raises(RequestError, match="its PATH does not choose one"):
+            choose_python(image, None, IMAGE, lambda: search_path)
 
 
 def test_an_image_without_python_says_so(tmp_path: Path) -> None:
     with opened(tmp_path, {"/bin/sh": ELF}) as image, pytest.raises(RequestError, match="has no Python"):
-        choose_python(image, None, IMAGE)
+        choose_python(image, None, IMAGE, str)
 
 
 def test_what_is_installed_is_read_in_the_order_of_python(tmp_path: Path) -> None:
