@@ -13,7 +13,7 @@ from envbuild.image.model import Manifest
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 
-# Commands of every image; the last two run any command in it.
+# Commands of every image of ours; the last two run any command in it.
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
 
 # An image is untrusted, and its wrappers precede the host's PATH: these commands stay the host's. A wrapper
@@ -81,6 +81,8 @@ class Installation:
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     apart: Mapping[str, str] = field(default_factory=dict)
     """Default values of variables for ranks that srun starts, each in a separate container."""
+    own_commands: tuple[str, ...] = OWN_COMMANDS
+    """Those of `OWN_COMMANDS` that the image has."""
 
     @property
     def layout(self) -> Layout:
@@ -101,8 +103,8 @@ class Installation:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that get a wrapper: `OWN_COMMANDS` first, then the image's."""
-        names = dict.fromkeys((*OWN_COMMANDS, *self.manifest.commands))
+        """The commands that get a wrapper: `own_commands` first, then the image's."""
+        names = dict.fromkeys((*self.own_commands, *self.manifest.commands))
         on_host_mpi = self.host_libs is not None and bool(self.host_libs.mpi_files)
         return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 

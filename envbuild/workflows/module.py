@@ -18,7 +18,7 @@ from envbuild.activate.installed import (
 )
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import visible
 from envbuild.errors import CheckError, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
@@ -30,14 +30,20 @@ from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.launch.start import Container
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
-from envbuild.system import host
+from envbuild.system import host, process
+from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
+
+# Prints the names of Pythons on PATH.
+_PYTHONS = 'for name in python python3; do command -v "$name" >/dev/null && echo "$name"; done'
+_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
         apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+        own_commands=OWN_COMMANDS if manifest.file_system else _own_commands(image, apptainer, settings),
     )
     # The whole image is read, and then copied.
     total_bytes = image.stat().st_size * (1 if request.link else 2)
@@ -143,6 +150,19 @@ def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
             hint="leave --name and --version out, or change the spec and build it",
         )
     return manifest
+
+
+def _own_commands(image: Path, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
+    """Return those of `OWN_COMMANDS` that an image of anyone has: it need not have a Python on its PATH."""
+    command = apptainer.command(image.absolute(), ["/bin/sh", "-c", _PYTHONS], cwd="/")
+    done = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S)
+    if (refusal := not_started(done, image.name)) is not None:
+        with explain_failure("exec", settings, apptainer=apptainer.program):
+            raise refusal
+    lacking = {"python", "python3"}.difference(done.stdout.splitlines())
+    if "python3" in lacking:
+        lacking |= {"pip", "pip3"}
+    return tuple(name for name in OWN_COMMANDS if name not in lacking)
 
 
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:

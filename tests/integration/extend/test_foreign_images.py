@@ -290,6 +290,9 @@ def test_it_becomes_a_module(
     python = work / "modules/envs/centre/2/bin/python3"
     line = [*ground.as_owner(), str(python), "-c", "import gamma; print('there')"]
     assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "there\n"
+    # Debian has no `python`.
+    names = {"python3", "pip", "pip3", "envbuild-exec", "envbuild-shell", "launcher"}
+    assert {path.name for path in python.parent.iterdir()} == names
     bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
     assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout
