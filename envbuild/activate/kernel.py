@@ -22,6 +22,7 @@ from envbuild.system.files import make_directory
 KERNEL = "kernel.json"
 KERNELS = Path("share/jupyter/kernels")
 _START = "start_kernel.py"
+_PIPS = ("bin/pip", "bin/pip3")
 _PYTHON = "python3"
 _EXECUTE_ALL = 0o755
 
@@ -63,6 +64,9 @@ def install_kernel(directory: Path, *, title: str, image: KernelImage | None, py
             )
             write_text(launcher, text, mode=_EXECUTE_ALL)
         write_text(directory / _START, data_text(_START))
+        make_directory(directory / "bin", mode=_EXECUTE_ALL)
+        for pip in _PIPS:
+            write_text(directory / pip, data_text("kernel_pip.sh"), mode=_EXECUTE_ALL)
         # Last: Jupyter lists what has this file.
         write_text(path, _kernel_text(launcher, directory, title))
     return launcher

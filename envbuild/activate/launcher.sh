@@ -91,7 +91,7 @@ case $_eb_name in
                 _eb_fail 2 "an image does not change: \`pip $1\` works in a virtual environment" \
                     "python -m venv --system-site-packages DIR" \
                     "then, outside the image: uv pip $1 --python DIR/bin/python NAME" \
-                    "or add the package to the spec, and build again"
+                    "or write a new image: envbuild extend $_eb_image --python NAME -o NEW.sif"
                 ;;
         esac
         set -- python3 -m pip "$@"

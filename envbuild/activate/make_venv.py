@@ -53,10 +53,14 @@ def main(arguments: list[str]) -> None:
     """Make the environments that the arguments name."""
     wrapper, digest, *rest = arguments
     if "--without-pip" not in rest and find_spec("ensurepip") is None:
-        sys.stderr.write(
-            "envbuild: made without pip, which this image lacks; from outside the image:"
-            " uv pip install --python DIR/bin/python NAME\n"
-        )
+        if "--system-site-packages" in rest and find_spec("pip") is not None:
+            how = "made without its own pip; the image's works: DIR/bin/python -m pip install NAME"
+        else:
+            how = (
+                "made without pip, which this image lacks; from outside the image:"
+                " uv pip install --python DIR/bin/python NAME"
+            )
+        sys.stderr.write(f"envbuild: {how}\n")
         rest = ["--without-pip", *rest]
     venv.EnvBuilder = builder_for(Path(wrapper), digest)  # type: ignore[misc]
     venv.main(rest)

@@ -1,4 +1,4 @@
-"""Starts a Jupyter kernel in an image; runs inside it, with its Python. Standard library only.
+"""Starts a Jupyter kernel in an image; runs inside it, with its Python. Standard library and ipykernel only.
 
 A kernel ends when its parent does, which in a container is Apptainer, and that outlives the server. So this
 looks after the server itself, whose pid Jupyter passes on.
@@ -41,5 +41,11 @@ if __name__ == "__main__":
     if server := os.environ.get("JPY_PARENT_PID"):
         threading.Thread(target=end_with, args=(server,), daemon=True).start()
     # Modules come from the image and the notebook's directory, not from beside this file.
-    del sys.path[0]
-    importlib.import_module("ipykernel.kernelapp").launch_new_instance()
+    beside = sys.path.pop(0)
+    os.environ["PATH"] = f"{beside}/bin:{os.environ['PATH']}"
+    kernel = importlib.import_module("ipykernel.kernelapp").IPKernelApp.instance()
+    kernel.initialize()
+    kernel.shell.register_magic_function(
+        lambda line: kernel.shell.system(f"pip {line}"), magic_kind="line", magic_name="pip"
+    )
+    kernel.start()

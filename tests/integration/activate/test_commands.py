@@ -251,11 +251,13 @@ def test_binds_of_the_site_are_made_where_they_exist(activate, place):
 
 
 def test_pip_says_why_it_cannot_and_what_can(activate, place):
-    done = place.run(activate().home / "bin/pip", "install", "numpy")
+    home = activate().home
+    done = place.run(home / "bin/pip", "install", "numpy")
     assert done.returncode == 2
     assert "an image does not change" in done.stderr
     assert "python -m venv --system-site-packages DIR\n" in done.stderr
     assert "uv pip install --python DIR/bin/python NAME" in done.stderr
+    assert f"envbuild extend {home}/image.sif --python NAME -o NEW.sif" in done.stderr
     assert "-m pip" not in done.stderr  # an image may lack ensurepip, and then so do its environments
 
 

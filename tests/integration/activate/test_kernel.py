@@ -110,6 +110,20 @@ def test_a_kernel_computes_is_interrupted_and_shut_down(
     assert ends(kernel)
 
 
+def test_pip_in_a_cell_shows_what_works_instead(
+    desk: Desk, notebooks: Path, started: Callable[..., Any], tmp_path: Path
+) -> None:
+    prefix = tmp_path / "a prefix"
+    desk.envbuild("kernel", "install", notebooks, "--prefix", prefix)
+    _, client = started(prefix, "notebooks-1")
+    for cell in ("%pip install tabulate", "!pip install tabulate", "pip install tabulate"):
+        printed = answer(client, cell)
+        assert f"envbuild extend '{notebooks}' --python NAME -o NEW.sif" in printed
+        assert "envbuild kernel install NEW.sif" in printed
+    # The image has none.
+    assert "No module named pip" in answer(client, "%pip list")
+
+
 def test_a_kernel_ends_with_its_server(desk: Desk, notebooks: Path, tmp_path: Path) -> None:
     desk.envbuild("kernel", "install", notebooks, "--prefix", tmp_path)
     done = subprocess.run(

@@ -118,6 +118,17 @@ def test_an_image_without_pip_makes_one_without_and_says_so(tmp_path, monkeypatc
     assert (tmp_path / "own/bin/python3").readlink() == Path("/w/bin/python3")
 
 
+def test_the_pip_of_the_image_serves_an_environment_that_sees_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(make_venv, "find_spec", lambda name: None if name == "ensurepip" else name)
+    for words, hint in (
+        (["--system-site-packages"], "DIR/bin/python -m pip install NAME"),
+        ([], "uv pip install --python DIR/bin/python NAME"),
+    ):
+        monkeypatch.setattr(venv_module, "EnvBuilder", venv_module.EnvBuilder)  # put back afterwards
+        make_venv.main(["/w/bin/python3", "sha256:1", *words, str(tmp_path / "own")])
+        assert hint in capsys.readouterr().err
+
+
 def test_another_image_is_refused(activate, venv, place, active):
     launcher = active.home / "bin/launcher"
     launcher.write_text(launcher.read_text().replace("_eb_digest=sha256:", "_eb_digest=sha256:0"))
