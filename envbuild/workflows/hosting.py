@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, plan_host_libraries
 from envbuild.spec.site import Site
@@ -33,6 +33,16 @@ from envbuild.workflows.settings import Settings
 _APPTAINER_LIBS = "/.singularity.d/libs"
 # Preflight problems of programs that run on the host's MPI.
 _MPI_PROBLEMS = ("loader.symbols", "loader.mpi-abi")
+
+
+def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
+    """Yield what the rules on the fabric say of an image's own libraries.
+
+    They only warn: the job then has a slow fabric.
+    """
+    for result in judge(facts, about=("FABRIC.",)):
+        refused = result.outcome == "incompatible"
+        yield replace(result, outcome="unknown", warn=True) if refused else result
 
 
 def host_libraries_for(container: Container, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:

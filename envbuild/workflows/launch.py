@@ -34,7 +34,12 @@ from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.hosting import host_libraries_for, lasting_stage, warn_of_absent_binds
+from envbuild.workflows.hosting import (
+    host_libraries_for,
+    judge_own_fabric,
+    lasting_stage,
+    warn_of_absent_binds,
+)
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -176,10 +181,7 @@ def _judge_start(
     by_slurm = ("PMI.pmix-of-slurm",) if by_scheduler else ()
     yield from judge(facts, about=("ARCH.", "RUNTIME.", *by_slurm))
     if not from_host.fabric:
-        # Without `--fabric host` the rules on the fabric only warn: the job then has a slow one.
-        for verdict in judge(facts, about=("FABRIC.",)):
-            refused = verdict.outcome == "incompatible"
-            yield replace(verdict, outcome="unknown", warn=True) if refused else verdict
+        yield from judge_own_fabric(facts)
 
 
 def launch(line: Sequence[str]) -> NoReturn:

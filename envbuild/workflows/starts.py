@@ -22,6 +22,7 @@ from envbuild.system.files import sha256, write_atomically
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.choices import StartFormat
 from envbuild.workflows.export import Written, begins
+from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -52,9 +53,12 @@ def export_start(
         hint="name another file with -o PATH",
     )
     check_outside_store(path)
-    facts = stack_facts(facts_of_lock(load(read_data(image, LOCK), image)), site)
-    refuse_or_warn(judge(facts, about=_JUDGED), settings.emit)
+    facts = facts_of_lock(load(read_data(image, LOCK), image))
+    refuse_or_warn(judge(stack_facts(facts, site), about=_JUDGED), settings.emit)
     chosen = _choose_runtime(site, form, runtime, settings.emit)
+    if not chosen.host_fabric:
+        on_site_mpi = manifest.mpi_family in chosen.host_mpi
+        refuse_or_warn(judge_own_fabric(stack_facts(facts, site, host_mpi=on_site_mpi)), settings.emit)
     start = Start(
         manifest=manifest,
         site=site,

@@ -231,3 +231,21 @@ def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -
     assert "pyxis 0.21.0 unpacks the image on each node at each start" in capsys.readouterr().err
     export("sbatch", PYXIS, named="x")
     assert "unpacks" not in capsys.readouterr().err
+
+
+def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("openmpi", accelerator="rocm")
+
+    def warnings() -> set[str]:
+        lines = capsys.readouterr().err.splitlines()
+        return {line for line in lines if line.startswith("warning: FABRIC.")}
+
+    export("sbatch", "lumi-g")
+    by_export = warnings()
+    assert any("FABRIC.image-mpi-on-slingshot" in line for line in by_export)
+    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi-g", "--", "true") == 0
+    assert warnings() == by_export
+    # Shifter has MPICH's messages sent by the site's MPI.
+    an_image("mpich")
+    export("sbatch", "perlmutter-gpu", runtime="shifter", named="id:0123abc")
+    assert not any("FABRIC.image-mpi-on-slingshot" in line for line in warnings())
