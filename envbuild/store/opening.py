@@ -61,10 +61,10 @@ def mark_store(descriptor: int) -> None:
         os.close(os.open(MARKER, flags, 0o444, dir_fd=descriptor))
 
 
-def not_opened(path: Path, error: OSError) -> RequestError | MachineError:
+def not_opened(path: Path, error: OSError, hint: str = _ANOTHER) -> RequestError | MachineError:
     """Return the error for a store directory that cannot be opened or created."""
     if path.is_symlink():
         return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
     if isinstance(error, NotADirectoryError | FileExistsError):
-        return RequestError(f"`{error.filename}` is no directory, and so no store", hint=_ANOTHER)
-    return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=_ANOTHER)
+        return RequestError(f"`{error.filename}` is no directory, and so no store", hint=hint)
+    return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=hint)

@@ -20,6 +20,8 @@ from envbuild.system import host
 from envbuild.system.descriptors import close, open_directory, open_file, through
 from envbuild.system.privacy import PrivateTree, open_parents
 
+_ANOTHER = "name the directory that its owner builds with (--store): --upstream DIR, `upstreams` in site.yaml"
+
 
 class Upstream:
     """A store that is only read, and belongs to one of the user ids `owners`.
@@ -39,8 +41,10 @@ class Upstream:
                 self.root = through(descriptor)
                 self._tree = self._checked(owners)
                 opened.pop_all()
+        except FileNotFoundError as error:
+            raise RequestError(f"there is no store `{path}`", hint=_ANOTHER) from error
         except OSError as error:
-            raise not_opened(path, error) from error
+            raise not_opened(path, error, _ANOTHER) from error
 
     def _checked(self, owners: Collection[int]) -> PrivateTree:
         status = self.root.stat()
@@ -52,7 +56,7 @@ class Upstream:
         if not (self.root / MARKER).is_file():
             raise RequestError(
                 f"`{self.path}` is no store of this version",
-                hint="name the directory that its owner builds with (--store)",
+                hint=_ANOTHER,
             )
         directory, tree = self.root.readlink(), PrivateTree(self.root, [status.st_uid])
         opened = list(open_parents(directory, [status.st_uid]))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild.errors import RequestError
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.plan.model import InputFile, Layer, input_files
 from envbuild.resolve.fetch import export, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.lock import lock_spec, resolve_context
 from envbuild.workflows.settings import Settings
+
+_ANOTHER = "name another directory with --to DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +30,28 @@ class Fetched:
 
 
 def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Path] = ()) -> Fetched:
-    """Lock a spec if needed, and keep every locked file in a directory."""
-    check_outside_store(to, settings.store.path, hint="name another directory with --to DIR")
+    """Lock a spec if needed, and keep every locked file in a directory.
+
+    RequestError: the directory cannot be written. MachineError: the disk is full or fails.
+    """
+    check_outside_store(to, settings.store.path, hint=_ANOTHER)
+    _check_writable(to)
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
     with settings.store.in_use():
         cache = fetch_pins(pins, locked.resolved, settings, sources=sources, offline=False)
         export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
+
+
+def _check_writable(directory: Path) -> None:
+    """Raise a RequestError if files cannot be written to a directory, which need not exist."""
+    absolute = directory.absolute()
+    there = next(place for place in (absolute, *absolute.parents) if exists(place))
+    if not there.is_dir():
+        raise RequestError(f"`{there}` is not a directory", hint=_ANOTHER)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RequestError(f"nothing can be written in `{there}`", hint=_ANOTHER)
 
 
 def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:

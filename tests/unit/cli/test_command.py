@@ -33,6 +33,38 @@ _NO_SPEC = "error: there is no file `nowhere.yaml`\n\nhint: `envbuild init` writ
 
 
 @pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (
+            ["build", "t.yaml", "--store", "s", "--upstream", "/nowhere"],
+            "there is no store `/nowhere`",
+            "name the directory that its owner builds with (--store)",
+        ),
+        (
+            ["fetch", "t.yaml", "--store", "s", "--to", "file/d"],
+            "/file` is not a directory",
+            "name another directory with --to DIR",
+        ),
+    ],
+)
+def test_a_directory_that_cannot_be_one(
+    words: list[str],
+    problem: str,
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text('name: t\nversion: "1"\n')
+    Path("file").touch()
+    code, _, text = run(words, capsys)
+    assert code == 2
+    assert problem in text
+    assert f"hint: {hint}" in text
+
+
+@pytest.mark.parametrize(
     ("words", "text"),
     [
         (["build", "nowhere.yaml", "--store", "s"], _NO_SPEC),
