@@ -66,5 +66,6 @@ def _data(status: Status) -> dict[str, Any]:
         "gpu_untested": bool(verdict and verdict.gpu_untested),
         "failed": verdict.failed if verdict else (),
         "changed": verdict.changed if verdict else (),
+        "image_changed": status.changed,
         "host": verdict.fingerprint if verdict else None,
     }

@@ -8,13 +8,21 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest
+from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.workflows.arguments import shell_path
 from envbuild.workflows.module import list_modules
 from envbuild.workflows.settings import Settings
 
-STATES = {"passed": "PASS", "failed": "FAIL", "unproven": "UNPROVEN", "stale": "STALE", "absent": "UNTESTED"}
+STATES = {
+    "passed": "PASS",
+    "failed": "FAIL",
+    "unproven": "UNPROVEN",
+    "stale": "STALE",
+    "changed": "CHANGED",
+    "absent": "UNTESTED",
+}
 """State of a verdict → the word for it."""
 
 
@@ -28,10 +36,14 @@ class Status:
     """The image, or the module's directory."""
     verdict: TestVerdict | None
     """None if it was never tested."""
+    changed: tuple[str, ...] = ()
+    """Which parts of an image that passed are not as they were built, in words."""
 
     @property
     def state(self) -> str:
         """A key of `STATES`."""
+        if self.changed:
+            return "changed"
         return self.verdict.state if self.verdict else "absent"
 
     @property
@@ -39,6 +51,8 @@ class Status:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         if self.verdict is None:
             return "never tested here: run `envbuild test`"
+        if self.changed:
+            return f"the image was changed or damaged, and its test does not count: {', '.join(self.changed)}"
         if self.state != "stale":
             return self.verdict.text
         outcome = verdicts.OUTCOMES[self.verdict.outcome]
@@ -46,13 +60,17 @@ class Status:
 
 
 def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
-    """Return the verdicts on images."""
+    """Return the verdicts on images; one that passed is compared with its manifest.
+
+    It is not read again if it is the file that was compared last, by its inode and times.
+    """
     here, statuses = settings.this_host(), []
     for image in images:
         manifest = read_manifest(image)
         verdict = verdicts.latest(settings.store, manifest.digest, here=here)
         label = f"{manifest.name}/{manifest.version}"
-        statuses.append(Status(name=label, path=image, verdict=verdict))
+        changed = changed_parts(image, settings.store) if verdict and verdict.state == "passed" else ()
+        statuses.append(Status(name=label, path=image, verdict=verdict, changed=changed))
     return tuple(statuses)
 
 

@@ -132,6 +132,25 @@ def test_status_follows_the_tests_and_the_host(images, place, settings):
         module_statuses(root, ["small", "other"], settings)
 
 
+def test_the_pass_of_an_image_whose_bytes_changed_does_not_count(images, place, settings):
+    image = place.directory("changing") / "small.sif"
+    shutil.copy(images["1.0"], image)
+    verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
+    assert statuses(settings, image)[0][0] == "passed"
+    root = read_sif(image).root
+    assert root is not None
+    with image.open("r+b") as file:
+        file.seek(root.offset + root.size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    ((state, _, text),) = statuses(settings, image)
+    assert state == "changed"
+    assert "its test does not count: layer" in text
+    shutil.copy(images["1.0"], image)
+    assert statuses(settings, image)[0][0] == "passed"
+
+
 def test_a_pass_can_be_required(images, place, settings):
     image, root = images["1.0"], place.path / "sw"
     with pytest.raises(CheckError, match="no test that passed on this host: never tested here"):
