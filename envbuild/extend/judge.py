@@ -56,6 +56,11 @@ def judge_addition(addition: Addition, image: ImageFiles, *, at: Path) -> Additi
     )
 
 
+def packages_for_cuda(addition: Addition) -> list[str]:
+    """Return the added packages that are built for CUDA, or parts of it."""
+    return [pin.name for pin in addition.pins if _cuda_major(pin.name, pin.version)]
+
+
 def _without_record(addition: Addition, image: ImageFiles) -> Iterator[tuple[str, str]]:
     """Yield what cannot be replaced: no list of its files is there to hide them."""
     for one in addition.replaced:

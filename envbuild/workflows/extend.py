@@ -22,7 +22,7 @@ from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.events import Note, Warned, task
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.judge import judge_addition
+from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.libraries import missing_libraries
 from envbuild.extend.packages import (
     Addition,
@@ -58,6 +58,7 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
+from envbuild.spec.recipe_rules import search_path_problem
 from envbuild.squashfs.packing import packing_options
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
@@ -247,6 +248,10 @@ def _choose_packages(
         raise_all(judgement.errors)
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
+        cuda = packages_for_cuda(addition)
+        if own is not None and own.manifest.accelerator == "cpu" and cuda:
+            text = f"{cuda[0]} is for CUDA, and the image for CPUs: `envbuild test` uses no GPU"
+            settings.emit(Warned(text=text, hint="build an image with `accelerator: cuda` in its spec"))
         if not request.dry_run:
             fetch_packages(addition, packages, image=image.path, site=site, context=context)
     asked = (text for text in wanted.requests.python if not Requirement(text).extras)
@@ -401,6 +406,9 @@ def _variable(text: str) -> tuple[str, str]:
     problem = _problem(VariableName, name) or _problem(Text, value) if equals else "it has no `=`"
     if problem:
         raise RequestError(f"--env {text}: {problem}", hint="write --env NAME=VALUE")
+    if problem := search_path_problem(name, value):
+        hint = "leave it out; a spec adds a directory with `{prepend: …}`"
+        raise RequestError(f"--env {text}: {problem}", hint=hint)
     return name, value
 
 

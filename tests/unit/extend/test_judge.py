@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.judge import AdditionJudgement, judge_addition
+from envbuild.extend.judge import AdditionJudgement, judge_addition, packages_for_cuda
 from envbuild.extend.packages import Addition
 from envbuild.lock.model import PythonPin
 from tests.support.foreign_images import IMAGE, PYTHON, SITE, Tree, distribution, opened, probed
@@ -129,3 +129,10 @@ def test_what_may_not_work_is_a_warning(tmp_path: Path) -> None:
     assert "flash-attn 2.6 has compiled code" in first
     assert "2.4.0+cu124" in first
     assert f"numpy 1.24.2 stays in `{DEBIAN}`" in second
+
+
+def test_packages_for_cuda_are_known_by_their_names_and_builds(tmp_path: Path) -> None:
+    cuda = [wheel("jax-cuda13-plugin", "0.10.2"), wheel("nvidia-cublas", "13.1"), wheel("torch", "2.9+cu130")]
+    with opened(tmp_path, PYTHON) as image:
+        addition = Addition(python=probed(image), pins=(wheel("jax", "0.10.2"), *cuda))
+    assert packages_for_cuda(addition) == ["jax-cuda13-plugin", "nvidia-cublas", "torch"]

@@ -180,6 +180,7 @@ def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:
         ({"environment": []}, "nothing is asked for"),
         ({"environment": ["1A=b"]}, "--env 1A=b"),
         ({"environment": ["LD_PRELOAD=/x"]}, "--env LD_PRELOAD=/x"),
+        ({"environment": ["PATH=/x"]}, "--env PATH=/x: `PATH` may not be set as a whole"),
         ({"environment": ["A"]}, "it has no `=`"),
         ({"files": ["tree"]}, "it has no `:`"),
         ({"files": ["root.sqfs:relative"]}, "not an absolute path"),
