@@ -71,8 +71,8 @@ def install(
     RequestError: the root cannot be written, a name is reserved, or a modulefile or default marker there is
     not envbuild's. MachineError: the disk is full.
     """
-    check_names(installation.manifest)
     layout = installation.layout
+    check_names(installation.manifest, layout.version)
     with os_errors_explained(layout.root, "install"):
         _check_foreign_files(layout, default=default)
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
@@ -199,11 +199,11 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
 
 def _fill(directory: Path, installation: Installation, copied: Callable[[int], None]) -> bool:
     """Write what a release lacks; return whether anything was written."""
-    manifest, host_libs = installation.manifest, installation.host_libs
+    layout, host_libs = installation.layout, installation.host_libs
     record = Record(
-        name=manifest.name,
-        version=manifest.version,
-        digest=manifest.digest,
+        name=layout.name,
+        version=layout.version,
+        digest=installation.manifest.digest,
         image=str(installation.image) if installation.stamp else "",
         host_libraries=host_libs.identities if host_libs is not None else {},
     )

@@ -81,13 +81,17 @@ class Installation:
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     apart: Mapping[str, str] = field(default_factory=dict)
     """Default values of variables for ranks that srun starts, each in a separate container."""
+    name: str = ""
+    version: str = ""
+    """Of the module; the image's if empty."""
     own_commands: tuple[str, ...] = OWN_COMMANDS
     """Those of `OWN_COMMANDS` that the image has."""
 
     @property
     def layout(self) -> Layout:
         """The paths of the module."""
-        return Layout(root=self.root, name=self.manifest.name, version=self.manifest.version)
+        name, version = self.name or self.manifest.name, self.version or self.manifest.version
+        return Layout(root=self.root, name=name, version=version)
 
     @property
     def release(self) -> Path:
@@ -109,7 +113,7 @@ class Installation:
         return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 
 
-def check_names(manifest: Manifest) -> None:
+def check_names(manifest: Manifest, version: str) -> None:
     """Raise a RequestError if a command would hide a host's, or the version has a special meaning."""
     errors = [
         RequestError(
@@ -119,10 +123,10 @@ def check_names(manifest: Manifest) -> None:
         for command in manifest.commands
         if command in HOST_COMMANDS
     ]
-    if re.fullmatch(_RESERVED_VERSION, manifest.version):
+    if re.fullmatch(_RESERVED_VERSION, version):
         errors.append(
             RequestError(
-                f"the version `{manifest.version}` means something else to module systems",
+                f"the version `{version}` means something else to module systems",
                 hint="give the spec another `version`, such as `1`, and build again",
             )
         )

@@ -79,31 +79,31 @@ def modulefile_text(installation: Installation) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": quote, "ascii": lambda literal: _Literal(ascii_literal(literal))}
-    manifest = installation.manifest
+    manifest, layout = installation.manifest, installation.layout
     size, _, time = installation.stamp.partition(" ")
     summary = visible(manifest.summary) or "an environment made by envbuild"
     extensions = [f"{name}/{version}" for name, version in sorted(manifest.recipes.items())]
     contents = ", ".join(extensions) or "no framework"
     return environment.get_template("module.tcl.j2").render(
         made_by=_Literal(MADE_BY),
-        label=installation.layout.label,
+        label=layout.label,
         help="\n".join(_help(installation, summary=summary, contents=contents)),
         whatis=(
-            f"Name: {manifest.name}",
-            f"Version: {manifest.version}",
+            f"Name: {layout.name}",
+            f"Version: {layout.version}",
             f"Description: {summary}",
             f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
             f"Contents: {contents}",
         ),
         # Including its own name: Environment Modules would load two versions at once.
-        conflicts=(manifest.name, *sorted({*_HOST_CONFLICTS, *manifest.conflicts} - {manifest.name})),
+        conflicts=(layout.name, *sorted({*_HOST_CONFLICTS, *manifest.conflicts} - {layout.name})),
         family=_FAMILY,
         extensions=", ".join(extensions),
         image=installation.started_image,
         linked=bool(installation.stamp),
         size=size,
         time=time,
-        commands_directory=installation.layout.home / "bin",
+        commands_directory=layout.home / "bin",
     )
 
 

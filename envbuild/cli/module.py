@@ -44,11 +44,11 @@ def install(
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Of the module, for an extended image of anyone."),
+        typer.Option("--name", metavar="NAME", help="Of the module of an extended image."),
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option("--version", metavar="VERSION", help="Of the module, for an extended image of anyone."),
+        typer.Option("--version", metavar="VERSION", help="Of the module of an extended image."),
     ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",

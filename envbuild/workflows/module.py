@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from envbuild.activate.installed import (
     uninstall,
 )
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import parse_module
+from envbuild.activate.layout import IMAGE, parse_module, read_record
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import visible
-from envbuild.errors import CheckError, RequestError, raise_all
+from envbuild.errors import CheckError, Location, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
-from envbuild.image.extension import foreign_note, manifest_of_extended
+from envbuild.image.extension import foreign_note, manifest_of_extended, read_note
+from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
@@ -77,7 +79,7 @@ class InstallRequest:
     """Libraries of the site's host that replace the image's own."""
     name: str | None = None
     version: str | None = None
-    """Of the module, for an extended image of anyone."""
+    """Of the module, for an extended image."""
 
 
 def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
@@ -90,7 +92,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     image, root, emit = request.image, request.root, settings.emit
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest = manifest_of(image, request.name, request.version)
-    _check_writers(root, manifest, emit)
+    _check_writers(root, request.name or manifest.name, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if site is not None:
@@ -115,12 +117,16 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         apptainer=absolute(apptainer.program),
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
+        name=request.name or "",
+        version=request.version or "",
         apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
         own_commands=OWN_COMMANDS if manifest.file_system else _own_commands(image, apptainer, settings),
     )
+    if request.name is None and request.version is None:
+        _check_place(installation)
     # The whole image is read, and then copied.
     total_bytes = image.stat().st_size * (1 if request.link else 2)
-    title = f"module {manifest.name}/{manifest.version}"
+    title = f"module {installation.layout.label}"
     with task(emit, "module", title, total_bytes=total_bytes) as running:
         if manifest.file_system is not None:
             check_image_is_whole(image, advanced=running.advance)
@@ -139,17 +145,50 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
 
 
 def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
-    """Return the manifest of an image, made up with `name` and `version` for an extended one of anyone."""
+    """Return the manifest of an image, made up with `name` and `version` for an extended one of anyone.
+
+    RequestError: it is not an image of envbuild's, or the names are invalid, or its spec gives them.
+    """
     extended = foreign_note(image)
     if extended is not None:
         return manifest_of_extended(*extended, name=name, version=version)
     manifest = read_manifest(image)
     if name or version:
-        raise RequestError(
-            f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
-            hint="leave --name and --version out, or change the spec and build it",
-        )
+        if read_note(read_foreign(image)) is None:
+            raise RequestError(
+                f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
+                hint="leave --name and --version out, or change the spec and build it",
+            )
+        parse_module(f"{name or manifest.name}/{version or manifest.version}")
     return manifest
+
+
+def _check_place(installation: Installation) -> None:
+    """Raise a RequestError if an extended image would replace one that is not.
+
+    Such as that it was made from: both have the same name and version unless the user gives others.
+    """
+    layout = installation.layout
+    release = layout.in_use
+    record = read_record(release) if release is not None else None
+    if (
+        record is None
+        or record.digest == installation.manifest.digest
+        or not _is_extended(installation.image)
+    ):
+        return
+    if not _is_extended(Path(record.image) if record.image else layout.home / IMAGE):
+        raise RequestError(
+            f"`{installation.image.name}` was extended, and the module {layout.label} has another image",
+            at=Location(path=layout.modulefile),
+            hint=f"another `--version` installs it beside that; `--version {layout.version}` replaces it",
+        )
+
+
+def _is_extended(image: Path) -> bool:
+    with suppress(RequestError):
+        return read_note(read_foreign(image)) is not None
+    return False
 
 
 def _own_commands(image: Path, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
@@ -192,10 +231,10 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
     return tuple(uninstall(layout) for layout in layouts)
 
 
-def _check_writers(root: Path, manifest: Manifest, emit: Emit) -> None:
+def _check_writers(root: Path, name: str, emit: Emit) -> None:
     """Reject a root that everybody can write to, and warn of one that a group can write to."""
-    below = (root / part / name for part in ("envs", "modulefiles") for name in ("", manifest.name))
-    for directory in (root, *below):
+    directories = (root / part / below for part in ("envs", "modulefiles") for below in ("", name))
+    for directory in (root, *directories):
         try:
             status = directory.stat()
         except OSError:

@@ -118,6 +118,30 @@ def test_what_was_added_starts(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("wheels")
+def test_its_module_does_not_replace_that_of_the_old_image(ground: Ground) -> None:
+    desk = ground.desk("modules")
+    for name in ("delta", "alpha"):
+        run(ground, desk, "extend", ground.place / "tiny.sif", "--python", name, "-o", f"{name}.sif")
+    install = ["module", "install", "--root", "modules"]
+    run(ground, desk, *install, ground.place / "tiny.sif")
+    listed = ["module", "ls", "--root", "modules", "--json"]
+    before = run(ground, desk, *listed)
+    label = json.loads(before)[0]["module"]
+    name, _, version = label.partition("/")
+    said = run(ground, desk, *install, "delta.sif", code=2)
+    assert f"`delta.sif` was extended, and the module {label} has another image" in said
+    assert run(ground, desk, *listed) == before
+    run(ground, desk, *install, "delta.sif", "--version", "delta")
+    modules = {module["module"] for module in json.loads(run(ground, desk, *listed))}
+    assert modules == {label, f"{name}/delta"}
+    # By its name, and one extended image after another.
+    run(ground, desk, *install, "delta.sif", "--version", version)
+    run(ground, desk, *install, "alpha.sif")
+    digest = inspected(ground, desk, desk / "alpha.sif")["digest"]
+    assert digest in {module["digest"] for module in json.loads(run(ground, desk, *listed))}
+
+
+@pytest.mark.usefixtures("wheels")
 def test_what_the_spec_asks_for_still_holds(ground: Ground) -> None:
     desk = ground.desk("bound")
     (desk / "bound.yaml").write_text(ground.spec.read_text().replace("alpha", "alpha<2"))
