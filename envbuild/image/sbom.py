@@ -205,7 +205,7 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
             installed.name,
             version=installed.version,
             licences=contents.deb_licences.get(installed.name, ()),
-            properties={"layer": "base", "told-by": "the root's list of packages"},
+            properties={"layer": "base", "recorded-in": "the root's list of packages"},
         )
         rows.setdefault(f"deb:{installed.name}@{installed.version}", row)
     for build_deb in lock.build_debs:

@@ -29,8 +29,12 @@ class CheckResult:
     """Expected and observed value, and where to look if they differ."""
 
     def line(self) -> str:
-        """Return ``STATUS id expected=… observed=… hint=…``; empty text is ``-``, spaces are quoted."""
-        facts = (("expected", self.expected), ("observed", self.observed), ("hint", self.hint))
+        """Return ``STATUS id expected=… observed=… hint=…``; the hint only if there is one.
+
+        Empty text is ``-``, and spaces are quoted.
+        """
+        facts = [("expected", self.expected), ("observed", self.observed)]
+        facts += [("hint", self.hint)] if self.hint else []
         return " ".join((self.status, self.id, *(f"{name}={_word(text)}" for name, text in facts)))
 
 
@@ -57,8 +61,8 @@ class Section:
         for check in self.checks:
             if check.status == "FAIL":
                 lines += [f"     {_visible(check.id)}"]
-                for name in ("expected", "observed", "hint"):
-                    lines += _fact(name, getattr(check, name))
+                lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
+                lines += _fact("hint", check.hint) if check.hint else []
             elif verbose or (check.status != "PASS" and self.status != "SKIP"):
                 lines.append(f"     {check.line()}")
         if self.output:

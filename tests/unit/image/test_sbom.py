@@ -153,6 +153,8 @@ class TestDocument:
         root = RootPin(kind="tar", file="root.tar", size_bytes=1, sha256="7" * 64)
         found = document(replace(LOCK, base_debs=(), base_root=(root,)))
         assert "hashes" not in row(found, "deb:libc6@2.36-9")
+        recorded = {"name": "envbuild:recorded-in", "value": "the root's list of packages"}
+        assert recorded in row(found, "deb:libc6@2.36-9")["properties"]
         assert row(found, f"root:{'7' * 64}")["hashes"]
         assert "deb:libc6@2.36-9" in needs(found, "base:debian-12")
 
