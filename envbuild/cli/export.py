@@ -35,7 +35,7 @@ def command(
         typer.Option(
             "--image",
             metavar="NAME",
-            help="For edf and sbatch: what names the image at the site: a path, a reference, an EDF.",
+            help="For edf and sbatch: the image at the site, by path, reference or EDF.",
         ),
     ] = "",
     json: options.Json = False,

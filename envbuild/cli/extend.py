@@ -35,14 +35,14 @@ def command(
         ),
     ] = None,
     wheels: Annotated[
-        list[Path] | None, typer.Option("--wheel", metavar="FILE", help="Add a wheel of yours (repeatable).")
+        list[Path] | None, typer.Option("--wheel", metavar="FILE", help="Add a wheel file (repeatable).")
     ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option("--file", metavar="SRC:DST", help="Add a file at an absolute path (repeatable)."),
+        typer.Option("--file", metavar="SOURCE:/TARGET", help="Add a file at an absolute path (repeatable)."),
     ] = None,
     environment: Annotated[
-        list[str] | None, typer.Option("--env", metavar="K=V", help="Set a variable (repeatable).")
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Set a variable (repeatable).")
     ] = None,
     upgrade: Annotated[
         list[str] | None,
@@ -51,7 +51,9 @@ def command(
     executable: Annotated[
         str | None,
         typer.Option(
-            "--python-executable", metavar="PATH", help="The Python in the image to add packages to."
+            "--python-executable",
+            metavar="PATH",
+            help="The Python to add packages to [the one on the image's PATH].",
         ),
     ] = None,
     output: Annotated[
@@ -59,10 +61,10 @@ def command(
     ] = None,
     like: Annotated[
         Path | None,
-        typer.Option("--like", metavar="MINE.sif", help="Add what was added to this image, anew."),
+        typer.Option("--like", metavar="MINE.sif", help="Add again what was added to this image."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be added; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be added; write nothing.")
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Show what was added to the image so far.")] = False,
     offline: options.Offline = False,

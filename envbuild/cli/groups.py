@@ -23,7 +23,7 @@ def _be_verbose(wanted: bool) -> None:
         set_level(1)
 
 
-QUIET = typer.Option(False, "-q", "--quiet", callback=_be_quiet, help="Show problems alone.")
+QUIET = typer.Option(False, "-q", "--quiet", callback=_be_quiet, help="Show only problems.")
 VERBOSE = typer.Option(False, "-v", "--verbose", callback=_be_verbose, help="Show everything.")
 
 

@@ -25,7 +25,7 @@ def _group() -> None:
 @app.command("install")
 def install(
     what: Annotated[
-        str, typer.Argument(metavar="IMAGE|MODULE", help="An image, or with --root NAME/VERSION of a module.")
+        str, typer.Argument(metavar="IMAGE|MODULE", help="An image, or with --root a module NAME/VERSION.")
     ],
     root: Annotated[
         Path | None, typer.Option("--root", metavar="DIR", help="Where the module is installed.")
@@ -34,9 +34,10 @@ def install(
         Path | None,
         typer.Option("--prefix", metavar="DIR", help="Write below DIR/share/jupyter, for a shared Jupyter."),
     ] = None,
-    user: Annotated[bool, typer.Option("--user", help="Write to your own kernels; the default.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Write to your own kernels [default].")] = False,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Of the kernel [from image and version].")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of the kernel [the image's name and version]."),
     ] = None,
     store: options.Store = None,
     apptainer: options.Apptainer = None,

@@ -44,11 +44,11 @@ def install(
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Of the module of an extended image."),
+        typer.Option("--name", metavar="NAME", help="Name of the module of an extended image [the image's]."),
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option("--version", metavar="VERSION", help="Of the module of an extended image."),
+        typer.Option("--version", metavar="VERSION", help="Its version [the image's]."),
     ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
@@ -57,7 +57,7 @@ def install(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Install an image with wrappers and a modulefile."""
+    """Install an image as a module: wrappers for its commands, and a modulefile."""
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         request = workflows.module.InstallRequest(
             image=image,
@@ -86,7 +86,7 @@ def ls(
     apptainer: options.Apptainer = None,
     json: options.Json = False,
 ) -> None:
-    """List what is installed, with images and verdicts."""
+    """List the installed modules, with images and verdicts."""
     settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
     listed = workflows.module.list_modules(root, settings)
     if json:
@@ -112,7 +112,7 @@ def uninstall(
     every: Annotated[bool, typer.Option("--all", help="Remove all versions of NAME.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Remove what was installed, and nothing else."""
+    """Remove a module: what `module install` wrote, and nothing else."""
     with session(json=json):
         results = workflows.module.uninstall_modules(module, root=root, every=every)
     if json:

@@ -65,7 +65,7 @@ From = Annotated[
     typer.Option("--from", metavar="DIR", help="Take files that `envbuild fetch` kept (repeatable)."),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Use no network at all.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the line, and start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command line; start nothing.")]
 Nodes = Annotated[
     int | None,
     typer.Option("--nodes", metavar="N", min=1, max=65_536, help="In a job of Slurm on so many nodes."),

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 def command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[IMAGE|MODULE]...", help="Images, or with --root modules.", show_default=False
-        ),
+        typer.Argument(metavar="IMAGE|MODULE", help="Images, or with --root modules.", show_default=False),
     ] = None,
     root: Annotated[
-        Path | None, typer.Option("--root", metavar="DIR", help="The names are modules installed here.")
+        Path | None,
+        typer.Option("--root", metavar="DIR", help="Take the names as modules that are installed in DIR."),
     ] = None,
     every: Annotated[
-        Path | None, typer.Option("--all", metavar="DIR", help="All modules that are installed here.")
+        Path | None, typer.Option("--all", metavar="DIR", help="Show all modules that are installed in DIR.")
     ] = None,
     store: options.Store = None,
     apptainer: options.Apptainer = None,

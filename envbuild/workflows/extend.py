@@ -356,7 +356,7 @@ def _read_request(request: ExtendRequest) -> _Wanted:
         packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
     if requests == Requests(executable=requests.executable):
         raise RequestError(
-            "nothing is asked for", hint="`--python NAME` adds a package, `--file SRC:DST` a file"
+            "nothing is requested", hint="`--python NAME` adds a package, `--file SOURCE:/TARGET` a file"
         )
     return _Wanted(requests=requests, packages=packages, contents=contents)
 

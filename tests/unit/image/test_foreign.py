@@ -177,7 +177,7 @@ def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ({"environment": []}, "nothing is asked for"),
+        ({"environment": []}, "nothing is requested"),
         ({"environment": ["1A=b"]}, "--env 1A=b"),
         ({"environment": ["LD_PRELOAD=/x"]}, "--env LD_PRELOAD=/x"),
         ({"environment": ["PATH=/x"]}, "--env PATH=/x: `PATH` may not be set as a whole"),
