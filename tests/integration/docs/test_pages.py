@@ -13,6 +13,12 @@ from tests.support.places import make_place
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
+# Pages that build more than others; in `make test` other tests do what they show.
+SLOW = {
+    "howto/jupyter.md": "tests/integration/activate/test_kernel.py",
+    "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
+    "howto/share-a-store.md": "tests/integration/redteam and tests/unit/store/test_upstream.py",
+}
 # What a login shell of a centre has.
 LMOD = "source /usr/share/lmod/lmod/init/bash"
 # Whoever runs the tests may have it set: each word that a rank prints would be a write of its own, and mix.
@@ -21,6 +27,7 @@ BUFFERED = "unset PYTHONUNBUFFERED"
 
 def test_the_pages_that_people_follow_are_run() -> None:
     names = {str(page.relative_to(DOCS)) for page in PAGES}
+    assert names >= SLOW.keys()
     assert {
         "tutorial.md",
         "extend-tutorial.md",
@@ -31,7 +38,14 @@ def test_the_pages_that_people_follow_are_run() -> None:
     assert {"modules.md", "export.md", "import.md", "editors.md", "sites.md", "add-a-toolkit.md"} <= names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for page in PAGES
+        for name in [str(page.relative_to(DOCS))]
+    ],
+)
 def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path) -> None:
     # Its name counts: a proposed spec is called like the directory.
     place = make_place(shared) / page.stem

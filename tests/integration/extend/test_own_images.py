@@ -74,7 +74,16 @@ CASES: dict[str, tuple[list[str], dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    # "all at once" does what these do.
+    [
+        pytest.param(case, marks=pytest.mark.slow)
+        if case in ("a package with what it needs", "a variable")
+        else case
+        for case in CASES
+    ],
+)
 @pytest.mark.usefixtures("wheels")
 def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) -> None:
     """From an empty store: no layer of the old image is built again."""

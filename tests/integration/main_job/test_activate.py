@@ -4,6 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk, locked_versions
 
 LMOD = "/usr/share/lmod/lmod/init/bash"
@@ -14,8 +16,8 @@ def in_login(desk: Desk, script: str, code: int = 0) -> str:
     return finished.stdout + finished.stderr
 
 
+@pytest.mark.slow  # in `make test` docs/tutorial.md does it
 def test_the_whole_main_job(desk: Desk, image: Path) -> None:
-    """The only test that runs all jobs of the example; others run some of them, or those of a small image."""
     said = desk.envbuild("module", "install", image, "--root", "modules").stderr
     assert "warning" in said, "an image without a verdict is installed with a warning"
     desk.envbuild("test", image, "--report", "report.json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from envbuild.image.sif import read_sif
 from tests.integration.conftest import Desk
 from tests.support.squashfs_images import assert_kernel_accepts, assert_shows_layers
@@ -24,6 +26,7 @@ def test_pytorch(desk: Desk, image: Path, tmp_path: Path) -> None:
     check(desk, image, tmp_path)
 
 
+@pytest.mark.slow  # in `make test` test_build.py adds a Debian package, and image/test_splice.py compares
 def test_a_debian_package_over_the_base(desk: Desk, tmp_path: Path) -> None:
     spec = desk.write("system.yaml", SYSTEM)
     desk.envbuild("build", spec)
