@@ -32,7 +32,13 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", TRIALS)
+# In `make test` tests/unit/store has a full disk, and tests/integration/resolve has bad mirrors.
+LONG = ("full", "mirrors")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in TRIALS]
+)
 def test_nothing_breaks(name: str, ground: Ground) -> None:
     outcome = run_trial(name, ground, **TRIALS[name])
     assert outcome.problems == []
@@ -102,7 +108,7 @@ def keys(ground: Ground, desk: Path, env: dict[str, str]) -> dict[str, str]:
     return {row["name"]: row["key"] for row in json.loads(shown.stdout)["layers"]}
 
 
-@pytest.mark.parametrize("name", ["mksquashfs", "mmdebstrap"])
+@pytest.mark.parametrize("name", ["mksquashfs", pytest.param("mmdebstrap", marks=pytest.mark.slow)])
 def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground) -> None:
     desk = ground.desk("tools")
     before = keys(ground, desk, {})
