@@ -1024,7 +1024,6 @@ def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, stat
 
 
 @pytest.mark.redteam
-@pytest.mark.redteam
 def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
