@@ -23,7 +23,7 @@ from envbuild.workflows.arguments import check_is_spec, check_outside_store, che
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.lock import Locked, check_tools, lock_notes, lock_path, lock_spec, read_locked
+from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
 from envbuild.workflows.plan import finished_layers, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -142,10 +142,7 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
         locked = read_locked(request.spec, settings)
     else:
         locked = lock_spec(request.spec, settings, offline=request.offline, sources=request.sources)
-    for note in lock_notes(locked):
-        settings.emit(note)
-    for remark in locked.resolved.remarks():
-        settings.emit(Warned(text=remark))
+    report_choices(locked, settings.emit)
     return locked
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
-from envbuild.events import Note, Warned
+from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
 from envbuild.lock.diff import diff, package_changes, tool_differences
 from envbuild.lock.model import Lock, ToolPin
@@ -143,6 +143,14 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
         other_tools=tuple(difference.sentence for difference in tool_differences(lock, pins)),
         rule_results=_check_fit(resolved, lock, settings),
     )
+
+
+def report_choices(locked: Locked, emit: Emit) -> None:
+    """Report what a lock's spec chose, what changed, and what is frozen or untested."""
+    for note in lock_notes(locked):
+        emit(note)
+    for remark in locked.resolved.remarks():
+        emit(Warned(text=remark))
 
 
 def lock_notes(locked: Locked) -> list[Note]:

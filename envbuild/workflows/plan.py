@@ -19,7 +19,7 @@ from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
 from envbuild.workflows.fetch import all_pins
-from envbuild.workflows.lock import Locked, lock_notes, lock_spec
+from envbuild.workflows.lock import Locked, lock_spec, report_choices
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -64,8 +64,7 @@ def show_plan(
     """Return what a build would do; the lock, the image and the layers in the store stay unchanged."""
     settings = with_upstreams(settings, upstreams)
     locked = lock_spec(spec, settings, offline=offline, write=False)
-    for note in lock_notes(locked):
-        settings.emit(note)
+    report_choices(locked, settings.emit)
     plan = plan_image(locked, compression=compression)
     missing = missing_layers(plan, settings.store)
     to_build = {layer.name for layer in missing}

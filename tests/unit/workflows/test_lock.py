@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.events import Event, Warned
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import Locked, lock_notes
+from envbuild.workflows.lock import Locked, lock_notes, report_choices
 from tests.support.resolved_specs import bare_lock, resolved
 
 
@@ -46,3 +47,13 @@ def test_jobs_that_need_an_mpi_are_named_if_there_is_none(
     spec.write_text(f'name: demo\nversion: "1"\n{lines}')
     locked = Locked(resolved=read_spec(spec), lock=bare_lock(), path=tmp_path / "spec.lock.yaml")
     assert [note.text for note in lock_notes(locked)] == said
+
+
+def test_what_is_frozen_is_a_warning(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\nmpi: openmpi-debian\nframeworks: [cntk]\n')
+    events: list[Event] = []
+    locked = Locked(resolved=read_spec(spec), lock=bare_lock(), path=tmp_path / "spec.lock.yaml")
+    report_choices(locked, events.append)
+    warnings = [event.text for event in events if isinstance(event, Warned)]
+    assert [text.partition(":")[0] for text in warnings] == ["debian-11-python2 is frozen", "cntk is frozen"]
