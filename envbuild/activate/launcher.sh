@@ -65,6 +65,14 @@ if [ -n "$_eb_venv" ]; then
     done <"$_eb_venv/pyvenv.cfg"
 fi
 
+# The activated environment, if it is of this image: what a command starts looks for `python` on PATH.
+_eb_active=
+if [ -f "${VIRTUAL_ENV:-}/pyvenv.cfg" ]; then
+    while read -r _eb_i _eb_found; do
+        if [ "$_eb_i $_eb_found" = "envbuild-image = $_eb_digest" ]; then _eb_active=$VIRTUAL_ENV; fi
+    done <"$VIRTUAL_ENV/pyvenv.cfg"
+fi
+
 _eb_action=exec
 _eb_argv0=
 _eb_self=
@@ -88,6 +96,8 @@ case $_eb_name in
     pip | pip3)
         case ${1-} in
             install | uninstall)
+                [ -z "$_eb_active" ] || _eb_fail 2 "the virtual environment $_eb_active has no pip; outside the image:" \
+                    "uv pip $1 --python $_eb_active/bin/python NAME"
                 _eb_fail 2 "an image does not change: \`pip $1\` works in a virtual environment" \
                     "python -m venv --system-site-packages DIR" \
                     "then, outside the image: uv pip $1 --python DIR/bin/python NAME" \
@@ -108,20 +118,6 @@ case $_eb_name in
         ;;
 esac
 
-# --- settings of the host that would mislead the image
-unset LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_BIND_NOW LD_BIND_NOT LD_DEBUG LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK \
-    LD_HWCAP_MASK LD_ORIGIN_PATH LD_PREFER_MAP_32BIT_EXEC LD_PROFILE LD_PROFILE_OUTPUT LD_RUN_PATH \
-    LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN
-unset PYTHONPATH PYTHONHOME BASH_ENV ENV OPAL_PREFIX
-unset CUDA_HOME CUDA_PATH CUDA_ROOT ROCM_HOME ROCM_PATH HIP_PATH
-export PYTHONNOUSERSITE="${PYTHONNOUSERSITE-1}"
-if [ -z "${OMP_NUM_THREADS:-}" ] && [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then
-    export OMP_NUM_THREADS="$SLURM_CPUS_PER_TASK"
-fi
-if [ -n "${PMIX_SECURITY_MODE:-}" ] && [ -z "${PMIX_MCA_psec:-}" ]; then
-    export PMIX_MCA_psec="$PMIX_SECURITY_MODE"
-fi
-
 # --- in an image already?
 if [ -d /.singularity.d ]; then
     # Apptainer sets this one, too.
@@ -141,12 +137,30 @@ if [ -d /.singularity.d ]; then
     exec "$@"
 fi
 
+# --- settings of the host that would mislead the image; inside it they are its own
+unset LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_BIND_NOW LD_BIND_NOT LD_DEBUG LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK \
+    LD_HWCAP_MASK LD_ORIGIN_PATH LD_PREFER_MAP_32BIT_EXEC LD_PROFILE LD_PROFILE_OUTPUT LD_RUN_PATH \
+    LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN
+unset PYTHONPATH PYTHONHOME BASH_ENV ENV OPAL_PREFIX
+unset CUDA_HOME CUDA_PATH CUDA_ROOT ROCM_HOME ROCM_PATH HIP_PATH
+export PYTHONNOUSERSITE="${PYTHONNOUSERSITE-1}"
+if [ -z "${OMP_NUM_THREADS:-}" ] && [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then
+    export OMP_NUM_THREADS="$SLURM_CPUS_PER_TASK"
+fi
+if [ -n "${PMIX_SECURITY_MODE:-}" ] && [ -z "${PMIX_MCA_psec:-}" ]; then
+    export PMIX_MCA_psec="$PMIX_SECURITY_MODE"
+fi
+
 # --- from here the positional parameters are Apptainer's, filled from the right
-if [ -n "$_eb_argv0" ]; then
+case $_eb_name in
+    python*) if [ -n "$_eb_argv0" ]; then _eb_used=$_eb_venv; else _eb_used=; fi ;;
+    *) _eb_used=$_eb_active _eb_self=${_eb_active:+yes} ;;
+esac
+if [ -n "$_eb_used" ]; then
     # The image has a VIRTUAL_ENV of its own, and a PATH that leaves out what was activated.
-    export APPTAINERENV_VIRTUAL_ENV="$_eb_venv" SINGULARITYENV_VIRTUAL_ENV="$_eb_venv"
-    if [ "${VIRTUAL_ENV:-}" = "$_eb_venv" ]; then
-        export APPTAINERENV_PREPEND_PATH="$_eb_venv/bin${APPTAINERENV_PREPEND_PATH:+:$APPTAINERENV_PREPEND_PATH}"
+    export APPTAINERENV_VIRTUAL_ENV="$_eb_used" SINGULARITYENV_VIRTUAL_ENV="$_eb_used"
+    if [ "$_eb_active" = "$_eb_used" ]; then
+        export APPTAINERENV_PREPEND_PATH="$_eb_used/bin${APPTAINERENV_PREPEND_PATH:+:$APPTAINERENV_PREPEND_PATH}"
         export SINGULARITYENV_PREPEND_PATH="$APPTAINERENV_PREPEND_PATH"
     fi
 fi
@@ -170,7 +184,7 @@ if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y' "$_eb_image" 2>/dev/null) &
 fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
 # Apptainer brings home, /tmp and the working directory by itself. Jupyter and its kernels meet in a directory.
-for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_self"; do
+for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_used" "$_eb_self"; do
     case $_eb_i in
         / | /tmp | /tmp/ | /var/tmp | *\"*) ;;
         /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;

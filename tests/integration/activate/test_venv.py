@@ -59,6 +59,21 @@ def test_activated_it_is_what_python_means_outside_and_inside(venv, place):
     assert place.run("/bin/bash", "-c", script).stdout == f"{venv}\n{venv}\n"
 
 
+def test_activated_it_serves_what_other_commands_of_the_image_start(venv, active, place):
+    inner = "python -c 'import sys; print(sys.prefix)'"
+    script = f". '{venv}/bin/activate'; cd /; '{active.home}/bin/envbuild-exec' {inner}"
+    assert place.run("/bin/bash", "-c", script).stdout == f"{venv}\n"
+    refused = place.run("/bin/bash", "-c", f". '{venv}/bin/activate'; '{active.home}/bin/pip' install x")
+    assert f"uv pip install --python {venv}/bin/python NAME" in refused.stderr
+
+
+def test_it_finds_the_libraries_of_the_image(venv, active, place):
+    show = "import os; print(os.environ.get('LD_LIBRARY_PATH'))"
+    of_image = place.run(active.home / "bin/python", "-c", show).stdout
+    assert of_image != "None\n"
+    assert place.run(venv / "bin/python", "-c", show).stdout == of_image
+
+
 def test_its_python_starts_itself_inside(venv, place):
     program = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'exit(9)']).returncode)"
     assert place.run(venv / "bin/python", "-c", program).returncode == 9
