@@ -98,7 +98,9 @@ def pick_accelerator_release(
         reason = f"not for {without}" if without else refusal(family, release)
         passed_over.setdefault(reason, []).append(release)
     reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in passed_over.items()]
-    why = "; ".join([f"{family} {chosen} is the newest that fits", *reasons])
+    # Without reasons nothing else was judged: a driver may be unknown.
+    newest = "is the newest that fits" if reasons else "is the newest that the recipes have"
+    why = "; ".join([f"{family} {chosen} {newest}", *reasons])
     return _accelerator_of(f"{family}-{chosen}"), why if len(releases) > 1 else ""
 
 

@@ -133,7 +133,7 @@ def test_the_release_of_cuda_is_one_that_the_sites_driver_runs(tmp_path: Path) -
     refused = "needs a driver of at least 580, and the site `here` has 570.86"
     assert resolved.why_release == f"cuda 12.9 is the newest that fits; 13.2, 13.0: {refused}"
     site.write_text('name: here\ngpus: {vendor: nvidia, driver: "580.65.06"}\n')
-    assert read_spec(spec, site=site).why_release == "cuda 13.2 is the newest that fits"
+    assert read_spec(spec, site=site).why_release == "cuda 13.2 is the newest that the recipes have"
 
 
 def test_what_no_release_of_cuda_serves_is_refused_with_what_each_is_for(tmp_path: Path) -> None:
