@@ -70,8 +70,8 @@ Nodes = Annotated[
     int | None,
     typer.Option("--nodes", metavar="N", min=1, max=65_536, help="In a job of Slurm on so many nodes."),
 ]
-Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Of the job.")]
-Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="Of the job.")]
+Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Partition of the job.")]
+Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="Account of the job.")]
 Time = Annotated[
     str | None, typer.Option("--time", metavar="TIME", help="Limit of the job, as for sbatch (01:00:00).")
 ]

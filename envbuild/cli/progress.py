@@ -125,7 +125,7 @@ class Lines:
             case LayerReused() if verbose:
                 text = f"layer {event.layer}: in the store"
             case LayerAwaited() if normal:
-                text = f"waiting for layer {event.layer}: another build is making it"
+                text = f"waiting for another build over this store, which makes layer {event.layer}"
             case Note() if verbose or (normal and not event.detail):
                 text = event.text
             case Warned():

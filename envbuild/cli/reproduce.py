@@ -44,8 +44,6 @@ def command(
 def format_reproduced(reproduced: Reproduced) -> str:
     """Return the first differences of each layer, and a summary."""
     lines = []
-    if reproduced.damaged:
-        lines.append(f"its own manifest names other bytes: {', '.join(reproduced.damaged)}")
     for layer in dict.fromkeys(difference.layer for difference in reproduced.differences):
         differences = [difference for difference in reproduced.differences if difference.layer == layer]
         count = pluralize(len(differences), "difference")

@@ -194,7 +194,11 @@ def no_fitting_jobs() -> CheckResult:
 def _judge_end(job: Job, ended: LaunchResult) -> CheckResult:
     observed = f"ended after {ended.limit_s:g} s" if ended.timed_out else f"exit code {ended.code}"
     good = ended.code == 0 and not ended.timed_out
-    hint = "it hung: the output shows where each rank stood" if ended.timed_out else "the output says why"
+    hint = (
+        "that is the limit: the output shows where each rank stood; `--timeout` sets another"
+        if ended.timed_out
+        else "the output says why"
+    )
     return CheckResult(
         "PASS" if good else "FAIL", f"{job.id}/end", "exit code 0", observed, "" if good else hint
     )

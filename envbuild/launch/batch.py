@@ -25,6 +25,8 @@ _LOOKS = 6
 # Questions in a row that Slurm may leave unanswered: five minutes, as for a restart of its controller.
 _UNANSWERED = 100
 _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
+_ELSEWHERE = "is this a machine of the cluster? Load Slurm's module"
+_NO_CONTROLLER = re.compile(r"configuration source|fetch config|[Uu]nable to contact|[Cc]onnection refused")
 _ASKED_WITH = "`--partition`, `--account`, `--time` and `--slurm` are what it was asked with"
 # Reasons for which Slurm keeps a job that never starts as it is asked for. PartitionNodeLimit is not one of
 # them: it also stands for nodes that are down.
@@ -61,9 +63,7 @@ def check_scheduler(site: Site | None) -> None:
             hint="in a job of yours, `envbuild test IMAGE --mpi host --site SITE` starts the ranks by"
             " the site's `mpi.launcher`",
         )
-    raise MachineError(
-        "there is no sbatch on PATH", hint="is this a machine of the cluster? Load Slurm's module"
-    )
+    raise MachineError("there is no sbatch on PATH", hint=_ELSEWHERE)
 
 
 def run_in_job(words: Sequence[str], options: Sequence[str], *, variables: dict[str, str], emit: Emit) -> int:
@@ -112,10 +112,9 @@ def _submit(
     argv = ["sbatch", "--parsable", "--job-name=envbuild", *options, *files]
     done = process.run(argv, env=env, timeout_s=_ASK_S, stdin=script.encode())
     if (number := re.match(r"\d+", done.stdout)) is None or not done.ok:
-        raise RequestError(
-            f"Slurm refuses the job: {done.last_lines(2)}",
-            hint=_ASKED_WITH,
-        )
+        if _NO_CONTROLLER.search(done.stderr):
+            raise MachineError(f"no controller of Slurm answers: {done.last_lines(1)}", hint=_ELSEWHERE)
+        raise RequestError(f"Slurm refuses the job: {done.last_lines(2)}", hint=_ASKED_WITH)
     return number[0]
 
 

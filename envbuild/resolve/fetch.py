@@ -32,6 +32,7 @@ from envbuild.system.process import thread_pool
 from envbuild.system.redaction import redact
 
 _THREADS = 4
+_NAMED = 10  # files that an error names
 
 
 def fetch(
@@ -51,7 +52,9 @@ def fetch(
     missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, context)]
     if not missing:
         return
-    raise_all([*_lost_roots(missing, resolved), *(_not_here(missing, resolved) if context.offline else ())])
+    raise_all(
+        [*_lost_roots(missing, resolved), *(_not_here(missing, resolved, context) if context.offline else ())]
+    )
     missing = [
         pin
         for pin in missing
@@ -145,13 +148,24 @@ def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], contex
     return False
 
 
-def _not_here(missing: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
+def _not_here(
+    missing: Sequence[Pin], resolved: ResolvedSpec, context: ResolveContext
+) -> Iterator[EnvbuildError]:
     files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=file_name)
     if files:
         size = sum(pin.size_bytes for pin in files) / 1e6
-        names = "".join(f"\n  {file_name(pin)}" for pin in files)
+        named = "".join(f"\n  {file_name(pin)}" for pin in files[:_NAMED])
+        more = f"\n  and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
+        places = (
+            f" and in {', '.join(f'`{place}`' for place in context.directories)}"
+            if context.directories
+            else ""
+        )
+        missing_here = (
+            f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{places}"
+        )
         yield RequestError(
-            f"offline: {pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{names}",
+            f"offline: {missing_here}{named}{more}",
             at=Location(path=resolved.path),
             hint="run `envbuild fetch SPEC --to DIR` on a machine with a network, then `--from DIR` here;"
             " or `layer export` there and `layer import` here",

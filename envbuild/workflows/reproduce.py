@@ -15,7 +15,7 @@ from envbuild.image.compare import Comparison, ImageDifference, compare_images
 from envbuild.image.compose import compose
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
-from envbuild.image.verify import changed_file_system
+from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import load
@@ -59,8 +59,6 @@ class Reproduced:
     """Whether the files are the same."""
     same: bool
     """Whether the files are the same except for signatures that were added since."""
-    damaged: tuple[str, ...]
-    """Layers of the image that differ from its own manifest."""
     tools: tuple[str, ...]
     """Sentences on tools of this machine that differ from the lock's."""
     older: tuple[str, ...]
@@ -87,10 +85,12 @@ def reproduce_image(
     """Build an image again from the data in it, in an empty store, and compare.
 
     The store of `settings` provides and keeps only locked files. `sources` are directories that `envbuild
-    fetch` filled. RequestError: it is not an image of this version of envbuild, or locked files are missing.
+    fetch` filled. RequestError: it is not an image of this version of envbuild, it was changed or damaged, or
+    locked files are missing.
     """
     check_sources(sources)
     provenance = _read_provenance(image)
+    check_image_is_whole(image)
     other_tools = _other_tools(provenance.lock)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
@@ -123,14 +123,12 @@ def reproduce_image(
         )
         with task(settings.emit, "compare", f"compare with {image.name}"):
             comparison = compare_images(image, again)
-            damaged = changed_file_system(image) if comparison.differences else ()
         return Reproduced(
             image=image,
             expected="sha256:" + sha256(image),
             observed="sha256:" + sha256(again),
             identical=comparison.identical,
             same=not comparison.differences,
-            damaged=damaged,
             tools=other_tools,
             older=older,
             added=comparison.added,

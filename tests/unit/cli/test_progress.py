@@ -51,7 +51,7 @@ warning: no fabric (load one)
 warning: no hint
 kept
 PASS job
-waiting for layer system: another build is making it
+waiting for another build over this store, which makes layer system
 """,
     1: """\
 layer base ...
@@ -66,7 +66,7 @@ more
 PASS job
      a value
 layer:wheel:six: done in 0.5 s
-waiting for layer system: another build is making it
+waiting for another build over this store, which makes layer system
 """,
 }
 
