@@ -130,7 +130,7 @@ def _by_name(value: Any) -> _Named:  # noqa: ANN401  # whatever JSON holds
 
 
 def _by_content(value: Any, name: str) -> _Named:  # noqa: ANN401  # whatever JSON holds
-    return {item[name]: ("", json.dumps(item)) for item in value or ()}
+    return {item[name]: ("", json.dumps(item, sort_keys=True)) for item in value or ()}
 
 
 def _name_and_version(file_name: str) -> tuple[str, str]:

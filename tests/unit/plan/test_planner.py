@@ -362,8 +362,8 @@ class TestReasons:
         assert told == f"tools changed installer 1 ({before}) → 2 (abababab)"
 
     def test_files(self) -> None:
-        before = plan(resolved(MPICH, PYTORCH, files={"a": b"1", "b": b"1"}))
-        after = plan(resolved(MPICH, PYTORCH, files={"b": b"2", "c": b"1"}))
+        before = plan(resolved(MPICH, PYTORCH, files={"a": b"1", "b": b"1", "same": b"1"}))
+        after = plan(resolved(MPICH, PYTORCH, files={"b": b"2", "c": b"1", "same": b"1"}))
         told = self.why(after, before)
         assert told["files"] == "files gained /srv/c; files lost /srv/a; files changed /srv/b"
 
@@ -382,7 +382,10 @@ class TestReasons:
     def test_metadata_names_no_file_that_users_did_not_write(self, paths: list[str], said: str) -> None:
         def made(text: str) -> BuildPlan:
             content = base64.b64encode(text.encode()).decode()
-            return plan(story=[InlineFile(path=f"/.envbuild/{path}", content=content) for path in paths])
+            same = InlineFile(path="/.envbuild/lib/same.py", content="QQ==")
+            return plan(
+                story=[same, *(InlineFile(path=f"/.envbuild/{path}", content=content) for path in paths)]
+            )
 
         assert self.why(made("2"), made("1")) == {"metadata": said}
 
