@@ -38,6 +38,8 @@ class KernelImage:
     """Absolute."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
+    python: str = ""
+    """The path of its Python; empty for `python3` on its PATH."""
 
 
 def install_kernel(directory: Path, *, title: str, image: KernelImage | None, python: Path | None) -> Path:
@@ -61,6 +63,7 @@ def install_kernel(directory: Path, *, title: str, image: KernelImage | None, py
                 manifest=image.manifest,
                 apptainer=image.apptainer,
                 binds=image.binds,
+                python=image.python,
             )
             write_text(launcher, text, mode=_EXECUTE_ALL)
         write_text(directory / _START, data_text(_START))

@@ -33,6 +33,7 @@ def launcher_text(installation: Installation) -> str:
         "stamp": installation.stamp,
         "digest": manifest.digest,
         "commands": f" {' '.join(installation.commands)} ",
+        "python": installation.python,
         "mpi": manifest.mpi_family,
         "apptainer": str(installation.apptainer),
         "binds": _bind_lines(_site_binds(installation.binds)),
@@ -48,9 +49,15 @@ def launcher_text(installation: Installation) -> str:
 
 
 def kernel_launcher_text(
-    directory: Path, *, image: Path, manifest: Manifest, apptainer: Path, binds: Sequence[SiteBind]
+    directory: Path,
+    *,
+    image: Path,
+    manifest: Manifest,
+    apptainer: Path,
+    binds: Sequence[SiteBind],
+    python: str = "",
 ) -> str:
-    """Return the launcher of an image's `python3` in the directory of a kernelspec."""
+    """Return the launcher of an image's `python3`, or of `python`, in the directory of a kernelspec."""
     settings = {
         "label": f"{manifest.name}/{manifest.version}",
         "home": str(directory),
@@ -58,6 +65,7 @@ def kernel_launcher_text(
         "stamp": "",
         "digest": manifest.digest,
         "commands": " python3 ",
+        "python": python,
         "mpi": manifest.mpi_family,
         "apptainer": str(apptainer),
         "binds": _bind_lines(_site_binds(binds)),

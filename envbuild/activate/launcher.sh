@@ -81,16 +81,16 @@ case $_eb_name in
         if [ "${1-}" = -m ] && [ "${2-}" = venv ]; then
             # Python's own venv would link to a program that only the image has.
             shift 2
-            set -- python3 "$_eb_home/make_venv.py" "$_eb_home/bin/python3" "$_eb_digest" "$@"
+            set -- "${_eb_python:-python3}" "$_eb_home/make_venv.py" "$_eb_home/bin/python3" "$_eb_digest" "$@"
             _eb_self=yes
         elif [ -n "$_eb_venv" ]; then
             # Python finds its environment by the name that it was called by. Outside the
             # image this command starts itself in there, and only then becomes Python.
             _eb_argv0=$_eb_venv/bin/$_eb_name
             _eb_self=yes
-            if [ -d /.singularity.d ]; then set -- python3 "$@"; else set -- "$_eb_argv0" "$@"; fi
+            if [ -d /.singularity.d ]; then set -- "${_eb_python:-python3}" "$@"; else set -- "$_eb_argv0" "$@"; fi
         else
-            set -- "$_eb_name" "$@"
+            set -- "${_eb_python:-$_eb_name}" "$@"
         fi
         ;;
     pip | pip3)
@@ -104,7 +104,7 @@ case $_eb_name in
                     "or write a new image: envbuild extend $_eb_image --python NAME -o NEW.sif"
                 ;;
         esac
-        set -- python3 -m pip "$@"
+        set -- "${_eb_python:-python3}" -m pip "$@"
         ;;
     envbuild-shell)
         _eb_action=shell

@@ -86,6 +86,8 @@ class Installation:
     """Of the module; the image's if empty."""
     own_commands: tuple[str, ...] = OWN_COMMANDS
     """Those of `OWN_COMMANDS` that the image has."""
+    python: str = ""
+    """The Python in the image that `python`, `python3` and `pip` start; empty for the one on its PATH."""
 
     @property
     def layout(self) -> Layout:

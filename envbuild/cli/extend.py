@@ -126,6 +126,7 @@ def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
     for extension in note.extensions:
         requests = extension.requests
         rows += [("extended", f"{extension.image} ({extension.digest[:19]}, envbuild {extension.envbuild})")]
+        rows += [("python", extension.python)] if extension.python else []
         rows += [("asked", text) for text in requests.python]
         rows += [("asked", f"--upgrade {name}") for name in requests.upgrade]
         for package in extension.packages:

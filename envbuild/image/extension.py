@@ -141,6 +141,11 @@ class ExtensionNote(Model):
         return requests
 
     @property
+    def python(self) -> str:
+        """The Python that packages were added to last; empty if there were none."""
+        return next((one.python for one in reversed(self.extensions) if one.python), "")
+
+    @property
     def packages(self) -> dict[str, AddedPackage]:
         """The packages that are there now, by name."""
         return {package.name: package for extension in self.extensions for package in extension.packages}

@@ -92,8 +92,7 @@ def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool
     if named := " and ".join(option for option, was_named in unfit.items() if was_named):
         problem = f"{named}: only for images that envbuild built"
         raise RequestError(problem, at=Location(path=path), hint=f"leave {named} out")
-    pythons = [extension.python for extension in note.extensions if extension.python]
-    if not pythons:
+    if not note.python:
         raise RequestError(
             f"only files and variables were added to `{path.name}`: there are no packages to judge",
             at=Location(path=path),
@@ -106,7 +105,7 @@ def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool
         with explain_failure("test", settings):
             python = probe_python(
                 files,
-                pythons[-1],
+                note.python,
                 sandbox=Sandbox(apptainer=settings.find_apptainer(), root=path.absolute()),
                 log=settings.store.directory("logs") / "extend.log",
                 at=path,

@@ -20,7 +20,7 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.module import manifest_of
+from envbuild.workflows.module import foreign_python, manifest_of
 from envbuild.workflows.settings import Settings
 
 # Source: jupyter_client, kernelspec.py, `_kernel_name_pat`.
@@ -62,6 +62,7 @@ def write_kernel(
             manifest=manifest,
             apptainer=absolute(apptainer.program),
             binds=site.binds if site else (),
+            python=foreign_python(image),
         )
     else:
         (layout,) = select(absolute(root), *parse_module(what), every=False)
@@ -80,7 +81,7 @@ def write_kernel(
         task(settings.emit, "kernel", f"kernel {name}"),
         explain_failure("exec", settings, apptainer=apptainer.program),
     ):
-        _check_has_ipykernel(image, apptainer)
+        _check_has_ipykernel(image, foreign_python(image) or "python3", apptainer)
     title = label if name == re.sub(r"[^A-Za-z0-9._-]", "-", label) else name
     install_kernel(directory, title=title, image=kernel_image, python=python)
     return InstalledKernel(name=name, directory=directory, image=image)
@@ -104,8 +105,8 @@ def _users_kernels() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "jupyter/kernels"
 
 
-def _check_has_ipykernel(image: Path, apptainer: Apptainer) -> None:
-    argv = apptainer.command(image, ["python3", "-s", "-c", "import ipykernel"], cwd="/")
+def _check_has_ipykernel(image: Path, python: str, apptainer: Apptainer) -> None:
+    argv = apptainer.command(image, [python, "-s", "-c", "import ipykernel"], cwd="/")
     done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S, guarded=True)
     if done.ok:
         return

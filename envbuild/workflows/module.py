@@ -43,8 +43,6 @@ from envbuild.workflows.hosting import for_one_container_per_rank, host_librarie
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
-# Prints the names of Pythons on PATH.
-_PYTHONS = 'for name in python python3; do command -v "$name" >/dev/null && echo "$name"; done'
 _LIMIT_S = 60.0
 
 
@@ -91,7 +89,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     """
     image, root, emit = request.image, request.root, settings.emit
     check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
-    manifest = manifest_of(image, request.name, request.version)
+    manifest, python = manifest_of(image, request.name, request.version), foreign_python(image)
     _check_writers(root, request.name or manifest.name, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
@@ -120,7 +118,8 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         name=request.name or "",
         version=request.version or "",
         apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
-        own_commands=OWN_COMMANDS if manifest.file_system else _own_commands(image, apptainer, settings),
+        own_commands=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
+        python=python,
     )
     if request.name is None and request.version is None:
         _check_place(installation)
@@ -163,6 +162,12 @@ def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
     return manifest
 
 
+def foreign_python(image: Path) -> str:
+    """Return the Python that packages were added to in an image of anyone; empty for an image of ours."""
+    extended = foreign_note(image)
+    return extended[1].python if extended is not None else ""
+
+
 def _check_place(installation: Installation) -> None:
     """Raise a RequestError if an extended image would replace one that is not.
 
@@ -191,17 +196,14 @@ def _is_extended(image: Path) -> bool:
     return False
 
 
-def _own_commands(image: Path, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
-    """Return those of `OWN_COMMANDS` that an image of anyone has: it need not have a Python on its PATH."""
-    command = apptainer.command(image.absolute(), ["/bin/sh", "-c", _PYTHONS], cwd="/")
+def _own_commands(image: Path, python: str, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
+    """Return those of `OWN_COMMANDS` that an image of anyone has: its Python need not have pip."""
+    command = apptainer.command(image.absolute(), [python, "-s", "-c", "import pip"], cwd="/")
     done = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S)
     if (refusal := not_started(done, image.name)) is not None:
         with explain_failure("exec", settings, apptainer=apptainer.program):
             raise refusal
-    lacking = {"python", "python3"}.difference(done.stdout.splitlines())
-    if "python3" in lacking:
-        lacking |= {"pip", "pip3"}
-    return tuple(name for name in OWN_COMMANDS if name not in lacking)
+    return tuple(name for name in OWN_COMMANDS if done.ok or name not in ("pip", "pip3"))
 
 
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:

@@ -46,6 +46,30 @@ def test_the_command_line_of_an_ordinary_user(launcher, place):
     assert words(place.run(command, "a b", "")) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("python", ["-c", "1"], ["-c", "1"]),
+        ("python3", ["train.py"], ["train.py"]),
+        ("pip3", ["list"], ["-m", "pip", "list"]),
+    ],
+)
+def test_a_recorded_python_is_started_by_its_path(launcher, place, name, arguments, expected):
+    python = "/opt/a b/bin/python3"
+    command = launcher(python=python)
+    image = str(command.parents[1] / "image.sif")
+    started = words(place.run(command.with_name(name), *arguments))
+    assert started == ["--silent", "exec", image, python, *expected, "psec="]
+
+
+def test_a_recorded_python_makes_virtual_environments(launcher, place):
+    command = launcher(python="/opt/bin/python3")
+    home = command.parents[1]
+    started = words(place.run(command, "-m", "venv", "own"))
+    start = started.index("/opt/bin/python3")
+    assert started[start + 1 : start + 3] == [f"{home}/make_venv.py", f"{home}/bin/python3"]
+
+
 def test_a_linked_image_is_started_while_size_and_time_are_those_of_its_stamp(launcher, place):
     command, image = launcher(stamp="0 1600000000"), place.path / "image.sif"
     os.utime(image, (1_600_000_000.5, 1_600_000_000.5))

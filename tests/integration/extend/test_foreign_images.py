@@ -296,12 +296,42 @@ def test_it_becomes_a_module(
     python = work / "modules/envs/centre/2/bin/python3"
     line = [*ground.as_owner(), str(python), "-c", "import gamma; print('there')"]
     assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "there\n"
-    # Debian has no `python`.
-    names = {"python3", "pip", "pip3", "envbuild-exec", "envbuild-shell", "launcher"}
+    # Its Python has no pip.
+    names = {"python", "python3", "envbuild-exec", "envbuild-shell", "launcher"}
     assert {path.name for path in python.parent.iterdir()} == names
     bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
     assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout
+
+
+def test_the_python_that_was_named_gets_the_packages_and_starts(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    root = work / "two"
+    subprocess.run(["cp", "-a", foreign("gzip.sqfs").parent / "root", root], check=True)
+    home, python = root / "opt/other", "/opt/other/bin/python3"
+    site = home / "lib/python3.11/site-packages"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/python3").symlink_to("/usr/bin/python3")
+    (home / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (site / "pip").mkdir(parents=True)
+    (site / "pip/__main__.py").write_text("import sys; print('pip of', sys.executable)\n")
+    (site / "pip/__init__.py").touch()
+    subprocess.run(["mksquashfs", root, work / "two.sqfs", "-quiet", "-no-progress"], check=True)
+    ground.own(work)
+    extend(ground, work, "two.sqfs", "--python", "gamma", "--python-executable", python, "-o", "new.sqfs")
+    assert f"python:      {python}" in ground.run(["extend", "--show", "new.sqfs"], work).stdout
+    assert f"python:      {python}" in ground.run(["inspect", "new.sqfs"], work).stdout
+    done = ground.run(["module", "install", "new.sqfs", "--root", "modules"], work)
+    assert done.returncode == 0, done.stderr
+    commands = work / "modules/envs/new/1/bin"
+    for name, words, expected in (
+        ("python", ["-c", "import gamma, sys; print(sys.executable)"], python),
+        ("python3", ["-c", "import gamma, sys; print(sys.executable)"], python),
+        ("pip", ["list"], f"pip of {python}"),
+    ):
+        line = [*ground.as_owner(), str(commands / name), *words]
+        assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == f"{expected}\n"
 
 
 @pytest.fixture
