@@ -162,7 +162,7 @@ def _list_row(listed: ListedModule) -> tuple[str, ...]:
     return (
         f"{module.layout.label} (default)" if module.default else module.layout.label,
         "link" if record and record.image else "copy",
-        listed.state,
+        listed.word,
         record.digest.removeprefix("sha256:")[:16] if record else "unknown",
         f"broken: {'; '.join(module.problems)}" if module.problems else str(module.layout.home),
     )

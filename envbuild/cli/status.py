@@ -49,7 +49,7 @@ def command(
         print_json([_data(status) for status in statuses])
     else:
         for status in statuses:
-            print_data(f"{workflows.status.STATES[status.state]:<8} {status.name}: {status.text}")
+            print_data(f"{status.word:<8} {status.name}: {status.text}")
     raise typer.Exit(0 if all(status.state == "passed" for status in statuses) else 4)
 
 

@@ -100,6 +100,13 @@ def read_foreign(path: Path) -> ForeignImage:
     return ForeignImage(path=path, size_bytes=size, offset=root.offset, root_bytes=root.size, sif=sif)
 
 
+def is_foreign(path: Path) -> bool:
+    """Whether a file is an image that can be extended, and that envbuild did not build."""
+    with contextlib.suppress(RequestError):
+        return not read_foreign(path).is_ours
+    return False
+
+
 def _root(path: Path, sif: SifFile) -> Descriptor:
     """Return the only partition of a SIF, a squashfs."""
     if any(thing.kind in _OCI_OBJECTS for thing in sif.objects):

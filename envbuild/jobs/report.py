@@ -205,7 +205,7 @@ class Report:
     def certificate(self) -> str:
         """The result of a test across nodes in one line, with what it is bound to."""
         outcome = "passed" if self.passed else "failed" if self.failed else "not proven"
-        where = f"{self._nodes}, host {self.fingerprint[7:19]}, {self.launcher}"
+        where = f"{self._nodes}, host fingerprint {self.fingerprint[7:19]}, {self.launcher}"
         return f"certificate: {outcome}: image {self.digest} on {where}, {self.when}"
 
     def to_json(self) -> str:

@@ -25,6 +25,16 @@ from envbuild.system.sealing import check_sealed_line, sealed_line
 Outcome = Literal["passed", "failed", "unproven"]
 OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
 """The results of a test, in words."""
+STATES = {
+    "passed": "PASS",
+    "failed": "FAIL",
+    "unproven": "UNPROVEN",
+    "stale": "STALE",
+    "changed": "CHANGED",
+    "absent": "UNTESTED",
+}
+"""State of a verdict → the word for it; ``changed``: the image, after its test; ``absent``: no verdict."""
+NOT_KEPT = "no verdict is kept of an image that another tool built"
 
 RECORD_FORMAT = 4
 _LIMIT_BYTES = 1 << 20
@@ -62,7 +72,8 @@ class TestVerdict:
         gpu = ", GPU untested" if self.gpu_untested else ""
         nodes = f" on {self.nodes} nodes" if self.nodes else ""
         launcher = f" by {self.launcher}" if self.launcher else ""
-        words = [f"{self.when}, {self.ranks} ranks{nodes}{launcher}{gpu}, host {self.fingerprint[7:19]}"]
+        host = f"host fingerprint {self.fingerprint[7:19]}"
+        words = [f"{self.when}, {self.ranks} ranks{nodes}{launcher}{gpu}, {host}"]
         if self.failed:
             words.append("failed: " + ", ".join(self.failed[:5]))
         if self.unproven:
@@ -109,14 +120,22 @@ def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) ->
     return newest[-1] if newest else None
 
 
-def sentence(verdict: TestVerdict | None) -> str:
-    """Return a verdict as a sentence without a full stop."""
+def explanation(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
+    """Return the circumstances of a verdict in words, or why there is none.
+
+    `foreign`: another tool built the image.
+    """
     if verdict is None:
-        return "never tested here"
-    if verdict.state == "stale":
-        outcome = OUTCOMES[verdict.outcome]
-        return f"stale: {outcome} on another host or before this one changed ({verdict.text})"
-    return f"{OUTCOMES[verdict.state]} ({verdict.text})"
+        return NOT_KEPT if foreign else "never tested here"
+    if verdict.state != "stale":
+        return verdict.text
+    return f"{OUTCOMES[verdict.outcome]} on another host, or before this one changed: {verdict.text}"
+
+
+def sentence(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
+    """Return the word for a verdict, and its `explanation`."""
+    word = STATES[verdict.state if verdict else "absent"]
+    return f"{word} ({explanation(verdict, foreign=foreign)})"
 
 
 def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestVerdict]:

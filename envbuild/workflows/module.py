@@ -24,7 +24,7 @@ from envbuild.activate.modulefile import visible
 from envbuild.errors import CheckError, Location, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.extension import foreign_note, manifest_of_extended, read_note
-from envbuild.image.foreign import read_foreign
+from envbuild.image.foreign import is_foreign, read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
@@ -53,11 +53,18 @@ class ListedModule:
     module: InstalledModule
     verdict: TestVerdict | None
     """None if it was never tested."""
+    foreign: bool
+    """Whether another tool built the image."""
 
     @property
     def state(self) -> str:
         """The state of the verdict, or ``absent``."""
         return self.verdict.state if self.verdict else "absent"
+
+    @property
+    def word(self) -> str:
+        """The word for the state, as `envbuild status` prints it."""
+        return verdicts.STATES[self.state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +108,13 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         host_libs = for_one_container_per_rank(host_libraries_for(container, settings, request.from_host))
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-    tested = visible(verdicts.sentence(verdict))
+    tested = visible(verdicts.sentence(verdict, foreign=bool(python)))
     if request.require_pass and (verdict is None or verdict.state != "passed"):
         problem = f"--require-pass: `{image}` has no test that passed on this host: {tested}"
-        raise CheckError(problem, hint="`envbuild test` it on this host, then install it again")
+        hint = "leave --require-pass out; `envbuild test` judges what was added"
+        raise CheckError(
+            problem, hint=hint if python else "`envbuild test` it on this host, then install it again"
+        )
     installation = Installation(
         root=checked_root(root),
         image=absolute(image),
@@ -211,11 +221,11 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
     listed = []
     for module in find_installed(_existing(root)):
-        verdict = None
+        verdict, foreign = None, module.image is not None and is_foreign(module.image)
         if module.record is not None:
             host = _host_with(here, module.record.host_libraries)
             verdict = verdicts.latest(settings.store, module.record.digest, here=host)
-        listed.append(ListedModule(module=module, verdict=verdict))
+        listed.append(ListedModule(module=module, verdict=verdict, foreign=foreign))
     return tuple(listed)
 
 

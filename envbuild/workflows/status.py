@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import RequestError
+from envbuild.image.foreign import is_foreign
 from envbuild.image.sif import read_manifest
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
@@ -15,48 +16,41 @@ from envbuild.workflows.arguments import shell_path
 from envbuild.workflows.module import list_modules
 from envbuild.workflows.settings import Settings
 
-STATES = {
-    "passed": "PASS",
-    "failed": "FAIL",
-    "unproven": "UNPROVEN",
-    "stale": "STALE",
-    "changed": "CHANGED",
-    "absent": "UNTESTED",
-}
-"""State of a verdict → the word for it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The test verdict on an image or module, on this host."""
 
     name: str
-    """``NAME/VERSION``."""
+    """``NAME/VERSION``; the file's of an image that another tool built."""
     path: Path
     """The image, or the module's directory."""
     verdict: TestVerdict | None
     """None if it was never tested."""
+    foreign: bool = False
+    """Whether another tool built the image."""
     changed: tuple[str, ...] = ()
     """Which parts of an image that passed are not as they were built, in words."""
 
     @property
     def state(self) -> str:
-        """A key of `STATES`."""
+        """A key of `verdicts.STATES`."""
         if self.changed:
             return "changed"
         return self.verdict.state if self.verdict else "absent"
 
     @property
+    def word(self) -> str:
+        """The word for the state."""
+        return verdicts.STATES[self.state]
+
+    @property
     def text(self) -> str:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
-        if self.verdict is None:
-            return "never tested here: run `envbuild test`"
         if self.changed:
             return f"the image was changed or damaged, and its test does not count: {', '.join(self.changed)}"
-        if self.state != "stale":
-            return self.verdict.text
-        outcome = verdicts.OUTCOMES[self.verdict.outcome]
-        return f"{outcome} on another host, or before this one changed: {self.verdict.text}"
+        text = verdicts.explanation(self.verdict, foreign=self.foreign)
+        return text if self.verdict or self.foreign else f"{text}: run `envbuild test`"
 
 
 def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
@@ -66,6 +60,9 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
     """
     here, statuses = settings.this_host(), []
     for image in images:
+        if is_foreign(image):
+            statuses.append(Status(name=image.name, path=image, verdict=None, foreign=True))
+            continue
         manifest = read_manifest(image)
         verdict = verdicts.latest(settings.store, manifest.digest, here=here)
         label = f"{manifest.name}/{manifest.version}"
@@ -80,12 +77,12 @@ def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tup
     A name is ``NAME/VERSION``, or ``NAME`` for all its versions. RequestError: one is not installed.
     """
     wanted = set(names)
-    modules = [(listed.module.layout, listed.verdict) for listed in list_modules(root, settings)]
+    modules = [(listed.module.layout, listed) for listed in list_modules(root, settings)]
     for name in sorted(wanted.difference(*((layout.name, layout.label) for layout, _ in modules))):
         hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
         raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
     return tuple(
-        Status(name=layout.label, path=layout.home, verdict=verdict)
-        for layout, verdict in modules
+        Status(name=layout.label, path=layout.home, verdict=listed.verdict, foreign=listed.foreign)
+        for layout, listed in modules
         if not wanted or wanted & {layout.name, layout.label}
     )

@@ -53,7 +53,7 @@ def test_load_changes_what_it_says_and_nothing_else(activate, place):
 
 
 @pytest.mark.parametrize(
-    "tested", ["passed (2 ranks)", "stale: passed on another host or before this one changed (2 ranks)"]
+    "tested", ["passed (2 ranks)", "STALE (passed on another host, or before this one changed: 2 ranks)"]
 )
 def test_help_shows_the_last_verdict(activate, place, tested):
     shown = module(place, activate(tested=tested), "module help small/1.0 2>&1").stdout

@@ -69,7 +69,7 @@ def warnings(events: Sequence[Event]) -> list[str]:
 def test_an_image_that_was_never_tested_is_warned_of(images, place, settings, events):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     assert place.run(installed.layout.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
-    assert warnings(events) == ["test verdict: never tested here"]
+    assert warnings(events) == ["test verdict: UNTESTED (never tested here)"]
 
 
 def test_who_can_write_to_the_root(images, place, settings, events):
@@ -84,12 +84,12 @@ def test_who_can_write_to_the_root(images, place, settings, events):
         install_module(images["1.0"], root=root, link=False, settings=settings)
 
 
-@pytest.mark.parametrize(("status", "word", "count"), [("PASS", "passed", 0), ("FAIL", "failed", 1)])
+@pytest.mark.parametrize(("status", "word", "count"), [("PASS", "PASS", 0), ("FAIL", "FAIL", 1)])
 def test_the_last_verdict_is_found(images, place, settings, events, status, word, count):
     verdicts.record(settings.store, report_of(images["1.0"], status, fingerprint(find())))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     text = installed.layout.modulefile.read_text()
-    assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host " in text
+    assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host fingerprint " in text
     assert len(warnings(events)) == count
 
 
@@ -99,7 +99,7 @@ def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     verdicts.record(settings.store, report_of(images["1.0"], "PASS", other))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     text = installed.layout.modulefile.read_text()
-    assert "stale: passed on another host or before this one changed (" in text
+    assert "STALE (passed on another host, or before this one changed: " in text
     assert "kernel: 5.14 there, " in text
     assert len(warnings(events)) == 1
 
@@ -153,7 +153,7 @@ def test_the_pass_of_an_image_whose_bytes_changed_does_not_count(images, place, 
 
 def test_a_pass_can_be_required(images, place, settings):
     image, root = images["1.0"], place.path / "sw"
-    with pytest.raises(CheckError, match="no test that passed on this host: never tested here"):
+    with pytest.raises(CheckError, match=r"no test that passed on this host: UNTESTED \(never tested here\)"):
         install_module(image, root=root, link=False, settings=settings, require_pass=True)
     assert not root.exists()
     verdicts.record(settings.store, report_of(image, "PASS", fingerprint(find())))
@@ -345,8 +345,8 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     shown = envbuild("module", "ls", "--root", root)
     one, two = (read_manifest(images[version]).digest[7:23] for version in ("1.0", "2.0"))
     assert shown.stdout.splitlines() == [
-        f"small/1.0 (default)  copy  absent  {one}  {root}/envs/small/1.0",
-        f"small/2.0            link  absent  {two}  {root}/envs/small/2.0",
+        f"small/1.0 (default)  copy  UNTESTED  {one}  {root}/envs/small/1.0",
+        f"small/2.0            link  UNTESTED  {two}  {root}/envs/small/2.0",
     ]
     data = json.loads(envbuild("module", "ls", "--root", root, "--json").stdout)
     assert [item["module"] for item in data] == ["small/1.0", "small/2.0"]

@@ -299,6 +299,19 @@ def test_it_becomes_a_module(
     # Its Python has no pip.
     names = {"python", "python3", "envbuild-exec", "envbuild-shell", "launcher"}
     assert {path.name for path in python.parent.iterdir()} == names
+    # Its test leaves no verdict.
+    said = "no verdict is kept of an image that another tool built"
+    for words in (["status", "centre.sif"], ["status", "--all", "modules"]):
+        done = ground.run(words, work)
+        assert (done.returncode, done.stdout.count(f": {said}\n")) == (4, 1), done.stderr
+        assert done.stdout.startswith("UNTESTED centre")
+    required = ["module", "install", "centre.sif", "--root", "other", "--require-pass"]
+    done = ground.run(required, work)
+    assert (done.returncode, f"UNTESTED ({said})" in done.stderr) == (4, True)
+    assert "hint: leave --require-pass out" in done.stderr
+    assert f"Tested: UNTESTED ({said})" in " ".join(
+        (work / "modules/modulefiles/centre/2").read_text().split()
+    )
     bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
     assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout

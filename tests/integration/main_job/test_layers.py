@@ -81,7 +81,7 @@ def test_a_site_without_namespaces_composes_tests_and_installs(
     for kind in ("", "--link"):
         root = f"modules{kind}"
         words: list[str | Path] = ["module", "install", image, "--root", root, *([kind] if kind else [])]
-        assert "test verdict: absent" not in site.without("user", envbuild, *words)
+        assert "test verdict: UNTESTED" not in site.without("user", envbuild, *words)
         assert site.without("starter", f"{root}/envs/on-mpich/1/bin/python", "-c", "print(6 * 7)") == "42\n"
 
 
@@ -95,7 +95,7 @@ def test_what_needs_a_namespace_blames_the_machine_and_not_the_image(
     told = site.without("user", site.command, "test", image_on("mpich"), code=5)
     assert "error: this user may not make a user namespace: " in told
     assert "Apptainer cannot start on-mpich.sif here" in told
-    assert "verdict:     never tested here" in site.envbuild("inspect", image_on("mpich")).stdout
+    assert "verdict:     UNTESTED (never tested here)" in site.envbuild("inspect", image_on("mpich")).stdout
 
 
 def test_a_directory_that_is_closed_is_no_fault_of_an_image(

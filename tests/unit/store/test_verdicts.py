@@ -44,7 +44,8 @@ def said(store: Store, here: HostFingerprint) -> str:
 
 def test_absent_until_it_is_tested(store: Store) -> None:
     assert verdicts.latest(store, IMAGE, here=HERE) is None
-    assert said(store, HERE) == "never tested here"
+    assert said(store, HERE) == "UNTESTED (never tested here)"
+    assert verdicts.sentence(None, foreign=True) == f"UNTESTED ({verdicts.NOT_KEPT})"
     assert verdicts.latest(store, "sha256:../..", here=HERE) is None
 
 
@@ -55,7 +56,7 @@ def test_what_was_recorded_is_read(store: Store, findings: tuple[CheckResult, ..
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.ranks) == (state, state, 2)
-    assert said(store, HERE).startswith(f"{state} (2026-11-21T01:00:00Z, 2 ranks")
+    assert said(store, HERE).startswith(f"{verdicts.STATES[state]} (2026-11-21T01:00:00Z, 2 ranks")
 
 
 def test_on_a_host_that_changed_it_is_stale_and_says_what_changed(store: Store) -> None:
@@ -116,9 +117,10 @@ def test_a_test_that_proved_nothing_takes_the_place_of_an_earlier_one(
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
     assert (verdict.state, verdict.outcome, verdict.failed) == ("unproven", "unproven", ())
-    text = f"2026-11-21T01:00:00Z, 2 ranks, host {HERE.digest[7:19]}; 1 SKIP; not every job ran on its ranks"
-    assert said(store, HERE) == f"not proven ({text})"
-    assert said(store, THERE).startswith("stale: not proven on another host ")
+    where = f"2 ranks, host fingerprint {HERE.digest[7:19]}"
+    text = f"2026-11-21T01:00:00Z, {where}; 1 SKIP; not every job ran on its ranks"
+    assert said(store, HERE) == f"UNPROVEN ({text})"
+    assert said(store, THERE).startswith("STALE (not proven on another host, ")
 
 
 def test_a_pass_without_a_gpu_says_so(store: Store) -> None:
