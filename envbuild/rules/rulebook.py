@@ -295,7 +295,8 @@ def rocm_of_cray_mpich(stack: Stack) -> None:
     severity="warning",
     warn_if_unknown=True,
     when=_on_slingshot,
-    hint="`--fabric host` sets it, unless the site's `fabric.environment` does; then a job without cxi stops",
+    hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
+    " without cxi stops",
 )
 def slingshot_needs_cxi(stack: Stack) -> None:
     """On Slingshot libfabric is restricted to cxi."""
@@ -313,7 +314,8 @@ def slingshot_needs_cxi(stack: Stack) -> None:
     severity="warning",
     warn_if_unknown=True,
     when=lambda stack: stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx"),
-    hint="`--fabric host` sets it, unless the site's `fabric.environment` does; then a job without it stops",
+    hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
+    " without it stops",
 )
 def provider_fails_closed(stack: Stack) -> None:
     """The fabric's provider is the only one that libfabric may use."""
@@ -361,7 +363,7 @@ def fabric_settings_kept(stack: Stack) -> None:
     severity="warning",
     warn_if_unknown=True,
     when=lambda stack: stack["fabric.provider"] == "ucx",
-    hint="`--fabric host` forbids it, unless the site's `fabric.environment` says otherwise",
+    hint="`envbuild launch --fabric host` forbids it, unless the site's `fabric.environment` says otherwise",
 )
 def ucx_may_take_tcp(stack: Stack) -> None:
     """UCX may not use TCP."""
@@ -379,7 +381,7 @@ def ucx_may_take_tcp(stack: Stack) -> None:
     severity="warning",
     warn_if_unknown=True,
     when=lambda stack: _on_slingshot(stack) and stack["mpi.source"] == "image",
-    hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `--mpi host`",
+    hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `envbuild launch --mpi host`",
 )
 def image_mpi_on_slingshot(stack: Stack) -> None:
     """The image's own MPI can drive the fabric."""

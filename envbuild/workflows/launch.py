@@ -154,13 +154,13 @@ def _container(
 
 
 def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
-    """Warn of a line that cannot work because the site has no Apptainer."""
+    """Warn of a line that may not work because the site names no Apptainer."""
     names = [runtime.name for runtime in site.runtimes] if site else []
     if site is None or not names or "apptainer" in names:
         return
-    has = f"the site `{site.name}` has {' and '.join(names)}"
-    hint = "`envbuild export --format sbatch` writes another runtime's; name an Apptainer in `runtimes`"
-    emit(Warned(text=f"{has}, and names no Apptainer, whose line this is", hint=hint))
+    text = f"the image starts by Apptainer, and the site `{site.name}` names {' and '.join(names)}"
+    hint = "for these, `envbuild export --format sbatch` writes a script; if the site has Apptainer, too, add"
+    emit(Warned(text=text, hint=f"{hint} `name: apptainer` to `runtimes` in its file"))
 
 
 def _facts(image: Path) -> dict[str, Fact]:

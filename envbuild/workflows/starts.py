@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envbuild.activate.install import absolute
 from envbuild.errors import RequestError
-from envbuild.events import Emit, Warned
+from envbuild.events import Emit, Note, Warned
 from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch.launchers import LaunchContext, choose_pmi, pmi_doubt
-from envbuild.launch.runtimes import BATCH_START, EDF_START, OF_EDF, OF_SIF, Start, batch_text, edf_text
+from envbuild.launch.runtimes import BATCH_START, EDF_START, OF_EDF, Start, batch_text, edf_text
 from envbuild.lock.text import load
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
@@ -27,6 +28,14 @@ from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _JUDGED = ("ARCH.", "GPU.vendor", "PMI.pmix-of-slurm")
+# Runtime → the format of `export` that it starts.
+_FORMATS = {
+    "podman-hpc": "oci",
+    "sarus-suite": "oci",
+    "shifter": "shifter",
+    "pyxis": "squashfs",
+    "container-engine": "squashfs",
+}
 # Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _PYXIS_MOUNTS = "0.22"
 
@@ -63,11 +72,13 @@ def export_start(
         manifest=manifest,
         site=site,
         runtime=chosen,
-        image=_named(image, place, chosen),
+        image=_named(image, form, place, chosen),
         mpi_type=_mpi_type(manifest, site, chosen, settings.emit) if form == "sbatch" else "",
     )
     text = edf_text(start) if form == "edf" else batch_text(start)
     write_atomically(path, text.encode())
+    if not place:
+        settings.emit(Note(text=f"the image is expected at {start.image}; --image names another place"))
     size = len(text.encode())
     return Written(format=form, files=(path,), size_bytes=size, identity=f"sha256:{sha256(path)}")
 
@@ -89,13 +100,14 @@ def _choose_runtime(site: Site, form: StartFormat, name: str, emit: Emit) -> Sit
     return chosen
 
 
-def _named(image: Path, place: str, runtime: SiteRuntime) -> str:
-    if not place and runtime.name not in OF_SIF:
+def _named(image: Path, form: StartFormat, place: str, runtime: SiteRuntime) -> str:
+    if not place and runtime.name in _FORMATS:
+        wanted = "edf" if form == "sbatch" and runtime.name in OF_EDF else _FORMATS[runtime.name]
         raise RequestError(
             f"{runtime.name} does not start `{image.name}` itself",
-            hint="write a form that it starts with `envbuild export`, and name that with --image",
+            hint=f"`envbuild export --format {wanted}` writes what it starts; --image names that at the site",
         )
-    named = place or str(image.absolute())
+    named = place or str(absolute(image))
     if not named.isprintable() or named.startswith("-"):
         raise RequestError(f"{named!a} cannot name an image", hint="give it another name with --image")
     return named

@@ -198,6 +198,37 @@ def test_what_starts_nothing_is_refused(
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "site", "runtime", "first"),
+    [
+        ("sbatch", "perlmutter-gpu", "podman-hpc", "oci"),
+        ("sbatch", "perlmutter-gpu", "shifter", "shifter"),
+        ("sbatch", PYXIS, "pyxis", "squashfs"),
+        ("sbatch", "alps-daint", "container-engine", "edf"),
+        ("edf", "alps-daint", "container-engine", "squashfs"),
+        ("edf", "alps-daint", "sarus-suite", "oci"),
+    ],
+)
+def test_the_hint_names_the_format_that_the_runtime_starts(
+    form: str, site: str, runtime: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    an_image("mpich", architecture="arm64" if site == "alps-daint" else "amd64")
+    assert export(form, site, runtime=runtime) == "exit code 2"
+    assert f"hint: `envbuild export --format {first}` writes what it starts" in capsys.readouterr().err
+
+
+def test_the_image_is_expected_where_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", accelerator="cpu")
+    (tmp_path / "below").mkdir()
+    site = APPTAINER.replace("[pmix]", "[pmi2]")
+    text = export("sbatch", site, image="below/../demo.sif")
+    assert f' {tmp_path}/demo.sif "$@"' in text
+    expected = f"the image is expected at {tmp_path}/demo.sif; --image names another place\n"
+    assert expected in capsys.readouterr().err
+    export("sbatch", site, named="/data/demo.sif")
+    assert "expected at" not in capsys.readouterr().err
+
+
 def test_an_image_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("mpich")
     assert export("sbatch", "lumi-g") == "exit code 2"
@@ -231,6 +262,14 @@ def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -
     assert "pyxis 0.21.0 unpacks the image on each node at each start" in capsys.readouterr().err
     export("sbatch", PYXIS, named="x")
     assert "unpacks" not in capsys.readouterr().err
+
+
+def test_a_hint_names_the_command_whose_option_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("openmpi", accelerator="rocm")
+    export("sbatch", "lumi-g")
+    hints = [line for line in capsys.readouterr().err.splitlines() if " host`" in line]
+    assert hints
+    assert all("`envbuild launch --" in line for line in hints)
 
 
 def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[str]) -> None:
