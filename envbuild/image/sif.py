@@ -23,7 +23,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.squashfs.splice import Splice
-from envbuild.system.files import IrregularError, atomic_file, is_full, open_regular, write_at
+from envbuild.system.files import IrregularError, atomic_file, is_full, neighbour_hint, open_regular, write_at
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -339,9 +339,8 @@ def open_image(path: Path) -> BinaryIO:
     try:
         return open_regular(path)
     except FileNotFoundError as error:
-        raise RequestError(
-            f"there is no image `{path}`", hint="`envbuild build SPEC -o IMAGE.sif` makes one"
-        ) from error
+        hint = neighbour_hint(path, ".sif") or "`envbuild build SPEC -o IMAGE.sif` makes one"
+        raise RequestError(f"there is no image `{path}`", hint=hint) from error
     except IrregularError as error:
         raise _broken(path, f"is {error.strerror}", hint=_NOT_AN_IMAGE) from error
     except (OSError, ValueError) as error:

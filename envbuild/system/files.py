@@ -84,7 +84,7 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
     try:
         return read_small(path, limit_bytes=limit_bytes)
     except FileNotFoundError:
-        hint = _neighbour_hint(path) or hint or "name one that is there"
+        hint = neighbour_hint(path) or hint or "name one that is there"
         raise RequestError(f"there is no file `{path}`", at=at, hint=hint) from None
     except IrregularError as error:
         raise RequestError(f"`{path}` is {error.strerror}", at=at, hint=hint or "name a file") from None
@@ -262,9 +262,11 @@ def _own_data() -> Path:
     return packaged if packaged.is_dir() else package.parent
 
 
-def _neighbour_hint(path: Path) -> str | None:
+def neighbour_hint(path: Path, suffix: str = "") -> str | None:
+    """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name that ends in `suffix`."""
     with contextlib.suppress(OSError, ValueError):
-        return did_you_mean(path.name, [entry.name for entry in path.parent.iterdir()])
+        names = [entry.name for entry in path.parent.iterdir()]
+        return did_you_mean(path.name, [name for name in names if name.endswith(suffix)])
     return None
 
 

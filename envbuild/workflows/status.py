@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild.activate.layout import parse_module
 from envbuild.errors import RequestError
 from envbuild.image.foreign import is_foreign
 from envbuild.image.sif import read_manifest
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
+from envbuild.system.files import exists, neighbour_hint
 from envbuild.workflows.arguments import shell_path
 from envbuild.workflows.module import list_modules
 from envbuild.workflows.settings import Settings
@@ -60,6 +62,7 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
     """
     here, statuses = settings.this_host(), []
     for image in images:
+        _check_not_a_module(image)
         if is_foreign(image):
             statuses.append(Status(name=image.name, path=image, verdict=None, foreign=True))
             continue
@@ -69,6 +72,18 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
         changed = changed_parts(image, settings.store) if verdict and verdict.state == "passed" else ()
         statuses.append(Status(name=label, path=image, verdict=verdict, changed=changed))
     return tuple(statuses)
+
+
+def _check_not_a_module(image: Path) -> None:
+    """Raise a RequestError for what can only be a module, named without its root."""
+    if image.suffix == ".sif" or exists(image) or neighbour_hint(image, ".sif"):
+        return
+    try:
+        parse_module(str(image))
+    except RequestError:
+        return  # reading it as an image reports why
+    hint = f"a module is named with its root: `envbuild status {shell_path(image)} --root DIR`"
+    raise RequestError(f"there is no image `{image}`", hint=hint)
 
 
 def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tuple[Status, ...]:

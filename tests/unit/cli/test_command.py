@@ -75,6 +75,11 @@ def test_a_directory_that_cannot_be_one(
             ["inspect", "nowhere.sif"],
             "error: there is no image `nowhere.sif`\n\nhint: `envbuild build SPEC -o IMAGE.sif` makes one\n",
         ),
+        (
+            ["status", "pytorch/2026.12", "--store", "s"],
+            "error: there is no image `pytorch/2026.12`\n\nhint: a module is named with its root:"
+            " `envbuild status pytorch/2026.12 --root DIR`\n",
+        ),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",
 )
@@ -88,6 +93,32 @@ def test_a_file_that_is_not_there(
     monkeypatch.chdir(tmp_path)
     assert run(words, capsys) == (2, "", text)
     assert not list(tmp_path.iterdir()), "nothing was made for it"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "spce.sif"],
+        ["status", "spec"],
+        ["extend", "spce.sif", "--python", "x"],
+        ["test", "spce.sif"],
+        ["check", "spce.sif"],
+        ["inspect", "spce.sif"],
+        ["module", "install", "spce.sif", "--root", "modules"],
+    ],
+    ids=" ".join,
+)
+def test_an_image_of_a_similar_name_is_named(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("spec.sif", "spce.yaml"):
+        Path(name).touch()
+    name = next(word for word in words if word.startswith("sp"))
+    expected = f"error: there is no image `{name}`\n\nhint: did you mean `spec.sif`?\n"
+    code, out, err = run(words, capsys)
+    assert (code, out) == (2, "")
+    assert err.endswith(expected)
 
 
 @pytest.mark.parametrize(
