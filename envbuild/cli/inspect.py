@@ -28,8 +28,8 @@ def command(
         print_json(note.model_dump() if note else {})
     elif json and manifest is not None:
         added = {"extensions": note.model_dump()["extensions"]} if note else {}
-        data = {"digest": manifest.digest, "verdict": inspection.verdict, **manifest.model_dump()}
-        print_json({**data, **added})
+        data = {"digest": manifest.digest, "verdict": inspection.verdict, "packages": inspection.packages}
+        print_json({**data, **manifest.model_dump(), **added})
     else:
         print_data(format_inspection(inspection))
 
@@ -38,12 +38,12 @@ def format_inspection(inspection: Inspection) -> str:
     """Return lines of ``name: value``."""
     rows = [("image", str(inspection.path))]
     if inspection.manifest is not None:
-        rows += _manifest_rows(inspection.manifest, inspection.verdict)
+        rows += _manifest_rows(inspection.manifest, inspection)
     rows += note_rows(inspection.note) if inspection.note else []
     return named_lines(rows)
 
 
-def _manifest_rows(manifest: Manifest, verdict: str) -> list[tuple[str, str]]:
+def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str, str]]:
     recipes = ", ".join(f"{name} {version}" for name, version in sorted(manifest.recipes.items()))
     rows = [
         ("name", f"{manifest.name}/{manifest.version}"),
@@ -53,13 +53,22 @@ def _manifest_rows(manifest: Manifest, verdict: str) -> list[tuple[str, str]]:
         ("recipes", recipes),
         ("unproven", ", ".join(manifest.unproven)),
         ("lock", manifest.lock_digest),
-        ("verdict", verdict),
+        ("verdict", inspection.verdict),
     ]
     for layer in manifest.file_system.layers if manifest.file_system else ():
         size = f"{layer.size_bytes / 1e6:.1f} MB"
         imported = ", imported" if layer.imported else ""
-        rows.append(("layer", f"{layer.name} ({size}, {layer.digest[7:19]}{imported})"))
+        version = _version_of(layer.name, manifest, inspection)
+        rows.append(("layer", f"{layer.name}{version} ({size}, {layer.digest[7:19]}{imported})"))
     for variable in manifest.environment:
         sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
         rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
     return rows + [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
+
+
+def _version_of(layer: str, manifest: Manifest, inspection: Inspection) -> str:
+    """Return a space and the version of what a layer holds; empty if it is not one package."""
+    kind, _, name = layer.partition(":")
+    versions = {"wheel": inspection.packages, "source": inspection.packages, "framework": manifest.recipes}
+    version = versions.get(kind, {}).get(name, "")
+    return f" {version}" if version else ""

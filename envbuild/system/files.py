@@ -263,7 +263,7 @@ def _own_data() -> Path:
 
 
 def neighbour_hint(path: Path, suffix: str = "") -> str | None:
-    """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name that ends in `suffix`."""
+    """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name and this suffix."""
     with contextlib.suppress(OSError, ValueError):
         names = [entry.name for entry in path.parent.iterdir()]
         return did_you_mean(path.name, [name for name in names if name.endswith(suffix)])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuild.image.extension import ExtensionNote, foreign_note, read_note
 from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
-from envbuild.image.sif import read_manifest
+from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.lock.text import load
 from envbuild.store import verdicts
 from envbuild.workflows.settings import Settings
 
@@ -22,6 +24,8 @@ class Inspection:
     """None for an image of anyone that was extended."""
     note: ExtensionNote | None
     verdict: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Python distribution → version, by its lock."""
 
 
 def inspect_image(image: Path, settings: Settings) -> Inspection:
@@ -31,5 +35,11 @@ def inspect_image(image: Path, settings: Settings) -> Inspection:
         return Inspection(path=image, manifest=None, note=extended[1], verdict="")
     manifest = read_manifest(image)
     verdict = verdicts.latest(settings.store, manifest.digest, here=settings.this_host())
-    note = read_note(read_foreign(image))
-    return Inspection(path=image, manifest=manifest, note=note, verdict=verdicts.sentence(verdict))
+    lock = load(read_data(image, LOCK), image)
+    return Inspection(
+        path=image,
+        manifest=manifest,
+        note=read_note(read_foreign(image)),
+        verdict=verdicts.sentence(verdict),
+        packages={pin.name: pin.version for pin in lock.python},
+    )

@@ -1,0 +1,49 @@
+"""`envbuild inspect`: what an image says of its packages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.lock.text import dump
+from envbuild.system import squashfs
+from tests.support import trees
+from tests.support.resolved_specs import bare_lock, wheel
+
+VERSIONS = {
+    "base": "",
+    "wheel:torch": " 2.13.0+cpu",
+    "source:docopt": " 0.6.2",
+    "framework:horovod": " 0.28.1",
+    "wheel:unlocked": "",
+}
+
+
+def test_layers_have_the_versions_of_their_packages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = {}
+    for number, name in enumerate(VERSIONS):
+        tree = tmp_path / f"tree-{number}"
+        tree.mkdir()
+        (tree / f"file-{number}").write_text(name)
+        layers[name] = tmp_path / f"layer-{number}"
+        squashfs.make(tree, layers[name])
+    docopt = wheel("docopt", "0.6.2", file="docopt-0.6.2.tar.gz", layer="source:docopt")
+    lock = bare_lock(python=(docopt, wheel("torch", "2.13.0+cpu")))
+    image = tmp_path / "image.sif"
+    trees.write_image(image, layers, lock=dump(lock).encode(), recipes={"horovod": "0.28.1"})
+
+    def inspected(*options: str) -> str:
+        with pytest.raises(SystemExit) as done:
+            main(["inspect", str(image), "--store", str(tmp_path / "store"), *options])
+        assert not done.value.code
+        return capsys.readouterr().out
+
+    lines = [line for line in inspected().splitlines() if line.startswith("layer:")]
+    rows = [line.removeprefix("layer:").strip().partition(" (")[0] for line in lines]
+    assert rows == [f"{name}{version}" for name, version in VERSIONS.items()]
+    assert json.loads(inspected("--json"))["packages"] == {"docopt": "0.6.2", "torch": "2.13.0+cpu"}
