@@ -148,7 +148,7 @@ def _page(page: Page) -> str:
     parts += [f"```yaml\n{text}```" for text in texts]
     parts.append("## Keys")
     for path, entry, required in keys(schema):
-        words = [_kind(schema, entry), "**required**" if required else f"default: {_default(entry)}"]
+        words = [_kind(schema, entry), "**required**" if required else _default(entry)]
         parts += [f"### {path}", "; ".join(words), entry["description"]]
         # Something that is there rather than an empty list.
         shown = max((value for whole in values for value in values_at(whole, path)), key=bool, default=None)
@@ -221,13 +221,15 @@ def _regular(pattern: str) -> str:
 
 
 def _default(entry: dict[str, Any]) -> str:
+    if "$comment" in entry:
+        return str(entry["$comment"])
     if "default" in entry:
-        return f"`{json.dumps(entry['default'])}`" if entry["default"] != "cpu" else "`cpu`"
+        return f"default: `{json.dumps(entry['default'])}`" if entry["default"] != "cpu" else "default: `cpu`"
     if "anyOf" in entry and {"type": "null"} in entry["anyOf"]:
-        return "none"
+        return "default: none"
     if "allOf" in entry:
-        return "that of its keys"
-    return "`false`" if entry.get("type") == "boolean" else "empty"
+        return "default: that of its keys"
+    return "default: `false`" if entry.get("type") == "boolean" else "default: empty"
 
 
 def _example(path: str, value: Any) -> str:  # noqa: ANN401  # YAML

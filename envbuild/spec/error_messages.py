@@ -77,6 +77,8 @@ def _follows(problem: SchemaProblem, document: Document, unknown: Mapping[Loc, l
         return True
     if problem.kind == "missing":  # a misspelt key is reported once, as unknown
         return bool(near(str(loc[-1]), unknown.get(loc[:-1], [])[:_MAX_GUESSES]))
+    if problem.kind == "default_factory_not_called":  # the key whose value it takes is wrong
+        return True
     # A list is not empty if all of its entries are wrong.
     return problem.kind == "too_short" and bool(problem.error["input"])
 

@@ -254,7 +254,7 @@ BindTarget = Annotated[
     Checked(
         _bind_target,
         {"not": {"enum": [*_UNBINDABLE]}},
-        "an absolute path that the runtime does not mount, and programs do not start from",
+        f"an absolute path, but not {', '.join(f'`{path}`' for path in _UNBINDABLE)}",
     ),
 ]
 RelativePath = Annotated[

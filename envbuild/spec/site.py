@@ -74,10 +74,14 @@ class SiteBind(Model):
 
     source: ImagePath
     """Path on the host."""
-    target: BindTarget
+    target: BindTarget = Field(
+        default_factory=lambda bind: bind["source"],
+        validate_default=True,
+        json_schema_extra={"$comment": "default: `source`"},
+    )
     """Path in the image."""
-    writable: bool = False
-    """Whether the image may write there."""
+    writable: bool = True
+    """Whether programs in the image can write there, as far as the files' permissions let them."""
 
 
 class SiteGpus(Model):

@@ -238,8 +238,8 @@ def test_binds_of_the_site_are_made_where_they_exist(activate, place):
     data = place.directory('data, "raw": 1')
     (data / "file").write_text("from the host")
     binds = (
-        SiteBind(source=str(data), target="/data"),
-        SiteBind(source=str(data), target="/work", writable=True),
+        SiteBind(source=str(data), target="/data", writable=False),
+        SiteBind(source=str(data), target="/work"),
         SiteBind(source="/nonexistent/scratch", target="/scratch"),
     )
     home = activate(binds=binds).home

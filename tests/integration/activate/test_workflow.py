@@ -210,7 +210,7 @@ def test_a_copy_takes_the_place_of_a_link_and_a_link_that_of_a_copy(images, plac
 @pytest.mark.parametrize("named", [True, False])
 def test_the_sites_binds_are_used(images, place, settings, named):
     data = place.directory("data")
-    text = f"name: here\nbinds: [{{source: {data}, target: /data, writable: true}}]\n"
+    text = f"name: here\nbinds: [{{source: {data}, target: /data}}]\n"
     site = place.path / ("here.yaml" if named else "config/envbuild/site.yaml")
     site.parent.mkdir(parents=True, exist_ok=True)
     site.write_text(text)

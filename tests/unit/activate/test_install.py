@@ -235,7 +235,7 @@ def test_both_modulefiles_of_somebody_else_are_reported_at_once(put, tmp_path):
 
 
 def test_binds_of_the_site_reach_the_launcher(put):
-    installed = put(binds=(SiteBind(source="/scratch", target="/scratch", writable=True),))
+    installed = put(binds=(SiteBind(source="/scratch"),))
     assert (
         '/scratch\t"type=bind","src=/scratch","dst=/scratch"'
         in (installed.layout.home / "bin/launcher").read_text()

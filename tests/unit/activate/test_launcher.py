@@ -21,8 +21,8 @@ def installation(manifest):
         tested="passed",
         apptainer=Path("/usr/bin/apptainer"),
         binds=(
-            SiteBind(source="/data", target="/data"),
-            SiteBind(source='/scratch/x,"y":z', target="/s", writable=True),
+            SiteBind(source="/data", writable=False),
+            SiteBind(source='/scratch/x,"y":z', target="/s"),
         ),
     )
 

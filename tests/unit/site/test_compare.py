@@ -52,7 +52,7 @@ def test_what_has_changed(machine: Machine) -> None:
 
 
 def test_what_is_gone(machine: Machine) -> None:
-    site = described(machine).model_copy(update={"binds": (SiteBind(source="/scratch", target="/scratch"),)})
+    site = described(machine).model_copy(update={"binds": (SiteBind(source="/scratch"),)})
     (machine.root / "opt/mpi/lib/libmpi.so.12").unlink()
     (machine.root / "opt/mpi/bin/mpiexec").unlink()
     assert told(site, machine) == [

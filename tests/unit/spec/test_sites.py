@@ -87,6 +87,15 @@ def test_what_is_no_address_is_told(address: str) -> None:
         load(Site, text.encode(), Path("site.yaml"))
 
 
+def test_a_bind_is_writable_and_at_the_same_path_unless_it_says_otherwise() -> None:
+    text = b"name: here\nbinds: [{source: /scratch}, {source: /sw/data, target: /data, writable: false}]\n"
+    binds = load(Site, text, Path("here.yaml")).value.binds
+    assert [(bind.source, bind.target, bind.writable) for bind in binds] == [
+        ("/scratch", "/scratch", True),
+        ("/sw/data", "/data", False),
+    ]
+
+
 @pytest.mark.parametrize("section", ["mpi: {implementation: mpich", "fabric: {name: fast"])
 @pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LD_PRELOAD"])
 def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name: str) -> None:

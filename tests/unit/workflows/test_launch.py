@@ -132,7 +132,7 @@ def test_alone_the_image_starts_its_ranks(bench: Bench) -> None:
 def test_what_the_site_binds_is_bound_where_it_is_there(bench: Bench, tmp_path: Path) -> None:
     here, gone = SiteBind(source=str(tmp_path), target="/data"), SiteBind(source="/nowhere", target="/gone")
     bench.site(Site(name="here", binds=(here, gone)))
-    assert bench.line()[3:5] == ["--mount", f'"type=bind","src={tmp_path}","dst=/data",ro']
+    assert bench.line()[3:5] == ["--mount", f'"type=bind","src={tmp_path}","dst=/data"']
     assert "/gone" not in " ".join(bench.line())
     assert bench.warnings() == [
         "HOST.binds-exist: the site `here` binds /nowhere, which is not here: ranks lack it"
@@ -295,7 +295,7 @@ def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
     line = bench.line_for("there")
     assert line[:7] == ["srun", "--mpi=pmi2", "-n", "2", "apptainer", "--silent", "exec"]
     assert "--nv" in line
-    assert '"type=bind","src=/nowhere","dst=/data",ro' in line
+    assert '"type=bind","src=/nowhere","dst=/data"' in line
     assert bench.warnings() == ["the site `there` does not list the types of `srun --mpi`"]
     program = SiteRuntime(name="apptainer", program="/sw/apptainer")
     bench.site(site.model_copy(update={"runtimes": (program,)}))
@@ -308,7 +308,7 @@ def test_one_program_starts_without_a_launcher_and_a_shell_names_the_image(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.site(Site(name="here", binds=(SiteBind(source=str(tmp_path), target="/data"),)))
-    mount = ["--mount", f'"type=bind","src={tmp_path}","dst=/data",ro']
+    mount = ["--mount", f'"type=bind","src={tmp_path}","dst=/data"']
     line = launch.program_line(Path("/i.sif"), ["job", "-v"], bench.settings())
     assert line == [*START, *mount, "/i.sif", "job", "-v"]
     monkeypatch.setattr(start, "DEVICES", {"nvidia": str(tmp_path)})

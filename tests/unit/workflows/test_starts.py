@@ -20,8 +20,8 @@ name: here
 scheduler: {name: slurm, mpi_types: [pmi2, pmix]}
 gpus: {vendor: nvidia, count: 8}
 binds:
-  - {source: /data, target: /data}
-  - {source: /scratch, target: /scratch, writable: true}
+  - {source: /data, writable: false}
+  - {source: /scratch}
 runtimes:
   - name: pyxis
     version: "0.24.0"
@@ -31,7 +31,7 @@ APPTAINER = """\
 name: here
 scheduler: {name: slurm, mpi_types: [pmix]}
 gpus: {vendor: nvidia, count: 4}
-binds: [{source: /data, target: /data}]
+binds: [{source: /data, writable: false}]
 runtimes: [{name: apptainer, version: "1.4.5", setuid: false, program: /sw/bin/apptainer}]
 """
 # Name of the expected text → format, site or its text, runtime, the image's MPI, what names the image there.
