@@ -102,7 +102,5 @@ def check(
 
 def format_difference(difference: SiteDifference) -> str:
     """Return one line."""
-    if difference.kind == "unseen":
-        return f"unseen      {difference.key}: {difference.said}: {difference.found}"
-    verb = "the machine has" if difference.kind == "changed" else "but"
-    return f"{difference.kind:<10}  {difference.key}: {difference.said}: {verb} {difference.found}"
+    verb = "the machine has " if difference.kind == "changed" else ""
+    return f"{difference.kind:<10}  {difference.key}: {difference.said}: {verb}{difference.found}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from envbuild.errors import did_you_mean
 from envbuild.site.libraries import HostTree
 from envbuild.site.probe import probe, values_of
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
@@ -22,6 +23,17 @@ _PATHS = re.compile(
 )
 _GONE = "it is not there"
 
+# A site may have others; a name beside these is probably misspelt.
+_RUNTIMES = (
+    *("apptainer", "charliecloud", "container-engine", "docker", "enroot", "podman", "podman-hpc", "pyxis"),
+    *("sarus", "sarus-suite", "shifter", "singularity", "singularityce", "udocker"),
+)
+_SCHEDULERS = ("cobalt", "flux", "grid-engine", "htcondor", "lsf", "oar", "pbs", "sge", "slurm", "torque")
+_PMI_TYPES = (
+    *("cray_shasta", "none", "openmpi", "pmi2", "pmix", "pspmi", "pspmix"),
+    *(f"pmix_v{major}" for major in range(1, 7)),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteDifference:
@@ -29,9 +41,10 @@ class SiteDifference:
 
     key: str
     """Key of the site file: ``gpus.driver``, ``mpi.libraries``."""
-    kind: Literal["changed", "missing", "incomplete", "unseen"]
+    kind: Literal["changed", "missing", "incomplete", "unseen", "unusual"]
     """``missing``: a path does not exist. ``incomplete``: a library needs one that is missing. ``unseen``: a
-    value that cannot be read on this machine, which is no error.
+    value that cannot be read on this machine, ``unusual``: a name that envbuild does not know, which are no
+    errors.
     """
     said: str
     found: str
@@ -57,6 +70,7 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     here["mpi.version"] = same.version if same else None
     here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
     differences = [
+        *_unusual(site),
         *_changed(described, here, draft.unknown),
         *_libraries("mpi", site.mpi, tree, machine),
         *_libraries("fabric", site.fabric, tree, machine),
@@ -91,6 +105,21 @@ def _changed(
             yield SiteDifference(key=key, kind="changed", said=_text(value), found=_text(now))
 
 
+def _unusual(site: Site) -> Iterator[SiteDifference]:
+    """Yield names that envbuild does not know, each perhaps misspelt."""
+    scheduler = site.scheduler
+    named: list[tuple[str, str, tuple[str, ...]]] = []
+    if scheduler is not None:
+        named.append(("scheduler.name", scheduler.name, _SCHEDULERS))
+        named += [("scheduler.mpi_types", name, _PMI_TYPES) for name in scheduler.mpi_types]
+    named += [(f"runtimes.{runtime.name}", runtime.name, _RUNTIMES) for runtime in site.runtimes]
+    for key, name, known in named:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it knows {', '.join(known)}"
+            reason = f"envbuild does not know it; {hint}"
+            yield SiteDifference(key=key, kind="unusual", said=name, found=reason)
+
+
 def _libraries(
     section: str, described: SiteMpi | SiteFabric | None, tree: HostTree, machine: Survey
 ) -> Iterator[SiteDifference]:
@@ -102,7 +131,7 @@ def _libraries(
     for path in described.libraries:
         loads = tree.closure(path, described.search)
         if loads is None:
-            gone = "no library" if machine.exists(path) else _GONE
+            gone = "it is no library" if machine.exists(path) else _GONE
             yield SiteDifference(key=key, kind="missing", said=path, found=gone)
             continue
         for missing in loads.missing:

@@ -38,7 +38,7 @@ _REASONS = {
     "gpus.driver": "it is not loaded, or the kernel's own amdgpu, which has no version",
     "scheduler": "there is no srun on PATH, or it finds no cluster",
     "scheduler.mpi_types": "`srun --mpi=list` names none",
-    "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault",
+    "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault that srun has",
     "scheduler.pmix": "only a task has it: `srun --mpi=pmix envbuild site probe`",
     "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
@@ -244,6 +244,7 @@ class _Detector:
                 timeout = f"{self.machine.timeout_s:g} s"
                 self.reasons["scheduler"] = f"`{program}` did not answer within {timeout}"
             return None
+        types = mpi_types(listed)
         config = self.says("scontrol", "show", "config")
         default = re.search(r"^MpiDefault\s*=\s*([a-z0-9_]+)", config, re.MULTILINE)
         # The server's own, which it puts into the environment of its tasks.
@@ -251,8 +252,8 @@ class _Detector:
         return SiteScheduler(
             name="slurm",
             version=version[1],
-            mpi_types=mpi_types(listed),
-            default_mpi_type=default[1] if default else None,
+            mpi_types=types,
+            default_mpi_type=default[1] if default and default[1] in ("none", *types) else None,
             pmix=pmix[0] if pmix else None,
         )
 

@@ -36,6 +36,8 @@ _LIMITS = {
     "greater_than": ("gt", "more than"),
     "less_than_equal": ("le", "at most"),
 }
+# Names of other programs for a value → ours.
+_OTHER_VALUES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}
 _MAX_GUESSES = 50  # each takes time, and a hostile file may have a hundred thousand unknown keys
 _QUOTE_WHY = {
     float: " (YAML reads a number otherwise, and 1.10 becomes 1.1)",
@@ -225,7 +227,11 @@ def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None
         expected = error["msg"].removeprefix("expected ")
     if expected is None:
         return shorten(error["msg"], 300), None
-    return f"expected {expected}, found {_shown(value, written)}", _type_hint(problem, written)
+    if kind == "literal_error" and isinstance(value, str):
+        hint = _allowed_hint(value, [str(allowed) for allowed in get_args(_members(problem.wanted)[0])])
+    else:
+        hint = _type_hint(problem, written)
+    return f"expected {expected}, found {_shown(value, written)}", hint
 
 
 def _entries(arguments: tuple[Any, ...]) -> str:
@@ -250,6 +256,14 @@ def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
     if kind in ("string_type", "name_type", "setting_type"):
         return f'write it in quotes: `"{text}"`{_QUOTE_WHY.get(type(value), "")}'
     return None
+
+
+def _allowed_hint(value: str, allowed: Sequence[str]) -> str | None:
+    """Return the allowed value that another one stands for."""
+    meant = _OTHER_VALUES.get(value.lower())
+    if meant in allowed:
+        return f"write `{meant}`, which is Debian's name of {value}"
+    return did_you_mean(value.lower(), allowed)
 
 
 def _shown(value: object, written: str | None) -> str:

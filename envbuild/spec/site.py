@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.model import (
@@ -109,12 +109,20 @@ class SiteScheduler(Model):
     more_mpi_types: bool = False
     """Whether `mpi_types` may be incomplete, so that other types are unknown."""
     default_mpi_type: PmiName | None = None
-    """Default type of srun (``MpiDefault``)."""
+    """Default type of srun (``MpiDefault``): one of `mpi_types`, or ``none``."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
     sbatch_options: tuple[OptionWord, ...] = ()
     """Options of every batch job (``--constraint=gpu``); one for GPUs (``--gres=gpu:4``) replaces
     ``--gpus-per-node``."""
+
+    @field_validator("default_mpi_type")
+    @classmethod
+    def _is_listed(cls, value: str | None, info: ValidationInfo) -> str | None:
+        types, more = info.data.get("mpi_types"), info.data.get("more_mpi_types")
+        if value not in (None, "none") and types and not more and value not in types:
+            raise ValueError(f"`{value}` is not in `mpi_types`; add it there, or set `more_mpi_types: true`")
+        return value
 
 
 class SiteMpi(Model):

@@ -89,6 +89,20 @@ def test_what_cannot_be_seen_is_no_difference(machine: Machine) -> None:
     assert [one.kind for one in compare(site, machine.survey)] == ["unseen"] * 4
 
 
+def test_a_name_that_may_be_misspelt_is_no_difference(machine: Machine) -> None:
+    site = Site(
+        name="x",
+        scheduler=SiteScheduler(name="slrum", mpi_types=("pmix_v5", "pmi3")),
+        runtimes=(SiteRuntime(name="aptainer"), SiteRuntime(name="charliecloud")),
+    )
+    unusual = [line for line in told(site, machine) if line.startswith("unusual")]
+    assert unusual == [
+        "unusual scheduler.name: slrum | envbuild does not know it; did you mean `slurm`?",
+        "unusual scheduler.mpi_types: pmi3 | envbuild does not know it; did you mean `pmix`?",
+        "unusual runtimes.aptainer: aptainer | envbuild does not know it; did you mean `apptainer`?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("said", "more", "differs"),
     [
