@@ -214,6 +214,20 @@ def read_site(given: Path | None) -> Loaded[Site] | None:
     return _site_of(find_catalog(), None, given)
 
 
+def read_site_file(given: Path | None) -> Loaded[Site] | None:
+    """Read the same file as `read_site`, without the sources of packages of the machine's own."""
+    return _chosen_site(find_catalog(), None, given)
+
+
+def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
+    """Return all sites that can be named, and the errors of the others and of ``site.yaml``."""
+    catalog, reading = find_catalog(), _Errors()
+    sites = [reading.collect(partial(_site_named, catalog, name, None)) for name in catalog.site_names()]
+    for path in filter(exists, _own_sites()):
+        reading.collect(partial(_load, Site, path))
+    return [site for site in sites if site is not None], reading.errors
+
+
 def site_of(settings: Settings) -> Site | None:
     """Read the site of a run: the named one, else as `read_spec`; None without one."""
     loaded = read_site(settings.site)
@@ -327,14 +341,29 @@ def _check_name(loaded: Loaded[M], name: str, what: str) -> None:
 
 
 def _site_of(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
-    """Read the given site, else the one that the spec names, else the machine's own."""
+    """Read the given site, else the one that the spec names, else the machine's own.
+
+    A site without sources of packages gets those of the machine's own.
+    """
+    site = _chosen_site(catalog, spec, given)
     own = next(filter(exists, _own_sites()), None)
+    if site is None or site.value.origins or site.value.find_links or own in (None, site.path):
+        return site
+    # An image for another machine is built from packages that this machine can reach.
+    here = _load(Site, own).value
+    addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
+    return replace(site, value=site.value.model_copy(update=addresses))
+
+
+def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+    """Read the same site as `_site_of`, with the sources of packages of its file alone."""
     listed = environment_paths("ENVBUILD_SITE")
     if given is not None or listed:
         site = _site_given(catalog, given if given is not None else listed[0])
     elif spec is not None and spec.value.site is not None:
         site = _site_named(catalog, spec.value.site, spec.at("site"))
     else:
+        own = next(filter(exists, _own_sites()), None)
         return None if own is None else _load(Site, own)
     if site.value.upstreams and site.path.absolute() not in _own_sites():
         raise RequestError(
@@ -342,12 +371,7 @@ def _site_of(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None)
             at=site.at("upstreams"),
             hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
         )
-    if site.value.origins or site.value.find_links or own is None:
-        return site
-    # An image for another machine is built from packages that this machine can reach.
-    here = _load(Site, own).value
-    addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
-    return replace(site, value=site.value.model_copy(update=addresses))
+    return site
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:

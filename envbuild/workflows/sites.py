@@ -19,7 +19,7 @@ from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_atomically
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.inputs import find_catalog, read_each, read_site
+from envbuild.workflows.inputs import read_site_file, read_sites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class SiteReport:
 
 def list_sites() -> SiteListing:
     """Return all sites."""
-    sites, errors = read_each(find_catalog().site_names(), lambda name: read_site(Path(name)))
+    sites, errors = read_sites()
     return SiteListing(sites=tuple(sites), errors=tuple(errors))
 
 
@@ -98,7 +98,7 @@ def check_site(given: Path | None) -> SiteReport:
 
 
 def _loaded(given: Path | None) -> Loaded[Site]:
-    loaded = read_site(given)
+    loaded = read_site_file(given)
     if loaded is None:
         hint = "name one, or draft it: `envbuild site probe -o ~/.config/envbuild/site.yaml`"
         raise RequestError("neither this user nor this machine has a site file", hint=hint)

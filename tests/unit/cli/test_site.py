@@ -51,6 +51,23 @@ def test_what_can_be_read_is_listed_all_the_same(capsys: pytest.CaptureFixture[s
     assert "bad.yaml:2:8\n" in said.err
 
 
+def test_an_own_site_with_an_error_is_reported_once_and_no_other_needs_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = tmp_path / "config/envbuild/site.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: mine\nglibc: old\n")
+    assert run("ls") == 2
+    said = capsys.readouterr()
+    assert said.out == "a-first\ngood     A machine\n"
+    assert said.err.count("error: ") == said.err.count(f"{own}:2:8\n") == 1
+    (tmp_path / "other.yaml").write_text("name: other\nbinds: [{source: /no/where}]\n")
+    assert run("check", "other.yaml") == 4
+    assert capsys.readouterr().out == "missing     binds: /no/where: it is not there\n"
+    assert run("show", "good") == 0
+    assert run("check") == 2
+
+
 def test_a_site_is_shown_as_it_is_written_or_with_its_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("show", "good") == 0
     assert capsys.readouterr().out == GOOD
