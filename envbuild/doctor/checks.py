@@ -71,6 +71,13 @@ _PROGRAMS = (
 )
 _ID_MAPPERS = ("newuidmap", "newgidmap")
 
+# Of Lmod and Environment Modules, as packages of distributions install them.
+_MODULE_STARTS = (
+    *("/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh", "/etc/profile.d/modules.sh"),
+    *("/usr/share/lmod/lmod/init/profile", "/usr/share/modules/init/sh", "/usr/share/Modules/init/sh"),
+)
+_MODULE_WHY = "`module load` needs one of them; wrappers in `envs/NAME/VERSION/bin` do not"
+
 _VARIABLES = {
     "LD_LIBRARY_PATH": "envbuild's tools may load libraries from there, and images those that they lack",
     "LD_PRELOAD": "every program loads it, in images, too",
@@ -357,13 +364,23 @@ def _may_unshare(survey: Survey) -> bool:
 
 def _check_surroundings(survey: Survey) -> Iterator[Diagnostic]:
     variables = survey.variables
-    if survey.module_system() is None:
+    start = next(filter(survey.exists, _MODULE_STARTS), None)
+    if survey.module_system() is None and start is not None:
+        yield Diagnostic(
+            "module-system.not-started",
+            "warning",
+            ("module",),
+            f"neither Lmod nor Environment Modules is set up in this shell, but `{start}` exists",
+            _MODULE_WHY,
+            f"`. {start}`, or a login shell (`bash -l`)",
+        )
+    elif survey.module_system() is None:
         yield Diagnostic(
             "module-system.missing",
             "warning",
             ("module",),
             "there is neither Lmod nor Environment Modules in this shell",
-            "`module load` is one of them; wrappers in `envs/NAME/VERSION/bin` work without",
+            _MODULE_WHY,
             f"install lmod or environment-modules{_setup(survey)}",
             _root(),
         )

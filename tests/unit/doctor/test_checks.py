@@ -153,6 +153,11 @@ def small_tmp(machine: Machine) -> None:
     machine.patch.setattr(checks, "NEEDED_TEMPORARY_BYTES", 10**13)
 
 
+def unstarted_modules(machine: Machine) -> None:
+    machine.variables.pop("LMOD_CMD")
+    machine.write("etc/profile.d/z00_lmod.sh", "")
+
+
 def open_store(machine: Machine) -> None:
     (machine.root / "store").mkdir()
     (machine.root / "store").chmod(0o777)
@@ -183,6 +188,7 @@ PROVOKED: Mapping[str, Callable[[Machine], object]] = {
     "tmp.space": small_tmp,
     "machine.architecture": lambda machine: setattr(machine, "architecture", "riscv64"),
     "module-system.missing": lambda machine: machine.variables.pop("LMOD_CMD"),
+    "module-system.not-started": unstarted_modules,
     "slurm.no-srun": no_srun,
     **{f"variable.{name}": variable(name) for name in (*checks._VARIABLES, *PREFIXED)},
     "index.configuration": lambda machine: machine.write("etc/pip.conf", "no section\n"),
@@ -209,6 +215,15 @@ def test_each_is_found_alone_and_says_what_to_do(machine: Machine, name: str) ->
     # `reproduce` builds all of an image anew.
     builds = "build" in finding.verbs and not name.startswith("store.")
     assert not builds or "reproduce" in finding.verbs
+
+
+def test_an_installed_module_system_only_has_to_be_set_up(machine: Machine) -> None:
+    unstarted_modules(machine)
+    (finding,) = machine.findings
+    assert (finding.who, finding.fix) == (
+        "you",
+        "`. /etc/profile.d/z00_lmod.sh`, or a login shell (`bash -l`)",
+    )
 
 
 def test_no_finding_is_left_unprovoked() -> None:
