@@ -9,6 +9,7 @@ import typer
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
+from envbuild.cli.progress import session
 
 if TYPE_CHECKING:
     from envbuild.doctor.model import Diagnostic
@@ -31,8 +32,8 @@ def command(
 
     Exit code 5 if a verb cannot work here.
     """
-    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer, site=site)
-    diagnosis = workflows.doctor.diagnose(verb, settings, online=online)
+    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        diagnosis = workflows.doctor.diagnose(verb, settings, online=online)
     if json:
         print_json(_data(diagnosis))
     else:

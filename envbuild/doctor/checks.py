@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from envbuild import events
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
+from envbuild.events import Emit, Note
 from envbuild.resolve.origins import PythonSources, python_sources, read_machine
 from envbuild.resolve.uv import PYTORCH_HINT, unanswered
 from envbuild.spec.site import Site
@@ -33,12 +35,14 @@ NEEDED_INODES = 200_000
 
 # These read archives and indexes; a build from a lock does not.
 _RESOLVE = ("add", "remove", "lock", "fetch", "plan")
+# These read Python's indexes.
+_INDEX = (*_RESOLVE, "extend")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
 _RUN = ("test", "vet", "launch", "exec", "shell", "kernel", "module")
 _STORE = ("fetch", "build", "layer")
 # These read the site file of the user or the machine, even if none was named.
-_SITE = ("init", *_RESOLVE, "build", *_RUN, "layer", "site")
+_SITE = ("init", *_INDEX, "build", *_RUN, "layer", "site")
 
 _ADMINISTRATOR = "an administrator"
 _IMPORT = "; or import layers that were built elsewhere, with `envbuild layer import`"
@@ -94,12 +98,14 @@ def check_machine(survey: Survey, store: Store, named: Path | None = None) -> It
     yield from check_store(store)
 
 
-def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterator[Diagnostic]:
+def check_resolve(
+    survey: Survey, site: Site | None, *, online: bool, emit: Emit = events.ignore
+) -> Iterator[Diagnostic]:
     """Yield problems of package sources; if `online`, ask each address."""
     try:
         machine = read_machine(survey.variables, survey.path("/etc"))
     except EnvbuildError as error:
-        yield from _from_errors("index.configuration", _RESOLVE, error, "it says where packages come from")
+        yield from _from_errors("index.configuration", _INDEX, error, "it says where packages come from")
         return
     sources = python_sources(site, machine)
     # As written, since missing ones are silently ignored.
@@ -110,7 +116,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
             yield Diagnostic(
                 "index.find-links",
                 "warning",
-                _RESOLVE,
+                _INDEX,
                 f"there is no directory `{path}`, and pip's or uv's configuration names it (find-links)",
                 "wheels that only it has are not found",
                 "make it reachable, or take it out of the configuration (`pip config list` shows it)",
@@ -119,7 +125,7 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
         yield Diagnostic(
             "index.none",
             "error",
-            _RESOLVE,
+            _INDEX,
             "the configuration forbids any Python index (no-index), and names no directory with wheels",
             "there is nowhere to take wheels from",
             "`find-links` in pip's configuration, or `origins` in the site file",
@@ -135,10 +141,11 @@ def check_resolve(survey: Survey, site: Site | None, *, online: bool) -> Iterato
             _root(),
         )
     if online:
+        for origin, addresses in {"pypi": sources.indexes, **sources.named}.items():
+            yield from _unreachable(origin, addresses, _INDEX, emit)
         archives = [uri for source in machine.apt for uri in source.uris if uri.startswith(_ADDRESSES)]
-        named = [address for addresses in sources.named.values() for address in addresses]
-        yield from _unreachable([*sources.indexes, *named, *archives])
-        yield from _ask_uv(sources)
+        yield from _unreachable("apt's sources", archives, _RESOLVE, emit)
+        yield from _ask_uv(sources, emit)
 
 
 def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
@@ -147,49 +154,57 @@ def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
     yield from _from_errors("site.configuration", (*_SITE, "check") if named else _SITE, error, why)
 
 
-def _unreachable(addresses: Sequence[str]) -> Iterator[Diagnostic]:
+def _unreachable(
+    origin: str, addresses: Sequence[str], verbs: tuple[str, ...], emit: Emit
+) -> Iterator[Diagnostic]:
     """Ask each address once; any answer, even a refusal, means that it can be reached."""
     with Client(_LIMITS) as client:
         for address in dict.fromkeys(addresses):
-            reason = ""
+            emit(Note(text=f"{origin}: asking {redact(address)}", detail=True))
+            problem = ""
             if (path := network.local_path(address)) is not None:
-                reason = "" if is_directory(path) else "there is no such directory"
+                problem = "" if is_directory(path) else f"there is no directory `{path}`"
             else:
                 try:
                     client.status(address)
                 except NetworkError as error:
-                    reason = error.problem
-            if reason:
+                    problem = error.problem
+            if problem:
                 yield Diagnostic(
                     "index.unreachable",
                     "error",
-                    _RESOLVE,
-                    f"{redact(address)} cannot be reached: {reason}",
-                    "packages come from there",
+                    verbs,
+                    problem,
+                    f"packages of {origin} come from there",
                     "set https_proxy, name a mirror under `origins` in the site file, or work with"
                     " `fetch --to` elsewhere and `--offline --from` here",
                 )
 
 
-def _ask_uv(sources: PythonSources) -> Iterator[Diagnostic]:
+def _ask_uv(sources: PythonSources, emit: Emit) -> Iterator[Diagnostic]:
     """Ask the indexes that no configuration names, and whose addresses uv knows."""
     if sources.no_index:
         return
+    if not sources.indexes:
+        emit(Note(text="pypi: asking uv's own index, since none is configured", detail=True))
     if not sources.indexes and (reason := unanswered("pip", sources)):
         yield Diagnostic(
             "index.unreachable",
             "error",
-            _RESOLVE,
+            _INDEX,
             f"no index is configured, and uv's own cannot be reached: {reason}",
             "Python packages come from there",
             "`pip config set global.index-url ADDRESS` names an index; https_proxy names a proxy",
         )
     own = any(path.glob("torch-*.whl") for path in sources.local_directories())
-    if not own and _PYTORCH not in sources.named and (reason := unanswered("torch", sources, backend="cpu")):
+    if own or _PYTORCH in sources.named:
+        return
+    emit(Note(text=f"{_PYTORCH}: asking PyTorch's own index, since none is configured", detail=True))
+    if reason := unanswered("torch", sources, backend="cpu"):
         yield Diagnostic(
             "index.pytorch",
             "warning",
-            _RESOLVE,
+            _INDEX,
             f"no index is configured for `{_PYTORCH}`, and PyTorch's own cannot be reached: {reason}",
             "wheels of PyTorch for CPUs come from there",
             PYTORCH_HINT.format(origin=_PYTORCH),

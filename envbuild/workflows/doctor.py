@@ -38,7 +38,7 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
         site = site_of(settings)
     except EnvbuildError as error:
         problems += check_site(error, named=settings.site is not None)
-    problems += check_resolve(survey, site, online=online)
+    problems += check_resolve(survey, site, online=online, emit=settings.emit)
     verbs = [verb] if verb else list(VERBS)
     problems = [problem for problem in problems if set(verbs) & set(problem.verbs)]
     not_working = blocked(problems)

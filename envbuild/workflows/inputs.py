@@ -378,15 +378,18 @@ def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
     """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file."""
     name = str(given)
     is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+    by_variable = environment_paths("ENVBUILD_SITE")[:1] == (given,)
     if is_name and (catalog.site(name) is not None or not exists(given)):
-        return _site_named(catalog, name, None)
-    return _load(Site, given)
+        return _site_named(catalog, name, None, by=", which ENVBUILD_SITE names" if by_variable else "")
+    hint = "ENVBUILD_SITE names it; set it to a file that is there" if by_variable else None
+    return load(Site, read_input(given, limit_bytes=MAX_BYTES, hint=hint), given)
 
 
-def _site_named(catalog: Catalog, name: str, at: Location | None) -> Loaded[Site]:
+def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "") -> Loaded[Site]:
     path = catalog.site(name)
     if path is None:
-        raise not_known("site", name, catalog.site_names(), at)
+        unknown = not_known("site", name, catalog.site_names(), at)
+        raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
     loaded = _load(Site, path)
     _check_name(loaded, loaded.value.name, "site")
     return loaded

@@ -115,7 +115,7 @@ def test_a_site_that_nobody_knows_and_one_of_the_users_own(
     for verb in ("build", "plan", "check"):
         code, out, _ = run(capsys, verb)
         assert code == 5
-        assert "ERROR   site.configuration: unknown site `nosuch`" in out
+        assert "ERROR   site.configuration: unknown site `nosuch`, which ENVBUILD_SITE names\n" in out
     monkeypatch.delenv("ENVBUILD_SITE")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     own = tmp_path / "envbuild/site.yaml"
@@ -141,3 +141,9 @@ def test_an_index_that_does_not_answer_is_named_without_its_password(
         _, out, _ = run(capsys, "lock", *words, "--store", str(tmp_path / "store"))
         assert ("index.unreachable" in out) == resolved
         assert "hunter2" not in out
+    _, out, err = run(capsys, "extend", "--online", "-v", "--store", str(tmp_path / "store"))
+    address = "http://127.0.0.1:9/simple"
+    assert f"ERROR   index.unreachable: {address} cannot be reached\n" in out
+    assert out.endswith("cannot work here: extend\n")
+    assert f"pypi: asking {address}\n" in err
+    assert "hunter2" not in out + err
