@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.errors import BuildError, MachineError
+from envbuild.system.files import is_writable_directory
 from envbuild.system.leftovers import own_name, sweep
 from envbuild.system.privacy import open_parents
 from envbuild.system.removal import remove
@@ -24,9 +25,15 @@ def traversable_directory() -> Iterator[Path]:
 
     It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can enter, in which they
     cannot rename it, and whose name has no ``%``, which apt reads as an escape. It is removed afterwards,
-    unless a BuildError is raised. MachineError: no such directory can be made.
+    unless a BuildError is raised. MachineError: ENVBUILD_TMPDIR names no writable directory, or no directory
+    can be made.
     """
     named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
+    if os.environ.get("ENVBUILD_TMPDIR") and not is_writable_directory(named[0]):
+        raise MachineError(
+            f"ENVBUILD_TMPDIR names `{named[0]}`, which is not a directory that you can write to",
+            hint="name a local directory with it, or unset it",
+        )
     # Resolved: another user may own a link in the path.
     parents = [*named, Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
     for parent in map(Path.resolve, parents):

@@ -22,7 +22,7 @@ from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
 from envbuild.system.apptainer import configuration
-from envbuild.system.files import exists, is_directory
+from envbuild.system.files import exists, is_directory, is_writable_directory
 from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
 from envbuild.system.survey import Survey
@@ -290,15 +290,22 @@ def _subordinate_ids(text: str, user: str) -> int:
 
 def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
     variables = survey.variables
-    named = variables.get("ENVBUILD_TMPDIR") or variables.get("TMPDIR")
-    path = Path(named or "/var/tmp")  # noqa: S108  # where builds work
+    variable = next(filter(variables.get, ("ENVBUILD_TMPDIR", "TMPDIR")), "")
+    path = Path(variables[variable] if variable else "/var/tmp")  # noqa: S108  # where builds work
     elsewhere = "name a local directory with ENVBUILD_TMPDIR"
-    if not _is_writable(path):
-        problem = f"`{path}` cannot be written"
-        yield Diagnostic("tmp.read-only", "error", _BUILD, problem, "builds work there", elsewhere)
+    if not is_writable_directory(path):
+        named = f", which {variable} names," if variable else ""
+        is_replaced = variable == "TMPDIR"
+        yield Diagnostic(
+            "tmp.read-only",
+            "warning" if is_replaced else "error",
+            _BUILD,
+            f"`{path}`{named} is not a directory that you can write to",
+            "builds take /var/tmp or /tmp instead" if is_replaced else "builds work there",
+            elsewhere,
+        )
         return
-    place = _existing(path)
-    if not host.is_root() and not _others_pass(place):
+    if not host.is_root() and not _others_pass(path):
         yield Diagnostic(
             "tmp.not-passable",
             "warning",
@@ -307,7 +314,7 @@ def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
             "a build works under subordinate ids, and takes /var/tmp or /tmp instead",
             f"{elsewhere}, all of whose parents have mode 0711 or more",
         )
-    if os.statvfs(place).f_flag & os.ST_NOEXEC:
+    if os.statvfs(path).f_flag & os.ST_NOEXEC:
         problem = f"nothing can be started below `{path}` (noexec)"
         yield Diagnostic(
             "tmp.no-exec", "error", _BUILD, problem, "packages' own scripts run there", elsewhere

@@ -113,6 +113,11 @@ def is_directory(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def is_writable_directory(path: Path) -> bool:
+    """Return whether a path is a directory in which we can make files."""
+    return is_directory(path) and os.access(path, os.W_OK | os.X_OK)
+
+
 def list_directory(path: Path) -> tuple[str, ...]:
     """Return the names in a directory, sorted; none if there is no such directory."""
     try:

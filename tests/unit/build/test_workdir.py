@@ -79,8 +79,13 @@ def test_every_parent_counts(
         assert (path.parent == inner) == passable
 
 
-def test_a_directory_that_is_missing_is_passed_over(variable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVBUILD_TMPDIR", str(variable / "nowhere"))
-    monkeypatch.setenv("TMPDIR", str(variable))
+def test_only_tmpdir_is_passed_over_if_it_is_missing(variable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(variable / "nowhere"))
+    monkeypatch.delenv("ENVBUILD_TMPDIR")
     with traversable_directory() as path:
-        assert path.parent == variable
+        assert path.parent.exists()
+    monkeypatch.setenv("ENVBUILD_TMPDIR", str(variable / "nowhere"))
+    with pytest.raises(MachineError) as caught, traversable_directory():
+        raise AssertionError("there is none")
+    problem = f"ENVBUILD_TMPDIR names `{variable}/nowhere`, which is not a directory that you can write to"
+    assert (caught.value.problem, caught.value.exit_code) == (problem, 5)

@@ -239,6 +239,16 @@ def test_no_finding_is_left_unprovoked() -> None:
     assert ids - {"site.configuration", "index.unreachable", "index.pytorch"} <= PROVOKED.keys()
 
 
+@pytest.mark.parametrize(("name", "severity"), [("ENVBUILD_TMPDIR", "error"), ("TMPDIR", "warning")])
+def test_a_directory_for_temporary_files_that_is_missing(machine: Machine, name: str, severity: str) -> None:
+    missing = machine.root / "nowhere"
+    machine.variables.pop("ENVBUILD_TMPDIR", None)
+    machine.variables[name] = str(missing)
+    (finding,) = machine.findings
+    assert (finding.id, finding.severity) == ("tmp.read-only", severity)
+    assert finding.problem == f"`{missing}`, which {name} names, is not a directory that you can write to"
+
+
 def test_root_needs_no_subordinate_ids(machine: Machine) -> None:
     machine.patch.setattr(host, "is_root", lambda: True)
     for name in ("user-namespaces.subordinate-ids", "user-namespaces.forbidden", "tmp.not-passable"):
