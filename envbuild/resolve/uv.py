@@ -428,6 +428,9 @@ class Uv:
     def _no_solution(self, stderr: str) -> RequestError:
         reason = uvtext.reason(stderr)
         hint = self._origin_hint(stderr) or self._nearest_hint(stderr)
+        if not hint and not self.context.offline and (unknown := uvtext.without_origin(stderr)):
+            names = ", ".join(f"`{name}`" for name in sorted(unknown))
+            hint = f"no index has {names}; `find_links` in site.yaml names a directory with wheels of yours"
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.context.offline:
             hint = f"only what is on this machine was asked; {hint}"

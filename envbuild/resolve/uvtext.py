@@ -204,6 +204,12 @@ def missing(stderr: str) -> set[str]:
     return {canonicalize_name(next(filter(None, names))) for names in matches}
 
 
+def without_origin(stderr: str) -> set[str]:
+    """Return the distributions that no origin has in any version."""
+    names = re.findall(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[\S*\])? was not found in", _proof(stderr))
+    return set(map(canonicalize_name, names))
+
+
 def _proof(stderr: str) -> str:
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()

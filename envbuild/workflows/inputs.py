@@ -263,6 +263,9 @@ def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
     # Only a known name, never a path.
     source = _recipe(catalog, name) if name in catalog.recipe_names() else None
     if source is None:
+        if re.fullmatch(NAME, name) and exists(Path("recipes") / name / _RECIPE):
+            hint = f"`--recipes recipes` reads `recipes/{name}`"
+            raise RequestError(f"unknown recipe `{name}`", hint=hint)
         raise recipe_not_known(name, catalog.recipe_names())
     raise_all(list(recipe_errors(source)))
     return source

@@ -607,6 +607,10 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
         ("gamma>=2", "the nearest versions of `gamma` are 1.5"),
         ("pandsa[excel]>=2", "did you mean `pandas[excel]>=2`?"),
         ("Scikit_Lern", "did you mean `scikit-learn`?"),
+        (
+            "zzqq-ours",
+            "no index has `zzqq-ours`; `find_links` in site.yaml names a directory with wheels of yours",
+        ),
     ],
 )
 def test_what_is_nearest_to_a_name_or_version_that_nobody_has(desk: Desk, python: str, hint: str) -> None:

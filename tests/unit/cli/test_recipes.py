@@ -294,6 +294,17 @@ def test_a_name_that_nothing_has(
     assert run(capsys, "show", name) == (2, "", f"error: unknown recipe `{name}`\n\nhint: {hint}\n")
 
 
+def test_a_recipe_in_the_directory_that_was_not_named(
+    ours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    add(tmp_path / "recipes", "mine", PLAIN.replace("name: plain", "name: mine"))
+    code, _, said = run(capsys, "check", "mine")
+    hint = "`--recipes recipes` reads `recipes/mine`"
+    assert (code, said) == (2, f"error: unknown recipe `mine`\n\nhint: {hint}\n")
+    assert run(capsys, "show", "mine", "--recipes", "recipes")[0] == 0
+
+
 def test_one_that_is_wrong(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(ours, "wrong", RICH.replace("name: rich", "name: wrong").replace("rich.py", "poor.py"))
     code, out, err = run(capsys, "show", "wrong")
