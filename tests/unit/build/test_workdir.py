@@ -86,6 +86,6 @@ def test_only_tmpdir_is_passed_over_if_it_is_missing(variable: Path, monkeypatch
         assert path.parent.exists()
     monkeypatch.setenv("ENVBUILD_TMPDIR", str(variable / "nowhere"))
     with pytest.raises(MachineError) as caught, traversable_directory():
-        raise AssertionError("there is none")
+        raise AssertionError("a directory was made")
     problem = f"ENVBUILD_TMPDIR names `{variable}/nowhere`, which is not a directory that you can write to"
     assert (caught.value.problem, caught.value.exit_code) == (problem, 5)
