@@ -28,6 +28,8 @@ from envbuild.system import network
 
 _THREADS = 8
 _ROUNDS = 10
+# Distribution whose plain build brings CUDA → the recipe that takes another for cpu.
+_RECIPES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
 def resolve_python(
@@ -394,11 +396,18 @@ def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit
     """Warn if an image for cpu gets libraries of an accelerator."""
     if heavy := _unwanted_cuda(resolved, pins):
         wanted = [pin.name for pin in pins if heavy & set(pin.requires) and pin.name not in heavy]
+        asked_at = [str(request.at) for request in resolved.requested if request.name in heavy]
         names = ", ".join(sorted(heavy))
         because = f" (required by {', '.join(wanted)})" if wanted else ""
+        if recipes := sorted({_RECIPES[name] for name in wanted if name in _RECIPES}):
+            hint = f"write `frameworks: [{', '.join(recipes)}]` instead: a recipe takes the build for cpu"
+        elif asked_at and not wanted:
+            hint = f"remove them at {some(asked_at)}, or write `accelerator: cuda`"
+        else:
+            hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
         emit(
             Warned(
                 text=f"this image is for cpu, and CUDA packages come along: {names}{because}",
-                hint="a framework's recipe takes its build for cpu: name it under `frameworks`",
+                hint=hint,
             )
         )

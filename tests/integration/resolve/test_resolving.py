@@ -182,6 +182,9 @@ class Desk:
     def warnings(self) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Warned)]
 
+    def hints(self) -> list[str]:
+        return [event.hint for event in self.events if isinstance(event, Warned)]
+
     def scopes(self) -> set[str]:
         tasks = {event.task for event in self.events if isinstance(event, TaskStarted)}
         return tasks - {"resolve"}
@@ -974,6 +977,9 @@ def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -
     desk.lock(desk.resolved(python=["torch"]))
     (warning,) = desk.warnings()
     assert warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (required by torch)"
+    assert desk.hints() == ["write `frameworks: [pytorch]` instead: a recipe takes the build for cpu"]
+    desk.lock(desk.resolved(recipes=[pytorch()], python=["nvidia-cublas"]), machine=desk.with_links(torch))
+    assert desk.hints() == ["remove them at spec.yaml, or write `accelerator: cuda`"]
 
 
 def test_an_unproven_framework_for_cpu_is_not_replaced_by_its_build_for_cuda(desk: Desk, torch: Path) -> None:
