@@ -341,12 +341,16 @@ class _Importer:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         recipe = self.recipes.get(name) or self.recipes.get(name.removesuffix("-gpu"))
+        is_part = recipe is not None and name in {*recipe.owns} - recipe.main_distributions
         if name in ("pip", "setuptools", "wheel"):
             self.note("skipped", place + text, "envbuild installs Python packages itself")
         elif name == "mpi4py":
             self.needs_mpi = True
             self.note("taken", place + text, "mpi: its recipe brings mpi4py")
-        elif recipe and recipe.kind in ("framework", "mpi"):
+        elif recipe and is_part and recipe.name in self.frameworks:
+            self.note("skipped", place + text, f"the recipe `{recipe.name}` decides on it")
+            self.take_accelerator(place + text, text)
+        elif recipe and not is_part and recipe.kind in ("framework", "mpi"):
             self.take_recipe(place + text, recipe.name, str(requirement.specifier), text)
         else:
             key = (name, str(requirement.marker))

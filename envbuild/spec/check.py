@@ -110,13 +110,15 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     every += inputs.base_errors if base is None else ()
     every += check.missing_recipes()
     requested, request_problems = _requested(inputs, base.value if base else None)
+    requested, left_out = _left_to_recipes(requested, recipes, inputs.spec.path)
     every += request_problems
     every += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
     every += unknown_accelerator_errors(inputs.spec, inputs.known_variants, every)
     raise_all(every)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
-    return _resolved(inputs, base, recipes, requested, check.why_release)
+    remarks = (*inputs.remarks, *left_out)
+    return _resolved(inputs, base, recipes, requested, remarks, check.why_release)
 
 
 def _requested(
@@ -139,11 +141,37 @@ def _requested(
     return requested, errors
 
 
+def _left_to_recipes(
+    requested: Sequence[Requested], recipes: Sequence[ChosenRecipe], spec: Path
+) -> tuple[list[Requested], list[str]]:
+    """Return the requests without lines of files that a recipe decides, and a remark on each such line.
+
+    A recipe decides on what it owns beside its main distribution, such as `triton` beside `torch`.
+    """
+    owners = {
+        name: chosen.recipe.name
+        for chosen in recipes
+        for name in {*chosen.recipe.owns} - chosen.recipe.main_distributions
+    }
+    kept: list[Requested] = []
+    remarks: list[str] = []
+    for request in requested:
+        is_named = request.wheel is not None or request.repository is not None
+        if request.name not in owners or request.at.path == spec or is_named:
+            kept.append(request)
+        else:
+            remarks.append(
+                f"{request.at}: `{request.text}` is not used: the recipe `{owners[request.name]}` decides on it"
+            )
+    return kept, remarks
+
+
 def _resolved(
     inputs: CheckInputs,
     base: Loaded[BaseImage],
     recipes: Sequence[ChosenRecipe],
     requested: Sequence[Requested],
+    remarks: tuple[str, ...],
     why_release: str,
 ) -> ResolvedSpec:
     spec, site = inputs.spec, inputs.site
@@ -156,7 +184,7 @@ def _resolved(
         base_digest=sha256_of(canonical_json(base.value.model_dump(mode="json", by_alias=True))),
         recipes=tuple(recipes),
         requested=tuple(requested),
-        file_remarks=inputs.remarks,
+        file_remarks=remarks,
         wheel_directories=inputs.wheel_directories,
         why_release=why_release,
         site=site.value if site is not None else None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Literal
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import Field
 
 from envbuild.jobs.arithmetic import evaluate
@@ -239,6 +241,16 @@ class Recipe(Model):
     own `environment` replaces them."""
     commands: tuple[CommandName, ...] = ()
     """Commands of the image for users."""
+
+    @property
+    def main_distributions(self) -> frozenset[str]:
+        """The distributions (canonical names) that have the recipe's version in some variant."""
+        texts = (text for variant in self.variants.values() for text in variant.requirements)
+        return frozenset(
+            canonicalize_name(Requirement(text.replace("{version}", self.versions[0])).name)
+            for text in texts
+            if "{version}" in text
+        )
 
     def environment_beside(self, names: Collection[str]) -> dict[str, str | Prepend]:
         """Return the variables that it adds to an image of the recipes of these names."""

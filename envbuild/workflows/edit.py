@@ -238,9 +238,6 @@ def _recipes(settings: Settings) -> dict[str, Recipe]:
     recipes = list_recipes(settings.recipes).recipes
     by_name: dict[str, Recipe] = {}
     for recipe in recipes:
-        for variant in recipe.variants.values():
-            for text in variant.requirements:
-                if "{version}" in text:
-                    name = Requirement(text.replace("{version}", recipe.versions[0])).name
-                    by_name.setdefault(canonicalize_name(name), recipe)
+        for name in recipe.main_distributions:
+            by_name.setdefault(name, recipe)
     return by_name | {canonicalize_name(recipe.name): recipe for recipe in recipes}

@@ -112,7 +112,7 @@ class Choices:
             raise RequestError(f"`{file}` does not lie below the directory of `{path}`", hint=hint)
         files = RequirementFiles(lambda each, at: read_input(each, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
         files.add(file, Location(path=path))  # reading the spec reports the errors of the file
-        owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.owns}
+        owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.main_distributions}
         asked: dict[str, str] = {}
         for text in files.texts():
             requirement = Requirement(text)

@@ -156,6 +156,14 @@ def test_requirements_become_part_of_the_spec(capsys: pytest.CaptureFixture[str]
     assert not Path("other").exists()
 
 
+def test_only_its_main_distribution_decides_the_version_of_a_recipe() -> None:
+    Path("requirements.txt").write_text("torch==2.13.0\ntriton==3.6.0\n")
+    init("-y", "-r", "requirements.txt")
+    resolved = read_spec(Path("spec.yaml"))
+    assert [str(choice) for choice in resolved.spec.frameworks] == ["pytorch@==2.13.0.*"]
+    assert "triton==3.6.0" not in resolved.python_requests()
+
+
 def test_an_image_without_mpi() -> None:
     init("-f", "mlflow", "--mpi", "none", "-y")
     assert read_spec(Path("spec.yaml")).spec.mpi is None

@@ -165,6 +165,14 @@ def test_a_recipe_and_a_line_that_disagree() -> None:
     )
 
 
+def test_other_distributions_of_a_recipe_are_left_to_it() -> None:
+    resolved = read(requirements_txt="torch==2.13.0\ntriton==3.6.0\nscipy\n")
+    assert resolved.python_requests() == ("scipy", "torch==2.13.0+cpu")
+    assert resolved.remarks() == (
+        "requirements.txt:2:1: `triton==3.6.0` is not used: the recipe `pytorch` decides on it",
+    )
+
+
 def test_a_file_may_not_lie_elsewhere(tmp_path: Path) -> None:
     (tmp_path.parent / "outside.txt").write_text("secret\n")
     Path("link.txt").symlink_to(tmp_path.parent / "outside.txt")

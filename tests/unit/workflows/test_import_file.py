@@ -365,6 +365,16 @@ def test_a_requirements_file(place: Path) -> None:
     }
 
 
+def test_other_distributions_of_a_recipe_are_left_to_it(place: Path) -> None:
+    proposal = imported(place, "torch==2.13.0\ntriton==3.6.0\n", "freeze.txt")
+    assert proposal.spec["frameworks"] == ["pytorch@2.13.0"]
+    assert "packages" not in proposal.spec
+    assert [(note.line, note.outcome, note.what) for note in proposal.notes] == [
+        (1, "taken", "frameworks: pytorch@2.13.0"),
+        (2, "skipped", "the recipe `pytorch` decides on it"),
+    ]
+
+
 def test_files(place: Path) -> None:
     (place.parent / "secret.txt").write_text("secret\n")
     (place / "link.txt").symlink_to("../secret.txt")
