@@ -144,7 +144,7 @@ def _requested(
 def _left_to_recipes(
     requested: Sequence[Requested], recipes: Sequence[ChosenRecipe], spec: Path
 ) -> tuple[list[Requested], list[str]]:
-    """Return the requests without lines of files that a recipe decides, and a remark on each such line.
+    """Return the requests without lines of files that a recipe decides on, and a remark on each of these.
 
     A recipe decides on what it owns beside its main distribution, such as `triton` beside `torch`.
     """
@@ -161,7 +161,8 @@ def _left_to_recipes(
             kept.append(request)
         else:
             remarks.append(
-                f"{request.at}: `{request.text}` is not used: the recipe `{owners[request.name]}` decides on it"
+                f"{request.at}: `{request.text}` is not used:"
+                f" the recipe `{owners[request.name]}` decides on it"
             )
     return kept, remarks
 
@@ -354,7 +355,10 @@ class _Check:
         if release and not self._spec.value.proven:
             return
         hint = proven_hint(recipe, variant, candidates)
-        hint += f"; `proven: false` in the spec takes {release} without a test result" if release else ""
+        if release:
+            hint += f"; `proven: false` in the spec takes {release} without a test result"
+        elif recipe.source is None and not matching_versions(recipe.versions, reference.choice):
+            hint += "; with `proven: false` the spec can name one release (`X.Y`) without a test result"
         if not matching_versions(versions, reference.choice):
             problem = f"no proven version of `{recipe.name}` meets `{reference.choice.constraint}`"
             yield RequestError(problem, at=reference.at, hint=hint)

@@ -184,14 +184,15 @@ class RequirementFiles:
     """Sentences on lines that change nothing here."""
     _seen: set[tuple[Path, bool]] = field(default_factory=set)
 
-    def texts(self) -> Iterator[str]:
-        """Yield what the files ask for, whatever the base is."""
+    def asked(self) -> Iterator[tuple[str, Location]]:
+        """Yield what the files ask for, whatever the base is, and where."""
         for entry in self.entries:
             if isinstance(entry, Requested):
-                yield from () if entry.is_constraint else (entry.text,)
+                yield from () if entry.is_constraint else ((entry.text, entry.at),)
             else:
                 for package in entry.pylock.packages:
-                    yield f"{package.name}=={package.version}" if package.version else package.name
+                    text = f"{package.name}=={package.version}" if package.version else package.name
+                    yield text, Location(path=entry.path)
 
     def add(self, path: Path, at: Location, *, is_constraint: bool = False) -> None:
         """Read a file that is named at a place; what is wrong goes to `errors`."""

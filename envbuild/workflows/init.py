@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -49,6 +49,8 @@ class SpecDraft:
     python: tuple[str, ...] = ()
     requirements: str = ""
     """A file with requirements, relative to the spec's directory."""
+    asked_at: Mapping[str, Location] = field(default_factory=dict)
+    """Framework → the line of that file which asks for it."""
     system: tuple[str, ...] = ()
 
 
@@ -114,7 +116,8 @@ class Choices:
         files.add(file, Location(path=path))  # reading the spec reports the errors of the file
         owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.main_distributions}
         asked: dict[str, str] = {}
-        for text in files.texts():
+        asked_at: dict[str, Location] = {}
+        for text, at in files.asked():
             requirement = Requirement(text)
             recipe = owners.get(canonicalize_name(requirement.name))
             bounds = str(requirement.specifier)
@@ -122,9 +125,10 @@ class Choices:
                 exact = re.fullmatch(r"===?([0-9.]+)", bounds)
                 version = exact[1] if exact else bounds
                 asked[recipe.name] = f"{recipe.name}@{version}" if version else recipe.name
+                asked_at[recipe.name] = at
         frameworks = tuple(asked.values()) if draft.frameworks is None else draft.frameworks
         name = os.path.relpath(file.absolute(), path.parent.absolute())
-        return replace(draft, requirements=name, frameworks=frameworks)
+        return replace(draft, requirements=name, frameworks=frameworks, asked_at=asked_at)
 
     def accelerators(self, draft: SpecDraft) -> tuple[str, ...]:
         """Return the accelerators that all frameworks of a draft have a variant for, ``cpu`` first."""
@@ -151,7 +155,8 @@ class Choices:
             # The file does not exist yet, so no line of it can be shown.
             for single in error.each():
                 if single.at is not None and single.at.path == path:
-                    single.at = None
+                    places = (at for name, at in draft.asked_at.items() if f"`{name}`" in single.problem)
+                    single.at = next(places, None)
             raise
         others = [name for name in self.accelerators(draft) if name != draft.accelerator]
         return _render(draft, resolved, path, schema=schema, accelerators=others)

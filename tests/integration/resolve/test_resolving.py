@@ -182,7 +182,7 @@ class Desk:
     def warnings(self) -> list[str]:
         return [event.text for event in self.events if isinstance(event, Warned)]
 
-    def hints(self) -> list[str]:
+    def hints(self) -> list[str | None]:
         return [event.hint for event in self.events if isinstance(event, Warned)]
 
     def scopes(self) -> set[str]:

@@ -164,6 +164,14 @@ def test_only_its_main_distribution_decides_the_version_of_a_recipe() -> None:
     assert "triton==3.6.0" not in resolved.python_requests()
 
 
+def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requirements.txt").write_text("numpy\ntorch<2.6\n")
+    init("-y", "-r", "requirements.txt", code=2)
+    said = capsys.readouterr().err
+    assert "error: no proven version of `pytorch` meets `<2.6`\n  --> requirements.txt:2:1\n" in said
+    assert "; with `proven: false` the spec can name one release (`X.Y`) without a test result\n" in said
+
+
 def test_an_image_without_mpi() -> None:
     init("-f", "mlflow", "--mpi", "none", "-y")
     assert read_spec(Path("spec.yaml")).spec.mpi is None
