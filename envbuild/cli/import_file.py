@@ -47,8 +47,10 @@ def format_notes(imported: Imported) -> list[str]:
     number = Counter(note.outcome for note in notes)
     summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
     lines.append(f"{source}: {summary}")
-    if "packages" in imported.proposal.spec:
-        lines.append(
-            f"{source}: names of pip and Debian packages are not looked up; `envbuild lock` does that"
-        )
+    spec = imported.proposal.spec
+    if "frameworks" in spec and "mpi" not in spec:
+        lines.append(f"{source}: it names no MPI: for jobs of several ranks add `mpi: mpich`")
+    if "packages" in spec:
+        names = "names from pip sections" if imported.is_conda else "names of pip and Debian packages"
+        lines.append(f"{source}: {names} are not looked up; `envbuild lock` does that")
     return lines

@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, pa
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
 from envbuild.spec.requirements import requirement_lines, without_hashes
+from envbuild.spec.select import variant_for
 from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["taken", "skipped", "unsupported"]
@@ -116,6 +117,7 @@ def propose(
     for statement in statements:
         importer.read(statement)
     importer.check_wheels(lacking)
+    importer.check_accelerator()
     return importer.proposal(name)
 
 
@@ -125,7 +127,7 @@ def _refusal(**entries: object) -> str:
         EnvSpec.model_validate({"name": "x", "version": "1", **entries})
     except ValidationError as error:
         message: str = error.errors(include_url=False, include_input=False)[0]["msg"]
-        return shown(message.removeprefix("Value error, "))
+        return shown(message.removeprefix("Value error, "), most=300)
     return ""
 
 
@@ -157,9 +159,6 @@ class _Importer:
         self.files: dict[str, dict[str, str | bool]] = {}  # by target
 
     def proposal(self, name: str) -> Proposal:
-        if not any(note.outcome == "taken" for note in self.notes):
-            self.line = 1
-            self.note("unsupported", "the whole file", "nothing in it fits into a spec")
         if self.needs_mpi and not self.mpi:
             self.mpi = {"mpich": "mpich"}
         packages = {"python": list(self.requirements.values()), "system": self.debian}
@@ -176,7 +175,11 @@ class _Importer:
             "environment": self.environment,
             "files": list(self.files.values()),
         }
-        return Proposal(spec={key: value for key, value in spec.items() if value}, notes=self.notes)
+        spec = {key: value for key, value in spec.items() if value}
+        if spec.keys() == {"name", "version"}:
+            self.line = 1
+            self.note("unsupported", "the whole file", "nothing in it fits into a spec")
+        return Proposal(spec=spec, notes=self.notes)
 
     def note(self, outcome: Outcome, text: str, what: str) -> None:
         self.notes.append(ImportNote(line=self.line, outcome=outcome, text=shown(text), what=what))
@@ -196,7 +199,7 @@ class _Importer:
         elif name in ("ARG", "%arguments"):
             self.read_script(f"export {text}")
         elif name == "requirement":
-            self.install_python(text.split() if text.startswith("-") else [text])
+            self.read_requirement_line(text)
         elif name == "conda":
             self.read_conda(text)
         elif name == "name:":
@@ -331,8 +334,16 @@ class _Importer:
             self.requirement_files.add(path)
             content = read_input(file, limit_bytes=MAX_BYTES).decode("utf-8-sig", errors="replace")
             for number, line in requirement_lines(content):
-                words = line.split() if line.startswith("-") else [without_hashes(line)]
-                self.install_python(words, f"{path}:{number}: ", posixpath.dirname(path))
+                self.read_requirement_line(line, f"{path}:{number}: ", posixpath.dirname(path))
+
+    def read_requirement_line(self, line: str, place: str = "", beside: str = "") -> None:
+        """Read a line of a requirements file at a place in a directory."""
+        requirement = without_hashes(line)
+        if "--hash" in line and "hashes" not in self.passed_over:
+            self.passed_over.add("hashes")
+            why = "hashes are not taken over, here and below; `envbuild init -r FILE` keeps them"
+            self.note("unsupported", f"{place}{requirement} --hash", why)
+        self.install_python(line.split() if line.startswith("-") else [requirement], place, beside)
 
     def read_requirement(self, text: str, place: str) -> None:
         if why := _refusal(packages={"python": (text,)}):
@@ -381,15 +392,20 @@ class _Importer:
             self.take_python(text, version)
         elif name in table.cuda:
             release = re.search(r"\d+(?:\.\d+)?", version)
-            if not self.take_accelerator(text, f"cuda:{release[0]}" if release else "cuda"):
+            if self.accelerator:
                 self.note("skipped", text, "the accelerator is chosen already")
+            else:
+                self.take_accelerator(text, f"cuda:{release[0]}" if release else "cuda")
         elif name in table.debian:
             self.debian = list(dict.fromkeys((*self.debian, table.debian[name])))
             self.note("taken", text, f"packages.system: {table.debian[name]}")
         elif recipe is None and any(re.fullmatch(pattern, name) for pattern in table.skipped):
             self.note("skipped", text, "an image has it, or does not need it")
         else:
-            self.read_conda_wheel(text, table.wheels.get(name, name), version)
+            wheel = table.wheels.get(name, name)
+            if "gpu" in name and "cpu" in wheel:
+                self.note("unsupported", text, f"`{wheel}` takes its place, which does not use GPUs")
+            self.read_conda_wheel(text, wheel, version)
 
     def read_conda_wheel(self, text: str, name: str, version: str) -> None:
         wanted = as_requirement(f"{name}{version}")
@@ -441,11 +457,15 @@ class _Importer:
         constraint = re.sub(r"^==([\d.]+)\.\*$", r"\1", constraint)
         if constraint and _has_version(recipe, constraint):
             chosen[name] = f"{name}@{constraint}"
-        elif constraint:
-            self.note(
-                "unsupported", text, f"the recipe has no such version: see `envbuild recipes show {name}`"
-            )
-        self.note("taken", text, f"{key}: {chosen.setdefault(name, name)}")
+        taken = f"{key}: {chosen.setdefault(name, name)}"
+        if constraint and not _has_version(recipe, constraint):
+            why = f"the recipe has no such version: see `envbuild recipes show {name}`; taken as {taken}"
+            # Tags of images may be releases of a vendor.
+            if recipe.source is None and re.fullmatch(r"[0-9.]+", constraint) and "/" not in build:
+                why += f"; with `proven: false`, `{name}@{constraint}` needs no test result"
+            self.note("unsupported", text, why)
+        else:
+            self.note("taken", text, taken)
         self.take_accelerator(text, build)
 
     def take_accelerator(self, text: str, build: str) -> bool:
@@ -456,6 +476,22 @@ class _Importer:
             self.accelerator = (match[3] or "cuda") + (f"@{version}" if version else "")
             self.note("taken", text, f"accelerator: {self.accelerator}")
         return match is not None
+
+    def check_accelerator(self) -> None:
+        """Take the accelerator without its release if a framework has variants for other releases only."""
+        family, _, release = self.accelerator.partition("@")
+        wanted = Choice(name=family, constraint=f"=={release}.*" if release else "")
+        any_release = Choice(name=family)
+        for recipe in (self.recipes[name] for name in self.frameworks):
+            if variant_for(wanted, recipe) or not variant_for(any_release, recipe):
+                continue
+            others = [name.replace("-", "@", 1) for name in recipe.variants if name.startswith(family)]
+            what = f"the recipe `{recipe.name}` has {', '.join(others)}; taken as accelerator: {family}"
+            for index, note in enumerate(self.notes):
+                if note.what == f"accelerator: {self.accelerator}":
+                    self.notes[index] = replace(note, outcome="unsupported", what=what)
+            self.accelerator = family
+            return
 
     def read_environment(self, statement: Statement) -> None:
         before = dict(self.variables)  # a line does not see the variables that it sets

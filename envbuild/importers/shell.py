@@ -90,9 +90,9 @@ def may_hold_secret(text: str) -> bool:
     return len(text) > MAX_TEXT or _SECRET.search(text) is not None
 
 
-def shown(text: str) -> str:
+def shown(text: str, most: int = 100) -> str:
     """Return a text for messages: one short line, only its first word if it may hold a secret."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text[:1000].split()))
     if secret := _SECRET.search(line):
         return re.split(r"[\s=:]", line[: secret.end()])[0] + "…"
-    return line if len(line) <= 100 else line[:99] + "…"
+    return line if len(line) <= most else line[: most - 1] + "…"

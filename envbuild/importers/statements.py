@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError, raise_all
-from envbuild.spec.requirements import requirement_lines, without_hashes
+from envbuild.spec.requirements import requirement_lines
 from envbuild.spec.yamlfile import Document, Loc, read_yaml
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
@@ -49,10 +49,7 @@ def read_statements(text: str, path: Path) -> list[Statement]:
     elif re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
         statements = list(_dockerfile(lines))
     elif path.suffix in (".txt", ".in"):
-        return [
-            Statement(line=line, name="requirement", text=without_hashes(item))
-            for line, item in requirement_lines(text)
-        ]
+        return [Statement(line=line, name="requirement", text=item) for line, item in requirement_lines(text)]
     elif path.suffix in (".yml", ".yaml"):
         return list(_environment(text, path))
     else:
@@ -101,7 +98,7 @@ def _conda_packages(document: Document) -> Iterator[Statement]:
         if isinstance(entry, dict) and isinstance(entry.get("pip"), tuple):
             for number, item in enumerate(entry["pip"]):
                 line = document.at(*loc, "pip", number).line
-                yield Statement(line=line, name="requirement", text=without_hashes(str(item)))
+                yield Statement(line=line, name="requirement", text=str(item))
         else:
             yield Statement(line=document.at(*loc).line, name="conda", text=str(entry))
 

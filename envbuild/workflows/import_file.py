@@ -33,6 +33,8 @@ class Imported:
     source: Path
     proposal: Proposal
     text: str
+    is_conda: bool
+    """Whether the file names packages of conda, which are looked up."""
 
 
 def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | None = None) -> Imported:
@@ -54,8 +56,9 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
         raise RequestError(f"`{source.name}` is not UTF-8", at=Location(path=source), hint=hint) from error
     usual_name = r"(dockerfile|containerfile|singularity|apptainer|requirements|environment)\b"
     bases = read_bases()
+    statements = read_statements(content, source)
     proposal = propose(
-        read_statements(content, source),
+        statements,
         source.absolute().parent.name if re.match(usual_name, source.name.lower()) else source.stem,
         directory=source.parent,
         recipes=list_recipes(recipes).recipes,
@@ -66,7 +69,8 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
     if output is not None:
         write_atomically(output, text.encode())
-    return Imported(source=source, proposal=proposal, text=text)
+    is_conda = any(statement.name == "conda" for statement in statements)
+    return Imported(source=source, proposal=proposal, text=text, is_conda=is_conda)
 
 
 def _without_wheel(texts: Sequence[str], python: str, bases: Sequence[BaseImage]) -> set[str] | None:
