@@ -13,11 +13,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
+from envbuild.events import Warned
 from envbuild.resolve.debian import debian_packages
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.requirements import Requested
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input, write_atomically
 from envbuild.workflows.arguments import check_is_spec, shell_path
@@ -101,40 +103,53 @@ def _hint_at_debian(error: EnvbuildError, spec: Path, names: Sequence[str], sett
 def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, lock: bool = True) -> Edited:
     """Remove recipes or packages from a spec; its comments and order stay.
 
-    RequestError: the spec does not name one of them, or as `lock_spec`.
+    It warns of files of the spec that still ask for them. RequestError: the spec does not name one of them,
+    or as `lock_spec`.
     """
     recipes = _recipes(settings)
+    warnings: list[Warned] = []
 
     def change(text: str, name: str, loaded: Loaded[EnvSpec]) -> tuple[str, str]:
         recipe = recipes.get(canonicalize_name(name))
         wanted = {canonicalize_name(name), *([recipe.name] if recipe is not None else [])}
         entries = list(_entries(loaded.value))
         places = [steps for steps, entry in entries if entry in wanted]
+        distributions = wanted | (recipe.main_distributions if recipe is not None else frozenset())
+        in_files = _in_files(spec, distributions, settings)
         if not places:
-            raise_all(list(_in_files(spec, name, wanted, settings)))
+            problem = f"`{name}` comes from a file that the spec names"
+            hint = "remove it from that file"
+            raise_all([RequestError(f"{problem}: `{each.text}`", at=each.at, hint=hint) for each in in_files])
             known = [entry for _, entry in entries]
             hint = did_you_mean(name, known) or f"it names: {', '.join(known) or 'nothing'}"
             raise RequestError(f"the spec does not name `{name}`", at=loaded.at("packages"), hint=hint)
         for steps in reversed(places):
             text = edit.remove(text, steps)
+        for request in in_files:
+            still = f"`{name}` is still asked for by {request.at}: `{request.text}`"
+            warnings.append(Warned(text=still, hint="remove it from that file, too"))
         keys = dict.fromkeys(
             ".".join(str(step) for step in steps if isinstance(step, str)) for steps in places
         )
         return text, f"{' and '.join(keys)} lost `{name}`"
 
-    return _edit(spec, names, settings, change, lock=lock)
+    edited = _edit(spec, names, settings, change, lock=lock)
+    for warning in warnings:
+        settings.emit(warning)
+    return edited
 
 
-def _in_files(spec: Path, name: str, wanted: Collection[str], settings: Settings) -> Iterator[RequestError]:
-    """Yield an error for each line of a file that a spec names which asks for a package."""
+def _in_files(spec: Path, names: Collection[str], settings: Settings) -> list[Requested]:
+    """Return what files that a spec names ask for of some distributions."""
     try:
         requested = read_spec(spec, recipes=settings.recipes, site=settings.site).requested
     except EnvbuildError:
-        return  # it is about something else
-    for request in requested:
-        if request.name in wanted and not request.is_constraint and request.at.path != spec:
-            problem = f"`{name}` comes from a file that the spec names: `{request.text}`"
-            yield RequestError(problem, at=request.at, hint="remove it from that file")
+        return []  # it is about something else
+    return [
+        request
+        for request in requested
+        if request.name in names and not request.is_constraint and request.at.path != spec
+    ]
 
 
 def _edit(
@@ -150,16 +165,20 @@ def _edit(
     loaded = load(EnvSpec, content, spec)
     text = content.decode("utf-8-sig")
     changes: list[str] = []
+    errors: list[EnvbuildError] = []
     for name in names:
         try:
-            text, sentence = change(text, name, loaded)
+            changed, sentence = change(text, name, loaded)
+            loaded = load(EnvSpec, changed.encode(), spec)
         except edit.CannotEdit:
-            hint = "edit the file by hand"
-            raise RequestError(
-                f"`{name}` cannot be changed in this text", at=loaded.at(), hint=hint
-            ) from None
-        changes += [sentence] if sentence else []
-        loaded = load(EnvSpec, text.encode(), spec)
+            problem = f"`{name}` cannot be changed in this text"
+            errors.append(RequestError(problem, at=loaded.at(), hint="edit the file by hand"))
+        except EnvbuildError as error:
+            errors += error.each()
+        else:
+            text = changed
+            changes += [sentence] if sentence else []
+    raise_all(errors)
     edited = text.encode()
     locked = None
     try:

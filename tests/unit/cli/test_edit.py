@@ -153,6 +153,23 @@ def test_what_a_file_of_the_spec_asks_for_is_removed_there(capsys: pytest.Captur
     assert Path("spec.yaml").read_text() == SPEC
 
 
+def test_what_a_file_still_asks_for_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requirements.txt").write_text("tabulate\nscipy>=1\ntorch==2.13.0\n")
+    run("remove", "scipy", "pytorch")
+    printed = capsys.readouterr().err
+    assert "warning: `scipy` is still asked for by requirements.txt:2:1: `scipy>=1`" in printed
+    assert "warning: `pytorch` is still asked for by requirements.txt:3:1: `torch==2.13.0`" in printed
+    assert "spec.yaml: packages.python lost `scipy`" in printed
+
+
+def test_all_names_that_the_spec_lacks_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    run("remove", "einops", "numpy", "scipy", code=2)
+    printed = capsys.readouterr().err
+    assert "the spec does not name `einops`" in printed
+    assert "the spec does not name `numpy`" in printed
+    assert Path("spec.yaml").read_text() == SPEC
+
+
 def test_a_package_of_debian_that_no_index_has_is_offered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
