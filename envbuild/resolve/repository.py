@@ -193,6 +193,15 @@ def _made(directory: Path) -> Path:
     return directory
 
 
+def _reason(stderr: str) -> str:
+    """Return what git says is wrong, in one line: the first lines; its advice follows in others."""
+    lines = [line.strip().removeprefix("fatal: ") for line in stderr.splitlines() if line.strip()]
+    causes = [line for line in lines if not line.startswith("Could not read from remote repository")]
+    return (
+        "; ".join(causes[: 2 if causes[0].startswith("remote:") else 1]) if causes else "git says no reason"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fetched:
     """A bare repository that holds one commit."""
@@ -211,7 +220,7 @@ class _Fetched:
         (self.directory / "info/attributes").write_text("* -export-ignore -export-subst\n")
         done = self._git("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.repository.url, commit)
         if not done.ok:
-            reason = redact_text(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason")
+            reason = redact_text(_reason(done.stderr))
             problem = f"git cannot fetch commit {commit} of {redact(self.repository.url)}: {reason}"
             hint = "the commit has to be in the repository, and the address one that `git fetch` can ask"
             raise RequestError(problem, at=self.at, hint=hint)

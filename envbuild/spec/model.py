@@ -138,10 +138,11 @@ def python_requirement(value: str) -> str:
     try:
         parsed = Requirement(value)
     except (InvalidRequirement, RecursionError):
-        shown = without_secrets(value)
-        raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`") from None
-    if parsed.url is not None:
-        shown = without_secrets(value)
+        parsed = None
+    shown = without_secrets(value)
+    if parsed is None and "://" not in value:
+        raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`")
+    if parsed is None or parsed.url is not None:
         forms = "`{wheel: ADDRESS, sha256: …}` or `{name: …, git: ADDRESS, commit: …}`"
         raise ValueError(f"`{shown}` names an address; `packages.python` takes {forms}")
     return value

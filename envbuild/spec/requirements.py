@@ -52,7 +52,7 @@ _ADDRESSES = (
 _LINKS = ("-f", "--find-links")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _GIT = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*@\s*git\+(?P<address>[^\s#;]+?)"
+    r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*@\s*)?git\+(?P<address>[^\s#;]+?)"
     r"(?:@(?P<commit>[^\s#;@/]+))?(?:#(?P<fragment>[^\s;]*))?(?P<marker>\s*;.*)?"
 )
 _WHEEL = re.compile(r"(?P<place>[^\s;]+\.whl(?:#\S*)?)(?P<marker>\s*;.*)?")
@@ -298,6 +298,8 @@ class RequirementFiles:
         subdirectory = fragment.get("subdirectory", "")
         try:
             repository_address(address)
+            if match["name"] is None:
+                raise ValueError(f"no name is in front of `git+{without_secrets(address)}`")
             if subdirectory:
                 relative_path(subdirectory)
             if not _COMMIT.fullmatch(commit):

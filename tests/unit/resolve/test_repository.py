@@ -156,6 +156,8 @@ def test_a_version_that_a_program_decides_is_written_in_the_spec(text: str, tmp_
 def test_commits_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = commit(tmp_path / "one", {"pyproject.toml": PROJECT})
     assert "git cannot fetch commit" in refused(tmp_path, Repository(url=made.url, commit="0" * 40))
+    gone = refused(tmp_path, Repository(url=f"file://{tmp_path}/gone", commit="0" * 40))
+    assert gone.endswith(f": '{tmp_path}/gone' does not appear to be a git repository")
     git(tmp_path / "one", "tag", "--annotate", "--message=x", "v1")
     tag = git(tmp_path / "one", "rev-parse", "v1")
     assert "is not a commit" in refused(tmp_path, Repository(url=made.url, commit=tag))

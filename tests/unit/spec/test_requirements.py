@@ -273,6 +273,7 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
     [
         ("tool @ git+https://example.org/tool", "no commit of 40 hexadecimal digits is behind `https:"),
         ("tool @ git+https://example.org/tool@main", "no commit of 40 hexadecimal digits is behind `https:"),
+        ("git+https://example.org/tool@main", "no name is in front of `git+https://example.org/tool`"),
         (f"tool @ git+https://me:secret@example.org/tool@{A[:40]}", "may not hold a user or password"),
         (f"tool @ git+ext://x@{A[:40]}", "is not an address of a repository"),
         (f"tool @ git+file:///x@{A[:40]}#subdirectory=../y", "is not a relative path"),

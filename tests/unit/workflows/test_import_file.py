@@ -231,7 +231,7 @@ def test_python_packages(lines: list[str], python: list[str], place: Path) -> No
         ("conda install x", "name its packages under `packages.python`"),
         ("dnf install x", "base images are Debian"),
         ("rm -rf /opt/x", "a spec has packages, variables and files, but no commands"),
-        ("pip install git+https://example.org/y", "`git+https://example.org/y` is not a Python requirement"),
+        ("pip install git+https://example.org/y", "`git+https://example.org/y` names an address"),
         ("pip install x.whl/../y", "`x.whl/../y` is not a Python requirement"),
         ("pip install -r ../x.txt", "the file is not beside this one"),
         ("pip install --pre less", "a spec has no such option"),
