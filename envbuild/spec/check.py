@@ -448,6 +448,10 @@ def _unknown_recipes(
                 meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
                 whole = meant_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
                 error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
+                if isinstance(written, tuple) and owners[name] in {
+                    str(each).partition("@")[0] for each in written
+                }:
+                    error.hint = f"the recipe `{owners[name]}`, which is named as well, brings it: remove it"
             elif key == "frameworks" and did_you_mean(name, known) is None:
                 whole = meant_line(values, ("packages", "python"), as_requirement(entry) or name)
                 error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"

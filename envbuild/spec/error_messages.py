@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
-from envbuild.spec.meant import OTHER_KEYS, line
+from envbuild.spec.meant import OTHER_KEYS, line, python_file
 from envbuild.spec.meant import choice as choice_as_meant
 from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import Choice, EnvSpec
@@ -180,6 +180,8 @@ def _meant_hint(problem: SchemaProblem, document: Document) -> str:
         return ""
     key = tuple(step for step in steps if isinstance(step, str))
     if key == ("packages", "python"):
+        if entry := python_file(written):
+            return f"write `{entry}`"
         meant = requirement_as_meant(written)
     elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",)):
         meant = choice_as_meant(written)
@@ -252,7 +254,8 @@ def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
     if value is None:
         return "leave the key out"
     if kind == "tuple_type":
-        return f"write a list: `[{text}]`"
+        entry = python_file(text) if problem.loc == ("packages", "python") else ""
+        return f"write a list: `[{entry or text}]`"
     if kind in ("string_type", "name_type", "setting_type"):
         return f'write it in quotes: `"{text}"`{_QUOTE_WHY.get(type(value), "")}'
     return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from envbuild.spec.edit import scalar
 from envbuild.spec.fields import without_secrets
-from envbuild.spec.model import parse_choice, python_requirement
+from envbuild.spec.model import REQUIREMENT_FILE, parse_choice, python_requirement
 
 _MAX_LINE = 100  # characters
 _MAX_NAME = 200  # characters; a longer text means no name
@@ -65,6 +65,14 @@ def requirement(text: str) -> str | None:
         return python_requirement(meant)
     except ValueError:
         return None
+
+
+def python_file(text: str) -> str:
+    """Return the entry of `packages.python` for a file that is written as a package; empty for others."""
+    path = re.sub(r"^(?:(?:-r|--requirement)[ =]*)?(?:\./)?", "", text)
+    if not re.fullmatch(REQUIREMENT_FILE, path):
+        return ""
+    return f"{{{'wheel' if path.endswith('.whl') else 'file'}: {path}}}"
 
 
 def _bounds(text: str) -> str:

@@ -40,6 +40,8 @@ VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
 DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 MODULE = rf"{VARIABLE}(?:\.{VARIABLE})*"
+REQUIREMENT_FILE = r"(?!\S*://)\S+\.(?:txt|toml|whl)"
+"""Paths of files that people write in place of a package."""
 _RELEASE = r"[0-9]+(\.[0-9]+)*"
 
 _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
@@ -140,6 +142,8 @@ def python_requirement(value: str) -> str:
     except (InvalidRequirement, RecursionError):
         parsed = None
     shown = without_secrets(value)
+    if re.fullmatch(REQUIREMENT_FILE, value):
+        raise ValueError(f"`{shown}` is a file, not a package")
     if parsed is None and "://" not in value:
         raise ValueError(f"`{shown}` is not a Python requirement, such as `scipy>=1.11`")
     if parsed is None or parsed.url is not None:

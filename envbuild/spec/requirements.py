@@ -32,6 +32,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
 from envbuild.spec.fields import relative_path, repository_address, wheel_location, without_secrets
+from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import python_requirement
 from envbuild.spec.python_platform import base_environment, base_tags
 from envbuild.spec.yamlfile import shorten
@@ -271,7 +272,9 @@ class RequirementFiles:
         try:
             python_requirement(text)
         except ValueError as error:
+            meant = requirement_as_meant(text)
             hint = "write the name and the version of a distribution that an index has, or remove the line"
+            hint = f"did you mean `{meant}`?" if meant else hint
             self._reject(shorten(str(error), 300), at, hint)
         else:
             self.entries.append(Requested(text=text, at=at, hashes=hashes, is_constraint=is_constraint))

@@ -110,7 +110,7 @@ class Choices:
         RequestError: the file does not lie beside the spec at `path`, or below.
         """
         if not is_below(file, path.parent):
-            hint = f"a spec names files beside it: write it there, `envbuild init {shell_path(file.parent)}`"
+            hint = f"a spec names files beside it: copy the file to `{path.parent.absolute()}`"
             raise RequestError(f"`{file}` does not lie below the directory of `{path}`", hint=hint)
         files = RequirementFiles(lambda each, at: read_input(each, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
         files.add(file, Location(path=path))  # reading the spec reports the errors of the file

@@ -152,7 +152,9 @@ def test_requirements_become_part_of_the_spec(capsys: pytest.CaptureFixture[str]
     init("mine/second.yaml", "-y", "-r", "mine/requirements.txt", code=2)
     assert "mine/requirements.txt:2:1" in capsys.readouterr().err
     init("other/spec.yaml", "-y", "-r", "mine/requirements.txt", code=2)
-    assert "does not lie below the directory" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "does not lie below the directory" in printed
+    assert f"hint: a spec names files beside it: copy the file to `{Path.cwd()}/other`\n" in printed
     assert not Path("other").exists()
 
 
@@ -170,6 +172,22 @@ def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.Cap
     said = capsys.readouterr().err
     assert "error: no proven version of `pytorch` meets `<2.6`\n  --> requirements.txt:2:1\n" in said
     assert "; with `proven: false` the spec can name one release (`X.Y`) without a test result\n" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--python", "requirements.txt"], "write `{file: requirements.txt}`"),
+        (["--python", "./wheels/x.whl"], "write `{wheel: wheels/x.whl}`"),
+        (
+            ["-f", "pytorch", "-f", "torch"],
+            "the recipe `pytorch`, which is named as well, brings it: remove it",
+        ),
+    ],
+)
+def test_names_in_the_wrong_place(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    init("-y", *words, code=2)
+    assert f"hint: {hint}\n" in capsys.readouterr().err
 
 
 def test_an_image_without_mpi() -> None:

@@ -244,6 +244,10 @@ def test_wheels_that_cannot_be_used(line: str, problem: str) -> None:
     assert "secret" not in text
 
 
+def test_a_line_in_the_form_of_conda_gets_the_one_to_write() -> None:
+    assert "hint: did you mean `numpy==1.2.*`?\n" in refused(requirements_txt="numpy=1.2\n")
+
+
 def test_commits_of_repositories() -> None:
     commit = "0123456789" * 4
     text = f"""\
