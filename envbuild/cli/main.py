@@ -231,6 +231,8 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
     hint = f"`{command} --help` shows what there is"
     if problem.endswith("is not readable"):
         hint = "check its permissions with `ls -l`"
+    elif problem.startswith(("No such command 'upgrade'", "No such command 'update'")):
+        hint = "`envbuild lock SPEC.yaml --upgrade` takes newer packages"
     elif problem.startswith("No such option") and command.endswith((" exec", " launch")):
         hint = f"options of the command itself stand behind `--`: `{command} IMAGE.sif -- COMMAND`"
     elif problem.startswith("Got unexpected extra argument") and command.endswith(" extend"):

@@ -234,6 +234,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     ("words", "text"),
     [
         (["nonsense"], "No such command 'nonsense'"),
+        (["upgrade"], "hint: `envbuild lock SPEC.yaml --upgrade` takes newer packages"),
         (["build", "--nonsense"], "No such option: --nonsense"),
         (["build"], "Missing argument 'SPEC'"),
         (["schema", "nonsense"], "error: Invalid value for 'NAME': 'nonsense' is not one of 'spec', "),
