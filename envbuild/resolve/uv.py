@@ -39,6 +39,16 @@ _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--
 _FILES = ("--format", "pylock.toml", "--no-deps")
 _NO_SOLUTION = "no set of Python packages meets what was asked: "
 _ASK_S = 30.0
+# Name of a module → the distribution that has it.
+_MODULES = {
+    "bio": "biopython",
+    "cv2": "opencv-python-headless",
+    "dotenv": "python-dotenv",
+    "pil": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 # To be formatted with `origin`.
 PYTORCH_HINT = (
     "`pip config set global.find-links DIR` names a directory with the wheels; a site file names another"
@@ -446,10 +456,19 @@ class Uv:
         key = f"from_source: [{', '.join(sorted({*names, *said}))}]"
         for name, stderr in said.items():
             reason = uvtext.reason(stderr)
+            asked = [Requirement(each.text) for each in self.resolved.requested if each.name == name]
+            bounded = [requirement for requirement in asked if requirement.specifier]
+            if name in _MODULES:
+                hint = _module_hint(name)
+            elif bounded and (versions := self._nearest_versions(bounded[0])):
+                hint = f"the nearest versions with a wheel are {' and '.join(versions)}; or `{key}`"
+                hint += " under `packages` builds what has a source archive"
+            else:
+                hint = f"{reason}; `{key}` under `packages` builds what has a source archive"
             yield RequestError(
                 f"`{name}`: no wheel fits {platform}{self._recipes_asking(name, bounds=False)}",
                 at=self.resolved.python_place(f"{name} {reason}"),
-                hint=f"{reason}; `{key}` under `packages` builds what has a source archive",
+                hint=hint,
             )
 
     def _recipes_asking(self, text: str, *, bounds: bool) -> str:
@@ -464,7 +483,9 @@ class Uv:
             if request.name not in missing:
                 continue
             wanted = Requirement(request.text)
-            if versions := self._nearest_versions(wanted):
+            if request.name in _MODULES:
+                hints.append(_module_hint(request.name))
+            elif versions := self._nearest_versions(wanted):
                 hints.append(f"the nearest versions of `{request.name}` are {' and '.join(versions)}")
             elif similar := near(request.name, _common_names()):
                 meant = request.text.strip().replace(wanted.name, similar[0], 1)
@@ -521,6 +542,10 @@ def _write_stub(name: str, packed: Packed, directory: Path) -> str:
         )
         stub.writestr(f"{base}.dist-info/RECORD", "")
     return file
+
+
+def _module_hint(name: str) -> str:
+    return f"did you mean `{_MODULES[name]}`? `{name}` is the name of its module"
 
 
 def _common_names() -> list[str]:

@@ -213,6 +213,8 @@ def without_origin(stderr: str) -> set[str]:
 def _proof(stderr: str) -> str:
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()
+    # No comma is behind a list of versions.
+    text = re.sub(r"(?<!,) we can conclude that ", ", we can conclude that ", text)
     return text.replace(f"{PROJECT} depends on", _ASKED)
 
 

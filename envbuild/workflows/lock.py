@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.debian import debian_packages
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
@@ -30,6 +32,7 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.settings import Settings
 
+_LACKING = re.compile(r"(?:^`|\b)([a-z0-9][a-z0-9.-]*)(?:`: no wheel fits| was not found in)")
 # Changes of a lock that are listed without being asked for.
 _FEW = 3
 
@@ -86,13 +89,32 @@ def lock_spec(
         lock = replace(previous, tools=tuple(sorted(pins))) if changes else previous
     else:
         with resolve_context(settings, sources=sources, offline=offline) as context:
-            lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
+            try:
+                lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
+            except EnvbuildError as error:
+                if content is None:  # `add` has a hint for its own names
+                    _hint_at_debian(error, resolved, context)
+                raise
     rule_results = _check_fit(resolved, lock, settings)
     if lock != previous and write:
         write_atomically(path, dump(lock).encode())
     if previous is not None:
         changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
     return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
+
+
+def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:
+    """Name `packages.system` in errors about names without wheels, if Debian has packages of these names."""
+    asked = {request.name for request in resolved.requested}
+    lacking = {
+        match[1]: single
+        for single in error.each()
+        if (match := _LACKING.search(single.problem)) and match[1] in asked
+    }
+    with contextlib.suppress(EnvbuildError):
+        for name in debian_packages(resolved, sorted(lacking), context) if not context.offline else ():
+            hint = f"Debian has a package `{name}`: name it under `packages.system`"
+            lacking[name].hint = f"{hint}; {lacking[name].hint}"
 
 
 def write_pylock(locked: Locked, directory: Path) -> Path:

@@ -614,6 +614,7 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
             "zzqq-ours",
             "no index has `zzqq-ours`; `find_links` in site.yaml names a directory with wheels of yours",
         ),
+        ("sklearn", "did you mean `scikit-learn`? `sklearn` is the name of its module"),
     ],
 )
 def test_what_is_nearest_to_a_name_or_version_that_nobody_has(desk: Desk, python: str, hint: str) -> None:

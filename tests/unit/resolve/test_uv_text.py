@@ -209,6 +209,18 @@ def test_a_short_reason_stays_whole() -> None:
     )
 
 
+def test_a_list_of_versions_ends_before_the_conclusion() -> None:
+    text = (
+        "  cause: Because pandas<=0.25.3 has no usable wheels and only the following versions of pandas are"
+        " available:\n    pandas<=0.25.3\n    pandas>=1\n  we can conclude that pandas<1 cannot"
+        " be used.\n      And because envbuild-request depends on pandas<1, we can conclude that no.\n"
+    )
+    assert uvtext.reason(text) == (
+        "pandas<=0.25.3 has no usable wheels and only the following versions of pandas are available:"
+        " pandas<=0.25.3 pandas>=1; what was asked needs pandas<1"
+    )
+
+
 def test_a_step_without_a_conclusion_leaves_no_gap() -> None:
     """uv may join a step to the next before it concludes."""
     many = " and ".join(f"there is no version of package-{number}" for number in range(9))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
+from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import Locked, lock_notes, report_choices
+from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices
+from envbuild.workflows.settings import Settings
 from tests.support.resolved_specs import bare_lock, resolved
 
 
@@ -57,3 +62,35 @@ def test_what_is_frozen_is_a_warning(tmp_path: Path) -> None:
     report_choices(locked, events.append)
     warnings = [event.text for event in events if isinstance(event, Warned)]
     assert [text.partition(":")[0] for text in warnings] == ["debian-11-python2 is frozen", "cntk is frozen"]
+
+
+def test_names_without_wheels_that_debian_has_get_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ManyErrors(
+            [
+                RequestError("`ffmpeg`: no wheel fits Python 3.11", hint="drop it"),
+                RequestError("nothing fits: nosuch was not found in the registry", hint="drop it"),
+                RequestError("nothing fits: git of a dependency was not found in the registry", hint="x"),
+            ]
+        )
+
+    asked: list[str] = []
+
+    def known(_: object, names: Iterable[str], __: object) -> list[str]:
+        asked.extend(names)
+        return ["ffmpeg"]
+
+    monkeypatch.setattr(lock, "make_lock", refuse)
+    monkeypatch.setattr(lock, "debian_packages", known)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\npackages: {python: [ffmpeg, nosuch]}\n')
+    with pytest.raises(ManyErrors) as caught:
+        lock_spec(spec, Settings.of(store=tmp_path / "store"))
+    assert asked == ["ffmpeg", "nosuch"]
+    assert [error.hint for error in caught.value.each()] == [
+        "Debian has a package `ffmpeg`: name it under `packages.system`; drop it",
+        "drop it",
+        "x",
+    ]
