@@ -67,5 +67,8 @@ def _print(spec: Path, edited: Edited, *, json: bool) -> None:
     for change in edited.changes or ("unchanged",):
         print_message(f"{spec}: {change}")
     if locked is not None:
+        for change in locked.changes:
+            if change not in edited.changes:
+                print_message(f"  {change}")
         state = "written" if locked.changes else "unchanged"
         print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
