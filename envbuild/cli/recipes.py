@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from packaging.version import Version
 
 from envbuild import workflows
 from envbuild.cli import completion, options
@@ -83,12 +82,12 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
     yield "homepage", recipe.homepage
     yield "frozen", recipe.frozen
     yield "file", str(path)
-    yield "versions", _newest_first(recipe.versions)
+    yield "versions", workflows.recipes.newest_first(recipe.versions)
     for name, variant in recipe.variants.items():
         origins = f" (from {', '.join((*variant.origins, 'pypi'))})" if variant.origins else ""
         over = f", over {', '.join(variant.backends)}" if variant.backends else ""
         installed = ", ".join(variant.requirements) or "nothing to install"
-        only = f" ({_newest_first(variant.versions)} only)" if variant.versions else ""
+        only = f" ({workflows.recipes.newest_first(variant.versions)} only)" if variant.versions else ""
         untried = f"; untried: {variant.untried}" if variant.untried else ""
         yield "variant", f"{name}: {installed}{origins}{over}{only}{untried}"
     yield "owns", ", ".join(recipe.owns)
@@ -118,14 +117,6 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
     for other, settings in recipe.environment_with.items():
         for variable, value in settings.items():
             yield "environment", f"{variable} = {value}, with {other}"
-
-
-def _newest_first(versions: Sequence[str]) -> str:
-    """Return versions in order, with a mark at the preferred one, the first, unless it is the newest."""
-    newest, *older = sorted(versions, key=Version, reverse=True)
-    return ", ".join(
-        [newest, *(f"{version} [preferred]" if version == versions[0] else version for version in older)]
-    )
 
 
 def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:

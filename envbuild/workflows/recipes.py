@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from packaging.version import Version
+
 from envbuild.errors import EnvbuildError
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import find_catalog, read_each, read_recipe
@@ -27,3 +29,11 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
     names = find_catalog(recipes).recipe_names()
     sources, errors = read_each(names, partial(read_recipe, recipes=recipes))
     return RecipeListing(recipes=tuple(source.loaded.value for source in sources), errors=tuple(errors))
+
+
+def newest_first(versions: Sequence[str]) -> str:
+    """Return versions in order, with a mark at the preferred one, the first, unless it is the newest."""
+    newest, *older = sorted(versions, key=Version, reverse=True)
+    return ", ".join(
+        [newest, *(f"{version} [preferred]" if version == versions[0] else version for version in older)]
+    )
