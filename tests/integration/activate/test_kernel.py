@@ -62,7 +62,9 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield start
     for manager, client in running:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
+        # Killed, it would leave the process behind that mounts its image.
+        if manager.has_kernel:
+            manager.shutdown_kernel()
 
 
 def answer(client: Any, code: str) -> str:
