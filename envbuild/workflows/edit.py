@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
 from envbuild.events import Warned
-from envbuild.resolve.debian import debian_packages
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
@@ -22,9 +20,9 @@ from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import Requested
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input, write_atomically
-from envbuild.workflows.arguments import check_is_spec, shell_path
+from envbuild.workflows.arguments import check_is_spec
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import Locked, lock_spec, resolve_context
+from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.settings import Settings
 
@@ -70,34 +68,7 @@ def add_packages(
             return _set_mpi(text, loaded, choice)
         return _add_to_list(text, loaded, (key,), choice, recipe.name)
 
-    try:
-        return _edit(spec, names, settings, change, lock=lock)
-    except EnvbuildError as error:
-        if lock and not system:
-            _hint_at_debian(error, spec, names, settings)
-        raise
-
-
-def _hint_at_debian(error: EnvbuildError, spec: Path, names: Sequence[str], settings: Settings) -> None:
-    """Name `--system` in errors about Python packages, if Debian has packages of these names."""
-    refused = [
-        (name, single)
-        for name in names
-        for single in error.each()
-        if isinstance(single, RequestError)
-        and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", single.problem)
-    ]
-    if not refused:
-        return
-    packages: list[str] = []
-    with contextlib.suppress(EnvbuildError):
-        resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-        with resolve_context(settings, sources=(), offline=False) as context:
-            packages = debian_packages(resolved, dict.fromkeys(name for name, _ in refused), context)
-    for name, single in refused:
-        if name in packages:
-            command = f"`envbuild add {shell_path(spec)} {name} --system`"
-            single.hint = f"{command} adds Debian's package `{name}`; {single.hint}"
+    return _edit(spec, names, settings, change, lock=lock)
 
 
 def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, lock: bool = True) -> Edited:

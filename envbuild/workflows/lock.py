@@ -92,8 +92,7 @@ def lock_spec(
             try:
                 lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
             except EnvbuildError as error:
-                if content is None:  # `add` has a hint for its own names
-                    _hint_at_debian(error, resolved, context)
+                _hint_at_debian(error, resolved, context)
                 raise
     rule_results = _check_fit(resolved, lock, settings)
     if lock != previous and write:
@@ -113,7 +112,8 @@ def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: Resol
     }
     with contextlib.suppress(EnvbuildError):
         for name in debian_packages(resolved, sorted(lacking), context) if not context.offline else ():
-            hint = f"Debian has a package `{name}`: name it under `packages.system`"
+            command = f"`envbuild add {shell_path(resolved.path)} {name} --system`"
+            hint = f"Debian has a package `{name}`: name it under `packages.system` ({command})"
             lacking[name].hint = f"{hint}; {lacking[name].hint}"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.workflows import edit
+from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
 
 SPEC = """\
@@ -176,19 +176,18 @@ def test_a_package_of_debian_that_no_index_has_is_offered(
     asked: list[str] = []
 
     def refuse(*_: object, **__: object) -> NoReturn:
-        text = "ffmpeg was not in the index, nor was nosuch"
-        raise RequestError(text, hint="drop it")
+        raise RequestError("`ffmpeg`: no wheel fits Python 3.11", hint="drop it")
 
     def known(_: object, names: Iterable[str], __: object) -> list[str]:
         asked.extend(names)
         return ["ffmpeg"]
 
-    monkeypatch.setattr(edit, "lock_spec", refuse)
-    monkeypatch.setattr(edit, "debian_packages", known)
+    monkeypatch.setattr(lock, "make_lock", refuse)
+    monkeypatch.setattr(lock, "debian_packages", known)
     with pytest.raises(SystemExit) as ended:
         main(["add", "spec.yaml", "ffmpeg", "nosuch", "rich"])
     assert ended.value.code == 2
-    assert asked == ["ffmpeg", "nosuch"], "the others are not at fault"
-    hint = "hint: `envbuild add spec.yaml ffmpeg --system` adds Debian's package `ffmpeg`; drop it\n"
+    assert asked == ["ffmpeg"], "the others are not at fault"
+    hint = "name it under `packages.system` (`envbuild add spec.yaml ffmpeg --system`); drop it\n"
     assert hint in capsys.readouterr().err
     assert Path("spec.yaml").read_text() == SPEC

@@ -90,7 +90,8 @@ def test_names_without_wheels_that_debian_has_get_a_hint(
         lock_spec(spec, Settings.of(store=tmp_path / "store"))
     assert asked == ["ffmpeg", "nosuch"]
     assert [error.hint for error in caught.value.each()] == [
-        "Debian has a package `ffmpeg`: name it under `packages.system`; drop it",
+        "Debian has a package `ffmpeg`: name it under `packages.system`"
+        f" (`envbuild add {spec} ffmpeg --system`); drop it",
         "drop it",
         "x",
     ]
