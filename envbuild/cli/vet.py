@@ -14,7 +14,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
-    from envbuild.launch.vet import Vetting
+    from envbuild.launch.vet import Node, Vetting
 
 # Value → heading.
 _COLUMNS = {
@@ -67,8 +67,18 @@ def _text(vetting: Vetting) -> str:
         [node.name, *(f"{node.values[name]:.3g}" if name in node.values else "-" for name in _COLUMNS)]
         for node in vetting.nodes
     ]
-    table = columns([["node", *_COLUMNS.values()], *rows])
+    heading = ["node", *_COLUMNS.values()]
+    if any(node.gpus for node in vetting.nodes):
+        heading.append("GPUs")
+        rows = [[*row, _gpus(node)] for row, node in zip(rows, vetting.nodes, strict=True)]
+    table = columns([heading, *rows])
     complaints = [complaint.text for complaint in vetting.complaints]
     names = ",".join(vetting.bad)
     bad = f"bad: {names} (`srun --exclude={names}`)" if names else "bad: none"
     return "\n".join([table, *complaints, f"good: {','.join(vetting.good) or 'none'}", bad])
+
+
+def _gpus(node: Node) -> str:
+    """Return ``2 (39 °C, 41 °C)``."""
+    temperatures = ", ".join(f"{gpu[2]} °C" if len(gpu) > 2 else "no answer" for gpu in node.gpus)
+    return f"{len(node.gpus)} ({temperatures})" if node.gpus else "-"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.digests import sha256_of
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, some
 from envbuild.jobs.report import Report, counts
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
@@ -75,7 +75,7 @@ class TestVerdict:
         host = f"host fingerprint {self.fingerprint[7:19]}"
         words = [f"{self.when}, {self.ranks} ranks{nodes}{launcher}{gpu}, {host}"]
         if self.failed:
-            words.append("failed: " + ", ".join(self.failed[:5]))
+            words.append("failed: " + some(list(dict.fromkeys(self.failed)), 5))
         if self.unproven:
             words.append(self.unproven)
         words += self.changed[:5]

@@ -79,7 +79,7 @@ def lock_spec(
     if write:
         check_outside_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
     previous = _read_lock(spec)
-    pins = tool_pins(tools.NAMES)
+    pins = tool_pins(_tool_names(resolved))
     changes = _changes(previous, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
@@ -155,7 +155,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     """
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     lock = _read_lock(spec)
-    pins = _known_tool_pins()
+    pins = _known_tool_pins(resolved)
     if lock is None or diff(lock, resolved):
         refuse(spec, _changes(lock, resolved, pins))
     return Locked(
@@ -222,7 +222,7 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_read_lock(spec), resolved, _known_tool_pins())
+    return _changes(_read_lock(spec), resolved, _known_tool_pins(resolved))
 
 
 def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
@@ -249,10 +249,15 @@ def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin,
     return tuple(difference.sentence for difference in differences)
 
 
-def _known_tool_pins() -> tuple[ToolPin, ...]:
+def _tool_names(resolved: ResolvedSpec) -> tuple[str, ...]:
+    """Return the tools that make the layers of a spec; a finished root needs no mmdebstrap."""
+    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or resolved.base.root is None)
+
+
+def _known_tool_pins(resolved: ResolvedSpec) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that can be identified."""
     pins: list[ToolPin] = []
-    for name in tools.NAMES:
+    for name in _tool_names(resolved):
         with contextlib.suppress(EnvbuildError):
             pins += tool_pins([name])
     return tuple(sorted(pins))

@@ -17,7 +17,7 @@ from envbuild.launch import vet
 from envbuild.launch.batch import check_scheduler, job_options, run_in_job
 from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
 from envbuild.launch.slurm import in_slurm_job, with_offer
-from envbuild.launch.start import Container, launch_context, run_brought_job, with_gpus
+from envbuild.launch.start import Container, gpu_flags, launch_context, run_brought_job
 from envbuild.launch.vet import Vetting
 from envbuild.spec.site import Site, SiteVet
 from envbuild.workflows.inputs import site_of
@@ -95,6 +95,8 @@ def vet_nodes(
         # Binding would show one CPU of each node.
         options = (*launcher.options, f"--nodes={nodes}", "--ntasks-per-node=1", "--cpu-bind=none")
         launcher = replace(launcher, options=options)
+    # The nodes' GPUs are of interest whatever the image is for.
+    container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
     content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()
     result = run_brought_job(container, launcher, vet.JOB, content, ranks=nodes, limit_s=limit_s)
     return vet.vet(result.reports[0], nodes, site.vet if site is not None else SiteVet())
@@ -109,9 +111,7 @@ def vet_image(image: Path, nodes: int, settings: Settings) -> Vetting:
     if launcher is None or not manifest.mpi:
         hint = "an image with `mpi: mpich` has all that vetting needs"
         raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)
-    limit_s = manifest.timeout_s
-    container, _ = with_gpus(container, launcher, site, limit_s=limit_s)
-    return vet_nodes(container, launcher, site, nodes, limit_s)
+    return vet_nodes(container, launcher, site, nodes, manifest.timeout_s)
 
 
 def vet_checks(vetting: Vetting) -> list[CheckResult]:

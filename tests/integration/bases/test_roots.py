@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,7 @@ python: {{version: "3.11", abi: cp311, packages: []}}
 """
 SPEC = 'name: finished\nversion: "1"\nbase: finished-{kind}\nmpi: mpich\n'
 KINDS = ("squashfs", "tar", "oci")
+OF_DEBIAN = ("mmdebstrap", "apt", "dpkg", "debootstrap")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +65,21 @@ def roots(ground: Ground, shared: Path) -> dict[str, tuple[Path, str]]:
 
 @pytest.fixture(scope="module")
 def configured(desk: Desk, roots: dict[str, tuple[Path, str]]) -> dict[str, str]:
-    """Define a base of each kind in the user's own configuration; return the environment that finds it."""
+    """Define a base of each kind in the user's own configuration; return the environment that finds it.
+
+    No tool of Debian's is on its PATH: a machine with another distribution has none.
+    """
     for kind, (place, digest) in roots.items():
         text = DEFINITION.format(name=f"finished-{kind}", kind=kind, place=place, sha256=digest)
         desk.write(f"config/envbuild/base-images/finished-{kind}.yaml", text)
         desk.write(f"finished-{kind}.yaml", SPEC.format(kind=kind))
-    return {"XDG_CONFIG_HOME": str(desk.place / "config")}
+    programs = desk.place / "programs"
+    programs.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in Path(directory).glob("*") if os.access(directory, os.R_OK) else ():
+            if not program.name.startswith(OF_DEBIAN) and not (programs / program.name).is_symlink():
+                (programs / program.name).symlink_to(program)
+    return {"XDG_CONFIG_HOME": str(desk.place / "config"), "PATH": str(programs)}
 
 
 def test_the_same_root_gives_the_same_base_however_it_is_packed(

@@ -90,6 +90,11 @@ def test_each_launcher_has_a_verdict_of_its_own(store: Store) -> None:
     assert (verdict.state, verdict.launcher) == ("failed", "")
 
 
+def test_a_check_that_failed_more_than_once_is_named_once(store: Store) -> None:
+    verdicts.record(store, report(HERE, FAIL, FAIL))
+    assert said(store, HERE).endswith("; failed: mpi.collectives/sum)")
+
+
 def test_this_hosts_own_verdict_wins_over_a_newer_one_from_elsewhere(store: Store) -> None:
     verdicts.record(store, report(THERE, PASS, when="2026-11-22T01:00:00Z"))
     verdicts.record(store, report(HERE, FAIL, when="2026-11-21T01:00:00Z"))
