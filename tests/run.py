@@ -36,11 +36,15 @@ exec "$@"
 
 def main() -> int:
     """Run pytest and return its exit code."""
-    # Tests of a file share what is built for them, and stay in one process.
-    parallel = ["-n", "auto", "--maxprocesses=4", "--dist=loadfile"]
+    # Tests of a file share what is built for them, and stay in one process. Some wait for servers or limits:
+    # one process more than there are CPUs. In the order of the files the long ones come first.
+    processes = min(len(os.sched_getaffinity(0)) + 1, 4)
+    parallel = ["-n", str(processes), "--dist=loadfile", "--no-loadscope-reorder"]
     words = ["-m", "pytest", *parallel, *sys.argv[1:]]
     if os.geteuid() != 0:
-        return run([sys.executable, *words])
+        with tempfile.TemporaryDirectory(prefix="envbuild-test-", dir="/var/tmp") as common:
+            Path(common).chmod(0o755)
+            return run(["env", f"TESTS_COMMON={common}", sys.executable, *words])
     notice = f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout\n"
     sys.stderr.write(notice)
     place = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir="/var/tmp"))
@@ -67,8 +71,9 @@ def copy_checkout(place: Path) -> None:
     """Copy the checkout and its virtual environment, for the test user to read and write."""
     checkout = place / "checkout"
     shutil.copytree(ROOT, checkout, symlinks=True, ignore=NOT_COPIED)
-    (place / "home").mkdir()
-    for path in (place / "home", checkout, *checkout.rglob("*")):
+    for name in ("home", "common"):
+        (place / name).mkdir()
+    for path in (place / "home", place / "common", checkout, *checkout.rglob("*")):
         os.chown(path, UID, UID, follow_symlinks=False)
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o700 if path.is_dir() else 0o600))
@@ -100,7 +105,7 @@ def write_accounts(etc: Path, *, home: Path) -> None:
 def as_test_user(place: Path, words: list[str]) -> list[str]:
     """Return the command line that runs the copy's Python as the test user."""
     python = str(place / "checkout/.venv/bin/python")
-    who = [f"HOME={place / 'home'}", f"USER={USER}", f"LOGNAME={USER}"]
+    who = [f"HOME={place / 'home'}", f"USER={USER}", f"LOGNAME={USER}", f"TESTS_COMMON={place / 'common'}"]
     not_theirs = [f"--unset=XDG_{name}" for name in ("CONFIG_HOME", "CACHE_HOME", "DATA_HOME", "RUNTIME_DIR")]
     ids = [f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--inh-caps=-all"]
     enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", _MOUNT, "sh", str(place)]

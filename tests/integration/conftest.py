@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -99,15 +101,38 @@ def shared() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def installed(shared: Path) -> Path:
+def common(shared: Path) -> Path:
+    """A directory of all processes of `tests/run.py`, for what is made once; of pytest alone, its own."""
+    return Path(os.environ.get("TESTS_COMMON", shared))
+
+
+@contextmanager
+def alone(common: Path) -> Iterator[None]:
+    """Keep other processes out of the common directory."""
+    with (common / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def installed(common: Path) -> Path:
     """Install envbuild from its wheel, where other users can run it, too; return the command."""
+    command = common / "venv/bin/envbuild"
+    with alone(common):
+        if not command.exists():
+            install(common)
+    return command
+
+
+def install(place: Path) -> None:
+    """Make a virtual environment with envbuild in a directory."""
     uv = ROOT / ".venv/bin/uv"
     python = ROOT / ".venv/bin/python"
     subprocess.run(
-        [python, "-m", "hatchling", "build", "-t", "wheel", "-d", shared / "dist"], cwd=ROOT, check=True
+        [python, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "dist"], cwd=ROOT, check=True
     )
-    (wheel,) = (shared / "dist").glob("*.whl")
-    venv = shared / "venv"
+    (wheel,) = (place / "dist").glob("*.whl")
+    venv = place / "venv"
     quiet = ["--quiet", "--no-config"]
     subprocess.run([uv, "venv", *quiet, "--python", "/usr/bin/python3", venv], check=True)
     # What the checkout's own environment holds, copied: no second download.
@@ -119,7 +144,6 @@ def installed(shared: Path) -> Path:
         [uv, "pip", "install", *quiet, "--offline", "--no-deps", "--python", venv / "bin/python", wheel],
         check=True,
     )
-    return venv / "bin/envbuild"
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +168,10 @@ def _tidied() -> Iterator[None]:
 
 _DESKS: list[Path] = []
 # What fixtures of a session make: the store, the images and what they are made of.
-LASTING = ("store", "pytorch-mpi.*", "on-*", "wheels-*", "host-*", "kept", "ranks.py", "slurm.yaml")
+LASTING = (
+    *("store", "kept", "ranks.py", "slurm.yaml"),
+    *("pytorch-mpi.*", "plain.*", "on-*", "wheels-*", "host-*"),
+)
 
 
 def make_desk(shared: Path, name: str, command: Path, *, root: bool = False, lasting: bool = False) -> Desk:
@@ -166,10 +193,40 @@ def desk(shared: Path, installed: Path) -> Desk:
 
 
 @pytest.fixture(scope="session")
-def image(desk: Desk) -> Path:
-    """The example's image, built from an empty store."""
-    desk.envbuild("build", "pytorch-mpi.yaml")
-    return desk.place / "pytorch-mpi.sif"
+def build_once(common: Path, installed: Path, desk: Desk) -> Callable[[str], Path]:
+    """Build a spec of the desk, whose layers are made once for the desks of all processes."""
+    place = common / "seed"
+    seed = Desk(place=place, command=installed, store=place / "store")
+
+    @cache
+    def build(name: str) -> Path:
+        with alone(common):
+            place.mkdir(exist_ok=True)
+            seed.write(f"{name}.yaml", (desk.place / f"{name}.yaml").read_text())
+            seed.envbuild("build", f"{name}.yaml")
+            shutil.copy(place / f"{name}.lock.yaml", desk.place)
+            copy_new(seed.store, desk.store)
+        desk.envbuild("build", f"{name}.yaml")
+        return desk.place / f"{name}.sif"
+
+    return build
+
+
+def copy_new(source: Path, target: Path) -> None:
+    """Copy what a directory lacks of another; what it has may be in use."""
+    for path in [source, *sorted(source.rglob("*"))]:
+        copy = target / path.relative_to(source)
+        if path.is_dir() and not copy.exists():
+            copy.mkdir()
+            copy.chmod(path.stat().st_mode)
+        elif not path.is_dir() and not copy.exists():
+            shutil.copy2(path, copy, follow_symlinks=False)
+
+
+@pytest.fixture(scope="session")
+def image(build_once: Callable[[str], Path]) -> Path:
+    """The example's image."""
+    return build_once("pytorch-mpi")
 
 
 SPEC = 'name: {name}\nversion: "1"\nbase: debian-12\nmpi: {mpi}\nframeworks: []\n'
@@ -181,15 +238,9 @@ def spec_of(desk: Desk, name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def image_on(desk: Desk) -> Callable[[str], Path]:
+def image_on(desk: Desk, build_once: Callable[[str], Path]) -> Callable[[str], Path]:
     """Build a small image on an MPI, over the session's store."""
-
-    @cache
-    def build(name: str) -> Path:
-        desk.envbuild("build", spec_of(desk, name))
-        return desk.place / f"on-{name}.sif"
-
-    return build
+    return lambda name: build_once(spec_of(desk, name).stem)
 
 
 @pytest.fixture(scope="session")
@@ -211,14 +262,19 @@ def small_image(image_on: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ground(desk: Desk, shared: Path, installed: Path) -> Ground:
-    """A tiny base and a spec on it that builds in seconds without a network."""
+def debian_12(desk: Desk, build_once: Callable[[str], Path]) -> Path:
+    """The squashfs of the base with this name."""
     desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
-    desk.envbuild("build", "plain.yaml")
-    base = blob_of(desk, layers(desk, "plain.yaml")["base"]["key"])
+    build_once("plain")
+    return blob_of(desk, layers(desk, "plain.yaml")["base"]["key"])
+
+
+@pytest.fixture(scope="session")
+def ground(debian_12: Path, shared: Path, installed: Path) -> Ground:
+    """A tiny base and a spec on it that builds in seconds without a network."""
     place = shared / "ground"
     place.mkdir()
-    return make_ground(place, installed, base)
+    return make_ground(place, installed, debian_12)
 
 
 def layers(desk: Desk, spec: str) -> dict[str, dict[str, str]]:

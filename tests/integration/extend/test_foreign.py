@@ -27,7 +27,6 @@ from envbuild.squashfs.layers import splice_layers
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.tree import scan
 from envbuild.system import apptainer, squashfs
-from tests.integration.conftest import Desk, blob_of, layers
 from tests.support.foreign_images import SITE, Tree, distribution, offline_context
 from tests.support.wheels import make_wheel
 
@@ -39,16 +38,8 @@ print(json.dumps([demo.a.__cached__, importlib.metadata.version("demo"), demo.a.
 """
 
 
-@pytest.fixture(scope="module")
-def debian(desk: Desk) -> Path:
-    """A file system of Debian 12 with its Python."""
-    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
-    desk.envbuild("build", "plain.yaml")
-    return blob_of(desk, layers(desk, "plain.yaml")["base"]["key"])
-
-
 @pytest.fixture
-def image_with(debian: Path, tmp_path: Path) -> Callable[[Tree], Path]:
+def image_with(debian_12: Path, tmp_path: Path) -> Callable[[Tree], Path]:
     """Return an image of Debian and further files, on those that lie in `root` already."""
 
     def make(tree: Tree) -> Path:
@@ -63,7 +54,7 @@ def image_with(debian: Path, tmp_path: Path) -> Callable[[Tree], Path]:
                 path.chmod(0o755 if "/bin/" in name else 0o644)
         squashfs.make(root, tmp_path / "more.sqfs")
         image = tmp_path / "image.sqfs"
-        splice_layers({"debian": debian, "more": tmp_path / "more.sqfs"}, image)
+        splice_layers({"debian": debian_12, "more": tmp_path / "more.sqfs"}, image)
         return image
 
     return make
@@ -161,12 +152,12 @@ def test_a_virtual_environment_on_the_path_of_the_image_gains_a_package(
 
 
 def test_a_python_that_lives_in_a_prefix_gains_a_package_there(
-    image_with: Callable[[Tree], Path], debian: Path, tmp_path: Path
+    image_with: Callable[[Tree], Path], debian_12: Path, tmp_path: Path
 ) -> None:
     """Such as conda's: program, library and packages below one directory, here behind a link."""
     parts, prefix = tmp_path / "parts", tmp_path / "root/opt/conda-24"
     program, library = "usr/bin/python3.11", "usr/lib/python3.11"
-    words = ["unsquashfs", "-quiet", "-no-progress", "-d", str(parts), str(debian), program, library]
+    words = ["unsquashfs", "-quiet", "-no-progress", "-d", str(parts), str(debian_12), program, library]
     subprocess.run(words, check=True)
     shutil.copytree(parts / library, prefix / "lib/python3.11", symlinks=True)
     (prefix / "bin").mkdir()

@@ -22,8 +22,13 @@ packages:
 """
 
 
-def test_pytorch(desk: Desk, image: Path, tmp_path: Path) -> None:
-    check(desk, image, tmp_path)
+@pytest.mark.parametrize(
+    "name",
+    # `make toolkits` compares the images of all frameworks.
+    ["small_image", pytest.param("image", marks=pytest.mark.slow)],
+)
+def test_an_image_of_wheels(name: str, desk: Desk, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    check(desk, request.getfixturevalue(name), tmp_path)
 
 
 @pytest.mark.slow  # in `make test` test_build.py adds a Debian package, and image/test_splice.py compares

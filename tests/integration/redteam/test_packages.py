@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.build.debian import make_root
 from envbuild.store.records import read_record
-from tests.integration.conftest import Desk, blob_of, layers
+from tests.integration.conftest import Desk, layers
 from tests.support.mirrors import digest, write_deb
 
 SCRIPT = """\
@@ -31,9 +31,9 @@ for my $path (glob("/proc/[0-9]*/root@PLACE@")) {
 
 
 @pytest.mark.redteam
-def test_a_script_of_a_package_reaches_nothing_of_the_machine(desk: Desk, tmp_path: Path) -> None:
-    desk.write("plain.yaml", 'name: plain\nversion: "1"\nbase: debian-12\n')
-    desk.envbuild("build", "plain.yaml")
+def test_a_script_of_a_package_reaches_nothing_of_the_machine(
+    desk: Desk, debian_12: Path, tmp_path: Path
+) -> None:
     key = layers(desk, "plain.yaml")["base"]["key"]
     value = key.removeprefix("sha256:")
     record = read_record(desk.store / f"layers/{value[:2]}/{value}.json")
@@ -54,7 +54,7 @@ def test_a_script_of_a_package_reaches_nothing_of_the_machine(desk: Desk, tmp_pa
             texts={},
             tree=tmp_path / "root",
             log=tmp_path / "log",
-            base=(blob_of(desk, key), record.tree),
+            base=(debian_12, record.tree),
         )
     found = (tmp_path / "root/etc/found").read_text().splitlines()
     assert found[0].split()[:2] == ["map", "0"]
