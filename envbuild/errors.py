@@ -126,8 +126,8 @@ def some(names: Sequence[str], most: int = 4) -> str:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     """Return ``did you mean `x`?`` for the nearest of the known words, or None."""
-    found = near(word, known)
-    return f"did you mean `{found[0]}`?" if found else None
+    nearest = near(word, known)
+    return f"did you mean `{nearest[0]}`?" if nearest else None
 
 
 def near(word: str, known: Sequence[str]) -> list[str]:

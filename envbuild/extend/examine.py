@@ -51,7 +51,7 @@ def examine_image(
     `base` is the file system before anything was added. Without it the image is compared with itself, less
     the files that were added: what a replaced package broke may then be missed.
     """
-    own = [one.packages for one in note.extensions if one.python == python.executable]
+    own = [extension.packages for extension in note.extensions if extension.python == python.executable]
     names = {package.name for packages in own for package in packages}
     owned = {name: owned_files(files, python.installed[name]) for name in names & python.installed.keys()}
     scan = scan_file_system(squashfs)
@@ -72,7 +72,7 @@ def examine_image(
 
 
 def _examined(scan: FileSystemScan, python: PythonInstallation) -> PreflightReport:
-    sites = dict.fromkeys((python.site_packages, *(one.site for one in python.installed.values())))
+    sites = dict.fromkeys((python.site_packages, *(package.site for package in python.installed.values())))
     packages = judge_python(
         scan, python=python.version, architecture=python.architecture, directories=tuple(sites)
     )
@@ -83,9 +83,9 @@ def _without(scan: FileSystemScan, paths: Collection[str]) -> FileSystemScan:
     return replace(
         scan,
         files=[path for path in scan.files if path not in paths],
-        objects={path: one for path, one in scan.objects.items() if path not in paths},
-        unreadable={path: one for path, one in scan.unreadable.items() if path not in paths},
-        distributions={path: one for path, one in scan.distributions.items() if path not in paths},
+        objects={path: entry for path, entry in scan.objects.items() if path not in paths},
+        unreadable={path: entry for path, entry in scan.unreadable.items() if path not in paths},
+        distributions={path: entry for path, entry in scan.distributions.items() if path not in paths},
     )
 
 

@@ -41,8 +41,8 @@ class AdditionJudgement:
 
 def judge_addition(addition: Addition, image: ImageFiles, *, at: Path) -> AdditionJudgement:
     """Judge an addition beside what is installed; `at` is the image's file, for messages."""
-    gone = {one.name for one in addition.replaced}
-    staying = {name: one for name, one in addition.python.installed.items() if name not in gone}
+    gone = {package.name for package in addition.replaced}
+    staying = {name: package for name, package in addition.python.installed.items() if name not in gone}
     problems = [
         *_without_record(addition, image),
         *_other_builds(addition, staying),
@@ -63,11 +63,12 @@ def packages_for_cuda(addition: Addition) -> list[str]:
 
 def _without_record(addition: Addition, image: ImageFiles) -> Iterator[tuple[str, str]]:
     """Yield what cannot be replaced: no list of its files is there to hide them."""
-    for one in addition.replaced:
-        if one.site == addition.python.site_packages and not owned_files(image, one):
+    for package in addition.replaced:
+        if package.site == addition.python.site_packages and not owned_files(image, package):
             yield (
-                f"{one.name} {one.version} cannot be replaced: nothing in `{one.site}` lists its files",
-                f"ask for a version of the other packages that {one.name} {one.version} suits",
+                f"{package.name} {package.version} cannot be replaced: nothing in `{package.site}` lists"
+                " its files",
+                f"ask for a version of the other packages that {package.name} {package.version} suits",
             )
 
 
@@ -75,14 +76,14 @@ def _other_builds(
     addition: Addition, staying: Mapping[str, InstalledDistribution]
 ) -> Iterator[tuple[str, str]]:
     """Yield added wheels whose label (``+cu124``) is another than what stays has."""
-    labelled = {label: one for one in staying.values() if (label := build_of(one.version))}
+    labelled = {label: package for package in staying.values() if (label := build_of(package.version))}
     for pin in addition.pins:
         label = build_of(pin.version)
         if label and labelled and label not in labelled:
-            other, one = min(labelled.items())
+            other, package = min(labelled.items())
             yield (
-                f"{pin.name} {pin.version} is a build for {label}, and the image's {one.name} {one.version}"
-                f" one for {other}",
+                f"{pin.name} {pin.version} is a build for {label}, and the image's"
+                f" {package.name} {package.version} one for {other}",
                 f"ask for a version of {pin.name} with `+{other}`; an index with these builds is named in a"
                 " site file (`find_links`)",
             )
@@ -118,7 +119,7 @@ def _other_cuda(
     addition: Addition, staying: Mapping[str, InstalledDistribution], image: ImageFiles
 ) -> Iterator[tuple[str, str]]:
     """Yield added parts of another CUDA than the image has: two in one process share nothing."""
-    present = {major for one in staying.values() if (major := _cuda_major(one.name, one.version))}
+    present = {major for package in staying.values() if (major := _cuda_major(package.name, package.version))}
     hidden = hidden_files(addition, image)
     libraries = (path for path in image.entries if path not in hidden)
     present |= {match[1] for path in libraries if (match := _CUDA_LIBRARY.match(path))}
@@ -137,22 +138,22 @@ def _other_cuda(
 
 def _broken_extensions(addition: Addition, image: ImageFiles) -> Iterator[tuple[str, str]]:
     """Yield modules that are compiled for NumPy 1 alone, if NumPy 2 replaces it."""
-    old = next((one for one in addition.replaced if one.name == "numpy"), None)
+    old = next((package for package in addition.replaced if package.name == "numpy"), None)
     new = next((pin for pin in addition.pins if pin.name == "numpy"), None)
     if old is None or new is None or not (_major(old.version) < 2 <= _major(new.version)):
         return
     hidden = hidden_files(addition, image)
     # Those of Debian stay, and Python does not take them.
-    covered = {one.name.replace("-", "_") for one in addition.replaced}
+    covered = {package.name.replace("-", "_") for package in addition.replaced}
     broken = set()
-    for site in {one.site for one in addition.python.installed.values()}:
+    for site in {package.site for package in addition.python.installed.values()}:
         for path, entry in image.entries.items():
-            package = path.removeprefix(f"{site}/").partition("/")[0].partition(".")[0]
+            module = path.removeprefix(f"{site}/").partition("/")[0].partition(".")[0]
             is_module = path.startswith(f"{site}/") and path.endswith(".so") and entry.kind == "file"
-            if is_module and path not in hidden and package not in covered:
+            if is_module and path not in hidden and module not in covered:
                 content = image.content(entry, _MAX_EXTENSION_BYTES)
                 if b"numpy.core." in content and b"numpy._core" not in content:
-                    broken.add(package if package.isprintable() else ascii(package))
+                    broken.add(module if module.isprintable() else ascii(module))
     if broken:
         yield (
             f"numpy {new.version} would replace {old.version}, for which modules of these are compiled:"
@@ -176,11 +177,11 @@ def _compiled_for_another_torch(
 
 
 def _shadowed(addition: Addition) -> Iterator[str]:
-    for one in addition.replaced:
-        if one.site != addition.python.site_packages:
+    for package in addition.replaced:
+        if package.site != addition.python.site_packages:
             yield (
-                f"{one.name} {one.version} stays in `{one.site}`, where another installer put it; Python"
-                f" takes the one in `{addition.python.site_packages}`"
+                f"{package.name} {package.version} stays in `{package.site}`, where another installer put it;"
+                f" Python takes the one in `{addition.python.site_packages}`"
             )
 
 

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -22,7 +22,7 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
 from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.extend.files import ImageFiles
-from envbuild.extend.python import InstalledDistribution, PythonInstallation, owned_files
+from envbuild.extend.python import InstalledDistribution, PythonInstallation, files_and_directories
 from envbuild.lock.model import PythonPin
 from envbuild.preflight.distributions import metadata_header, read_distributions
 from envbuild.preflight.python_packages import applies, meets, read_requirement
@@ -145,7 +145,7 @@ def resolve_packages(
     `image` is the image's file, for messages; `stage` is an empty directory. RequestError, ManyErrors: the
     request cannot be met beside what is installed. MachineError: an index cannot be reached.
     """
-    staying = {name: one for name, one in python.installed.items() if name not in request.upgrade}
+    staying = {name: package for name, package in python.installed.items() if name not in request.upgrade}
     requirements = [*request.requirements, *_of_wheels(request.wheels)]
     _refuse_changes(requirements, python, request.upgrade, image)
     requirements += sorted(request.upgrade - set(map(_name, requirements)))
@@ -303,19 +303,19 @@ def _refuse_changes(
     ]
     for text in requirements:
         wanted = Requirement(text)
-        one = python.installed.get(canonicalize_name(wanted.name))
-        if one is None or one.name in upgrade or not applies(wanted, (), python.markers):
+        package = python.installed.get(canonicalize_name(wanted.name))
+        if package is None or package.name in upgrade or not applies(wanted, (), python.markers):
             continue
-        if not meets(one.version, wanted):
-            errors.append(_cannot_change(one, text, image))
+        if not meets(package.version, wanted):
+            errors.append(_cannot_change(package, text, image))
     raise_all(errors)
 
 
-def _cannot_change(one: InstalledDistribution, wanted: str, image: Path) -> RequestError:
+def _cannot_change(package: InstalledDistribution, wanted: str, image: Path) -> RequestError:
     return RequestError(
-        f"{one.name} {one.version} is installed (`{one.site}`), and `{wanted}` would replace it",
+        f"{package.name} {package.version} is installed (`{package.site}`), and `{wanted}` would replace it",
         at=Location(path=image),
-        hint=f"`--upgrade {one.name}` allows that; what was compiled against it may break",
+        hint=f"`--upgrade {package.name}` allows that; what was compiled against it may break",
     )
 
 
@@ -334,13 +334,13 @@ def _explained(
     words = {word.rstrip(".") for word in _WORD.findall(text)}
     concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in words)
     lines = [f"\n  the image has {name} {known[name][0]}" for name in concerned]
-    binding = {limit: one for limit, one in limits.items() if _name(limit) in words}
-    lines += [f"\n  {one}, which is installed, needs {limit}" for limit, one in sorted(binding.items())]
+    binding = {limit: owner for limit, owner in limits.items() if _name(limit) in words}
+    lines += [f"\n  {owner}, which is installed, needs {limit}" for limit, owner in sorted(binding.items())]
     hint = error.hint
     if re.search(r"\bno (?:usable )?wheels\b", text):
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
     if concerned or binding:
-        upgrades = sorted({*concerned, *(one.partition(" ")[0] for one in binding.values())})
+        upgrades = sorted({*concerned, *(owner.partition(" ")[0] for owner in binding.values())})
         names = " ".join(f"--upgrade {name}" for name in upgrades)
         hint = f"ask for an older version, or let what is installed change: `{names}`"
     return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
@@ -408,39 +408,39 @@ def _known(staying: Iterable[InstalledDistribution]) -> Iterator[tuple[str, tupl
 
     The requirements are those of extras alone: whether the others are met is not changed by what is added.
     """
-    for one in staying:
+    for package in staying:
         with contextlib.suppress(InvalidVersion):
             extras = (
-                wanted for wanted in _requirements(one) if wanted.marker and "extra" in str(wanted.marker)
+                wanted for wanted in _requirements(package) if wanted.marker and "extra" in str(wanted.marker)
             )
-            yield one.name, (str(Version(one.version)), tuple(map(str, extras)))
+            yield package.name, (str(Version(package.version)), tuple(map(str, extras)))
 
 
 def _limits(
     staying: Iterable[InstalledDistribution], python: PythonInstallation
 ) -> Iterator[tuple[str, str]]:
     """Yield what installed distributions require of others that may come or change, with who requires it."""
-    names = {one.name for one in staying}
-    for one in staying:
-        for wanted in _requirements(one):
+    names = {package.name for package in staying}
+    for package in staying:
+        for wanted in _requirements(package):
             name = canonicalize_name(wanted.name)
             old = python.installed.get(name)
             # What an image violates already does not bind what is added.
             holds = old is None or meets(old.version, wanted)
             if name not in names and wanted.specifier and holds and applies(wanted, (), python.markers):
-                yield f"{name}{wanted.specifier}", f"{one.name} {one.version}"
+                yield f"{name}{wanted.specifier}", f"{package.name} {package.version}"
 
 
-def _requirements(one: InstalledDistribution) -> Iterator[Requirement]:
-    for wanted in filter(None, map(read_requirement, one.requires)):
+def _requirements(package: InstalledDistribution) -> Iterator[Requirement]:
+    for wanted in filter(None, map(read_requirement, package.requires)):
         if wanted.url is None:
             yield wanted
 
 
 def _is_same(entry: Resolved, python: PythonInstallation) -> bool:
-    one = python.installed.get(entry.name)
+    package = python.installed.get(entry.name)
     try:
-        return one is not None and Version(one.version) == Version(entry.version)
+        return package is not None and Version(package.version) == Version(entry.version)
     except InvalidVersion:
         return False
 
@@ -454,9 +454,9 @@ def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -
 
     BuildError: two owners hold a path differently, or a link of the image leads away from it.
     """
-    problems = [f"/{path}: {one} and {other}" for path, one, other in collisions(trees)]
+    problems = [f"/{path}: {lower} and {upper}" for path, lower, upper in collisions(trees)]
     hidden = hidden_files(addition, image)
-    replaced = {one.name for one in addition.replaced}
+    replaced = {package.name for package in addition.replaced}
     same = set()
     for name, tree in trees.items():
         for path, what in tree.items():
@@ -483,10 +483,5 @@ def hidden_files(addition: Addition, image: ImageFiles) -> set[str]:
     """Return the files of what is replaced, and the directories that hold nothing else."""
     site = addition.python.site_packages
     # What lies elsewhere belongs to Debian, or to the base of a virtual environment: ours comes first there.
-    gone = [one for one in addition.replaced if one.site == site]
-    hidden = {path for one in gone for path in owned_files(image, one)}
-    directories = {str(parent) for path in hidden for parent in PurePosixPath(path).parents}
-    for directory in sorted(directories, key=len, reverse=True):
-        if directory.startswith(f"{site}/") and hidden.issuperset(image.below(directory)):
-            hidden.add(directory)
-    return hidden
+    gone = [package for package in addition.replaced if package.site == site]
+    return files_and_directories(image, gone, site)

@@ -11,9 +11,9 @@ import csv
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from packaging.utils import canonicalize_name
@@ -316,24 +316,34 @@ def _metadata_files(image: ImageFiles, site: str) -> Iterator[str]:
         yield from (candidate for candidate in candidates if METADATA.fullmatch(candidate))
 
 
-def owned_files(image: ImageFiles, one: InstalledDistribution) -> tuple[str, ...]:
+def owned_files(image: ImageFiles, package: InstalledDistribution) -> tuple[str, ...]:
     """Return the existing files of a distribution, with their bytecode; none if nothing lists them.
 
     Links on the way to a file are not followed, and what lies outside of the installation is no part of it.
     """
-    directory = posixpath.dirname(one.metadata_path)
+    directory = posixpath.dirname(package.metadata_path)
     listed: list[str] = []
-    place = _SITE.fullmatch(one.site)
-    if directory == one.site or place is None:
+    place = _SITE.fullmatch(package.site)
+    if directory == package.site or place is None:
         return ()
     if (text := image.read(f"{directory}/RECORD", _MAX_RECORD_BYTES)) is not None:
         with contextlib.suppress(csv.Error):
-            listed = [posixpath.join(one.site, row[0]) for row in csv.reader(text.splitlines()) if row]
+            listed = [posixpath.join(package.site, row[0]) for row in csv.reader(text.splitlines()) if row]
     elif (text := image.read(f"{directory}/installed-files.txt", _MAX_RECORD_BYTES)) is not None:
         listed = [posixpath.join(directory, line) for line in text.splitlines()]
     if listed:
         listed += image.below(directory)
     return tuple(path for path in sorted(_existing(image, listed)) if path.startswith(f"{place['data']}/"))
+
+
+def files_and_directories(image: ImageFiles, packages: Iterable[InstalledDistribution], top: str) -> set[str]:
+    """Return the files of distributions, and the directories below `top` that hold nothing else."""
+    paths = {path for package in packages for path in owned_files(image, package)}
+    directories = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    for directory in sorted(directories, key=len, reverse=True):
+        if directory.startswith(f"{top}/") and paths.issuperset(image.below(directory)):
+            paths.add(directory)
+    return paths
 
 
 def _existing(image: ImageFiles, paths: Sequence[str]) -> set[str]:

@@ -143,7 +143,7 @@ class ExtensionNote(Model):
     @property
     def python(self) -> str:
         """The Python that packages were added to last; empty if there were none."""
-        return next((one.python for one in reversed(self.extensions) if one.python), "")
+        return next((extension.python for extension in reversed(self.extensions) if extension.python), "")
 
     @property
     def packages(self) -> dict[str, AddedPackage]:
@@ -194,7 +194,7 @@ def manifest_of_extended(
     Without `name` and `version` they come from the file's name and the image's labels. RequestError: nothing
     was added for a Python, or no name can be made.
     """
-    last = next((one for one in reversed(note.extensions) if one.python), None)
+    last = next((extension for extension in reversed(note.extensions) if extension.python), None)
     if last is None:
         raise RequestError(
             f"`{image.path.name}` has no Python packages that were added: a module, `check` and `test` are"

@@ -298,7 +298,7 @@ def _read_tables(file: BinaryIO, path: Path) -> SifFile:
             path, f"is cut short: its descriptors end at byte {header.descriptors_offset + length} of {size}"
         )
     _, entries = read_frame(file)
-    objects = tuple(descriptor for each in entries if (descriptor := Descriptor.parse(each)) is not None)
+    objects = tuple(descriptor for entry in entries if (descriptor := Descriptor.parse(entry)) is not None)
     for entry in objects:
         if entry.offset < form.HEADER_BYTES or entry.size < 0:
             raise _broken(

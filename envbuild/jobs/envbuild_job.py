@@ -89,7 +89,7 @@ def report(rank, size, **values):
         "cpus": _cpus(),
         "received": _received_since(_before),
         "libraries": libraries,
-        "mpi": [loaded_mpi(each) for each in libraries if _MPI.match(os.path.basename(each))],
+        "mpi": [loaded_mpi(name) for name in libraries if _MPI.match(os.path.basename(name))],
         "values": values,
     }
     _write_whole(path, json.dumps(facts, sort_keys=True))

@@ -72,7 +72,7 @@ class Section:
     def _counted(self) -> str:
         number = counts(self.checks)
         if self.status == "SKIP":
-            reasons = [": ".join(filter(None, (each.observed, each.hint))) for each in self.checks]
+            reasons = [": ".join(filter(None, (check.observed, check.hint))) for check in self.checks]
             return "; ".join(map(_visible, reasons))
         if self.status == "FAIL":
             return f"{number['FAIL']} of {len(self.checks)} checks failed"

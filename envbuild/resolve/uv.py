@@ -339,8 +339,10 @@ class Uv:
 
     def _built(self) -> dict[tuple[str, str], tuple[str, ...]]:
         builds = self.resolved.built.items()
-        recipes = {(name, one.version): one.requires for name, build in builds if (one := build.stated)}
-        return recipes | {release: one.requires for release, one in self.stated.items()}
+        recipes = {
+            (name, stated.version): stated.requires for name, build in builds if (stated := build.stated)
+        }
+        return recipes | {release: stated.requires for release, stated in self.stated.items()}
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.resolved.base
@@ -456,7 +458,7 @@ class Uv:
         key = f"from_source: [{', '.join(sorted({*names, *said}))}]"
         for name, stderr in said.items():
             reason = uvtext.reason(stderr)
-            asked = [Requirement(each.text) for each in self.resolved.requested if each.name == name]
+            asked = [Requirement(request.text) for request in self.resolved.requested if request.name == name]
             bounded = [requirement for requirement in asked if requirement.specifier]
             if name in _MODULES:
                 hint = _module_hint(name)

@@ -449,7 +449,7 @@ def _unknown_recipes(
                 whole = meant_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
                 error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
                 if isinstance(written, tuple) and owners[name] in {
-                    str(each).partition("@")[0] for each in written
+                    str(entry).partition("@")[0] for entry in written
                 }:
                     error.hint = f"the recipe `{owners[name]}`, which is named as well, brings it: remove it"
             elif key == "frameworks" and did_you_mean(name, known) is None:

@@ -117,7 +117,8 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
         members = _members(wanted)
         if len(members) > 1:  # the step names a branch of a union; only its model has further steps
             models = [member for member in members if _is_model(member)]
-            wanted = next((one for one in models if str(step) in _fields(one)), next(iter(models), None))
+            having = [model for model in models if str(step) in _fields(model)]
+            wanted = next(iter([*having, *models]), None)
             continue
         container = get_origin(members[0])
         if _is_model(members[0]):
@@ -200,9 +201,9 @@ def _other_key_hint(key: str, document: Document) -> str:
     if own is None:
         return ""
     given = document.value.get(key)
-    entries = [each for each in given if isinstance(each, str)] if isinstance(given, tuple) else []
+    entries = [entry for entry in given if isinstance(entry, str)] if isinstance(given, tuple) else []
     if own == ("packages", "python"):
-        entries = [requirement_as_meant(each) or each for each in entries]
+        entries = [requirement_as_meant(entry) or entry for entry in entries]
     if own[0] != "packages" or not entries:
         return f"a spec has `{'.'.join(own)}`"
     return f"write `{line({'packages': {own[1]: tuple(entries[:-1])}}, own, entries[-1])}`"

@@ -90,7 +90,7 @@ def line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at: int
     for name in key:
         present = present.get(name) if isinstance(present, Mapping) else None
     correct = requirement if key == ("packages", "python") else choice
-    entries = [_flow(each, correct) for each in present] if isinstance(present, tuple) else []
+    entries = [_flow(entry, correct) for entry in present] if isinstance(present, tuple) else []
     if at is None:
         entries.append(scalar(entry))
     else:

@@ -350,7 +350,7 @@ class RequirementFiles:
     def _pyproject(self, path: Path, text: str) -> None:
         project = self._toml(path, text).get("project", {})
         dependencies = project.get("dependencies", []) if isinstance(project, dict) else None
-        if not isinstance(dependencies, list) or not all(isinstance(one, str) for one in dependencies):
+        if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
             hint = 'it begins with `dependencies = ["…"]`'
             self._reject("`project.dependencies` is not a list of text", Location(path=path), hint)
             return

@@ -486,7 +486,7 @@ def _take_fragments(sources: Sequence[_Source], parts: int) -> bytes:
             if (part := source.find(start)[0]) >= 0:
                 taken[part].append((source, number, start, stored))
     table = bytearray()
-    for source, number, start, stored in (fragment for each in taken for fragment in each):
+    for source, number, start, stored in (fragment for fragments in taken for fragment in fragments):
         source.fragments[number] = len(table) // FRAGMENT.size
         table += FRAGMENT.pack(source.moved(start), stored, 0)
     return bytes(table)

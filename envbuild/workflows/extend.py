@@ -296,7 +296,7 @@ def _log(settings: Settings) -> Path:
 
 def _extension(image: ForeignImage, wanted: _Wanted, addition: Addition | None, digest: str) -> Extension:
     """Return what is remembered of a run."""
-    replaced = {one.name: one.version for one in addition.replaced} if addition else {}
+    replaced = {package.name: package.version for package in addition.replaced} if addition else {}
     named = {wheel.sha256 for wheel in wanted.requests.wheels}
     return Extension(
         image="".join(char if char.isprintable() else "\ufffd" for char in image.path.name),

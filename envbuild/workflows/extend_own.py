@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,7 +17,7 @@ from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, p
 from envbuild.events import Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
-from envbuild.extend.python import PythonInstallation, installed_distributions, owned_files
+from envbuild.extend.python import PythonInstallation, files_and_directories, installed_distributions
 from envbuild.image.compose import compose_on
 from envbuild.image.environment import with_literals
 from envbuild.image.extension import ExtensionNote, Requests
@@ -111,7 +111,7 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnI
             site_packages=site,
             scripts=f"{ENV_PREFIX}/bin",
             data=ENV_PREFIX,
-            installed={name: one for name, one in installed.items() if name in pins},
+            installed={name: package for name, package in installed.items() if name in pins},
         ),
         interpreter=next(interpreters, None),
     )
@@ -192,12 +192,14 @@ def extend_own(
         tools=machine,
     )
     new = {wheel.name for wheel in wheels} | {"metadata"} | ({"files"} if placed else set())
+    installed = own.python.installed
+    gone = [installed[name] for name in (*added, *dropped) if name in installed]
     return OwnExtension(
         lock=lock,
         manifest=manifest,
         plan=plan,
         new=tuple(name for name in plan.image if name in new),
-        hidden=_hidden(own, files, [*added, *dropped]),
+        hidden=tuple(sorted(files_and_directories(files, gone, ENV_PREFIX))),
     )
 
 
@@ -307,7 +309,7 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
     site = site_of(settings)
-    old, new = (judge(stack_facts(facts_of_lock(each), site)) for each in (own.lock, lock))
+    old, new = (judge(stack_facts(facts_of_lock(candidate), site)) for candidate in (own.lock, lock))
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
@@ -326,17 +328,6 @@ def _tools(lock: Lock, settings: Settings) -> tuple[ToolPin, ...]:
             hint = "a build from the lock of the new image gives other bytes for the two"
             settings.emit(Warned(text=text, hint=hint))
     return machine
-
-
-def _hidden(own: OwnImage, files: ImageFiles, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths of installed distributions that give way, and the directories only they have."""
-    gone = [own.python.installed[name] for name in names if name in own.python.installed]
-    hidden = {path for one in gone for path in owned_files(files, one)}
-    parents = {str(parent) for path in hidden for parent in PurePosixPath(path).parents}
-    for directory in sorted(parents, key=len, reverse=True):
-        if directory.startswith(f"{ENV_PREFIX}/") and hidden.issuperset(files.below(directory)):
-            hidden.add(directory)
-    return tuple(sorted(hidden))
 
 
 def _build(own: OwnImage, extension: OwnExtension, settings: Settings) -> None:
@@ -405,7 +396,7 @@ def _layer_of(own: OwnImage, entry: Entry) -> str:
     start, system = own.squashfs.data_offset(entry), own.manifest.file_system
     if start is None or system is None:
         return ""
-    holding = (one for one in system.layers if one.offset <= start < one.offset + one.size_bytes)
+    holding = (layer for layer in system.layers if layer.offset <= start < layer.offset + layer.size_bytes)
     return next((layer.name for layer in holding), "")
 
 

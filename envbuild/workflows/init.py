@@ -112,7 +112,7 @@ class Choices:
         if not is_below(file, path.parent):
             hint = f"a spec names files beside it: copy the file to `{path.parent.absolute()}`"
             raise RequestError(f"`{file}` does not lie below the directory of `{path}`", hint=hint)
-        files = RequirementFiles(lambda each, at: read_input(each, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
+        files = RequirementFiles(lambda path, at: read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
         files.add(file, Location(path=path))  # reading the spec reports the errors of the file
         owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.main_distributions}
         asked: dict[str, str] = {}

@@ -486,7 +486,7 @@ def _owners(catalog: Catalog, spec: Loaded[EnvSpec]) -> dict[str, str]:
     """Return the distributions that recipes bring, if the spec has an entry that is no recipe."""
     known = catalog.recipe_names()
     written = [spec.document.value.get(key) for key in SPEC_KEYS.values()]
-    entries = [each for value in written for each in (value if isinstance(value, tuple) else (value,))]
+    entries = [entry for value in written for entry in (value if isinstance(value, tuple) else (value,))]
     if all(entry is None or str(entry).partition("@")[0] in known for entry in entries):
         return {}
     recipes = _readable(catalog, reversed(known))

@@ -66,7 +66,7 @@ def write_kernel(
         )
     else:
         (layout,) = select(absolute(root), *parse_module(what), every=False)
-        module = next(each for each in find_installed(absolute(root)) if each.layout == layout)
+        module = next(module for module in find_installed(absolute(root)) if module.layout == layout)
         if module.image is None or module.problems:
             problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
             raise RequestError(problem, hint="install it again")

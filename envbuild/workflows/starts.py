@@ -85,7 +85,7 @@ def export_start(
 
 def _choose_runtime(site: Site, form: StartFormat, name: str, emit: Emit) -> SiteRuntime:
     runtimes = {runtime.name: runtime for runtime in site.runtimes}
-    fit = [each for each in runtimes if form == "sbatch" or each in OF_EDF]
+    fit = [runtime for runtime in runtimes if form == "sbatch" or runtime in OF_EDF]
     chosen = runtimes.get(name or next(iter(fit), ""))
     if chosen is None:
         wanted = f"runtime `{name}`" if name else "runtime that reads an EDF" if form == "edf" else "runtime"
