@@ -279,7 +279,7 @@ class _ValueJudge:
         if shared := sorted({str(gpu) for _, gpu in used if used.count((_, gpu)) > 1}):
             hint = "two ranks used one GPU: start one rank for each, as `srun --gpus-per-task=1` does"
             return self._failed("gpus", expected, f"shared: {_some(shared)}", hint)
-        return self._passed("gpus", expected, f"{len(used)} GPUs")
+        return self._passed("gpus", expected, f"{len(used)} GPU{'s' if len(used) > 1 else ''}")
 
     def same(self, name: str) -> CheckResult:
         """Judge that all ranks report the same value."""

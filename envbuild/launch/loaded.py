@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from envbuild.errors import pluralize
 from envbuild.jobs.judge import SEE_RANKS
 from envbuild.jobs.rank_reports import Reports, list_of, values_of
 from envbuild.jobs.report import CheckResult
@@ -80,8 +81,8 @@ def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResul
     fabric = site.fabric if site is not None else None
     fast = fabric is not None and (fabric.provider is not None or fabric.nccl_plugin is not None)
     expected = f"a network of {fabric.name}, not sockets" if fast and fabric else "any network"
-    carried = ", ".join(transports) or "nothing"
-    observed = f"{', '.join(networks)}; on {hosts} hosts {carried} carried the messages"
+    carried = f"messages on {pluralize(hosts, 'host')} by {', '.join(transports)}"
+    observed = f"{', '.join(networks)}; {carried if transports else 'no messages between ranks'}"
     if fast and (hosts > 1 or "NET/Socket" in transports) and "Socket" in networks:
         hint = "NCCL fell back to sockets: `--fabric host` brings the site's plug-in; NCCL's log says why"
         return [CheckResult("FAIL", NCCL_NETWORK, expected, observed, hint)]
