@@ -81,8 +81,12 @@ def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResul
     fabric = site.fabric if site is not None else None
     fast = fabric is not None and (fabric.provider is not None or fabric.nccl_plugin is not None)
     expected = f"a network of {fabric.name}, not sockets" if fast and fabric else "any network"
+    if not transports:
+        observed = f"{', '.join(networks)}; no messages between ranks"
+        hint = "one rank sends none: test on two GPUs or more"
+        return [CheckResult("SKIP", NCCL_NETWORK, expected, observed, hint)]
     carried = f"messages on {pluralize(hosts, 'host')} by {', '.join(transports)}"
-    observed = f"{', '.join(networks)}; {carried if transports else 'no messages between ranks'}"
+    observed = f"{', '.join(networks)}; {carried}"
     if fast and (hosts > 1 or "NET/Socket" in transports) and "Socket" in networks:
         hint = "NCCL fell back to sockets: `--fabric host` brings the site's plug-in; NCCL's log says why"
         return [CheckResult("FAIL", NCCL_NETWORK, expected, observed, hint)]
