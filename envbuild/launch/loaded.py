@@ -85,8 +85,7 @@ def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResul
         observed = f"{', '.join(networks)}; no messages between ranks"
         hint = "one rank sends none: test on two GPUs or more"
         return [CheckResult("SKIP", NCCL_NETWORK, expected, observed, hint)]
-    carried = f"messages on {pluralize(hosts, 'host')} by {', '.join(transports)}"
-    observed = f"{', '.join(networks)}; {carried}"
+    observed = f"{', '.join(networks)}; messages on {pluralize(hosts, 'host')} by {', '.join(transports)}"
     if fast and (hosts > 1 or "NET/Socket" in transports) and "Socket" in networks:
         hint = "NCCL fell back to sockets: `--fabric host` brings the site's plug-in; NCCL's log says why"
         return [CheckResult("FAIL", NCCL_NETWORK, expected, observed, hint)]
