@@ -121,15 +121,8 @@ def report_training(rank, size, losses, parameters, **values):
     for array in parameters:
         numbers += array.ravel().tolist()
         digest.update(array.tobytes())
-    report(
-        rank,
-        size,
-        steps=len(losses),
-        losses=losses,
-        parameters=numbers,
-        parameter_hash=digest.hexdigest(),
-        **values,
-    )
+    values.update(steps=len(losses), losses=losses, parameters=numbers, parameter_hash=digest.hexdigest())
+    report(rank, size, **values)
 
 
 def publish(name, text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,22 @@ def newer(text: str) -> list[str]:
             found.append(node.id)
         elif isinstance(node, ast.Attribute) and node.attr == "monotonic":
             found.append("time.monotonic")
+    return found + commas_behind_stars(text)
+
+
+def commas_behind_stars(text: str) -> list[str]:
+    """Return the calls that end in ``*a,)`` or ``**a,)``."""
+    found = []
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+    for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
+        stars: list[ast.expr] = [argument for argument in call.args if isinstance(argument, ast.Starred)]
+        stars += [keyword.value for keyword in call.keywords if keyword.arg is None]
+        for star in stars:
+            begin = starts[(star.end_lineno or 0) - 1] + (star.end_col_offset or 0)
+            end = starts[(call.end_lineno or 0) - 1] + (call.end_col_offset or 0)
+            if b"".join(b"".join(lines)[begin:end].split()) == b",)":
+                found.append("a comma behind a star")
     return found
 
 
@@ -97,6 +114,8 @@ def test_the_import_check_sends_such_code_to_the_images_python() -> None:
         "from __future__ import annotations",
         "raise ValueError from error",
         "first, *rest = words",
+        "f(\n    a,\n    **b,\n)",
+        "f(*a,)",
         "except_ = TimeoutError",
         "def f(a):\n    b = 1\n    return [b for b in a], b",
     ],
