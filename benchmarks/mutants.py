@@ -310,6 +310,8 @@ def main() -> int:
     options = parser.parse_args()
     # A mutant may take memory without end.
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    # A shell starts background jobs with SIGINT ignored, and tests send it to what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     begun = time.monotonic()
     commit = git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty").strip()
     mutants = chosen(ROOT, seed=options.seed, count=options.count)
