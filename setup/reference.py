@@ -1,4 +1,4 @@
-"""Write the reference pages of envbuild's files: docs/reference/{spec,recipe,…}.md.
+"""Write the JSON Schemas of envbuild's files, docs/schemas/*.json, and their pages, docs/reference/*.md.
 
 Their text comes from the JSON Schemas, which come from the models. Their
 examples are whole files below docs/reference/examples, which contain every key.
@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
+from envbuild.workflows.choices import SchemaKind
 from envbuild.workflows.schema import schema_text
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES, SCHEMAS = DOCS / "reference", DOCS / "schemas"
 _LINE = "<!-- Written from the models by `make reference`. -->"
 _WIDTH = 100
 # How YAML ends a document of one word.
@@ -133,7 +135,9 @@ def values_at(value: Any, path: str) -> Iterator[Any]:  # noqa: ANN401  # YAML
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the schemas and the pages."""
+    for kind in get_args(SchemaKind):
+        (SCHEMAS / f"{kind}.json").write_text(schema_text(kind), encoding="utf-8")
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")
 

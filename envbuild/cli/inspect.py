@@ -63,6 +63,7 @@ def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str
     for variable in manifest.environment:
         sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
         rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
+    rows += [("label", f"{name}={text}") for name, text in manifest.labels.items()]
     return rows + [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
 
 

@@ -55,7 +55,7 @@ def _host_variable(value: str) -> str:
     return value
 
 
-LentVariable = Annotated[
+HostVariable = Annotated[
     VariableName,
     Checked(
         _host_variable,
@@ -146,7 +146,7 @@ class SiteMpi(Model):
     path."""
     launcher: ImagePath | None = None
     """Path of its mpiexec."""
-    environment: dict[LentVariable, Text] = {}
+    environment: dict[HostVariable, Text] = {}
     """Variables that it needs in a program's environment."""
 
 
@@ -169,7 +169,7 @@ class SiteFabric(Model):
     """NCCL's network plugin (``/opt/…/libnccl-net.so``)."""
     nccl_plugin_version: HostVersion | None = None
     """Its version."""
-    environment: dict[LentVariable, Text] = {}
+    environment: dict[HostVariable, Text] = {}
     """Variables that select the fabric and disable all others."""
     srun_options: tuple[OptionWord, ...] = ()
     """Options of srun that these variables need (``--network=disable_rdzv_get``)."""
@@ -196,7 +196,7 @@ class SiteRuntime(Model):
     """Families of MPI that it replaces with the site's; srun then takes its default type."""
     host_fabric: bool = False
     """Whether it gives images the site's fabric libraries; they then need the variables of `fabric`."""
-    environment: dict[LentVariable, Text] = {}
+    environment: dict[HostVariable, Text] = {}
     """Variables that it needs, or that images need under it."""
     annotations: dict[AnnotationKey, Text] = {}
     """Annotations of an EDF (``com.hooks.cxi.enabled``)."""

@@ -75,7 +75,7 @@ def _check_place(form: ExportFormat, path: Path, image: Path) -> None:
     if form == "shifter":
         _check_directory(path)
         return
-    magic = LAYOUT.encode() if form == "oci" else _SQUASHFS_MAGIC
+    magic = {"oci": LAYOUT.encode(), "squashfs": _SQUASHFS_MAGIC}[form]
     hint = "name another file with -o PATH"
     check_target(path, keep=(image,), is_one=lambda place: begins(place, magic), what=form, hint=hint)
 

@@ -1,9 +1,10 @@
-"""What is not as it was written is exported in no form, and a full disk is told of the file."""
+"""A changed image is exported in no form; a full disk is an error that names the file."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -16,7 +17,7 @@ from envbuild.workflows.export import export_image
 from tests.support import trees
 from tests.support.small_images import BASE, small_image
 
-FORMS: tuple[ExportFormat, ...] = ("oci", "squashfs", "shifter")
+FORMS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 
 @pytest.mark.parametrize("form", FORMS)

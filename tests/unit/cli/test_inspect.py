@@ -12,6 +12,7 @@ from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from tests.support import trees
 from tests.support.resolved_specs import bare_lock, wheel
+from tests.support.small_images import BASE, small_image
 
 VERSIONS = {
     "base": "",
@@ -47,3 +48,10 @@ def test_layers_have_the_versions_of_their_packages(
     rows = [line.removeprefix("layer:").strip().partition(" (")[0] for line in lines]
     assert rows == [f"{name}{version}" for name, version in VERSIONS.items()]
     assert json.loads(inspected("--json"))["packages"] == {"docopt": "0.6.2", "torch": "2.13.0+cpu"}
+
+
+def test_labels_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = small_image(tmp_path, BASE, labels={"org.example.group": "fluid dynamics"})
+    with pytest.raises(SystemExit):
+        main(["inspect", str(image), "--store", str(tmp_path / "store")])
+    assert "label:       org.example.group=fluid dynamics\n" in capsys.readouterr().out
