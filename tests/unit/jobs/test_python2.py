@@ -58,7 +58,7 @@ def newer(text: str) -> list[str]:
 
 def commas_behind_stars(text: str) -> list[str]:
     """Return the calls that end in ``*a,)`` or ``**a,)``."""
-    found = []
+    commas = []
     lines = text.encode().splitlines(keepends=True)
     starts = [0, *accumulate(map(len, lines))]
     for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
@@ -68,8 +68,8 @@ def commas_behind_stars(text: str) -> list[str]:
             begin = starts[(star.end_lineno or 0) - 1] + (star.end_col_offset or 0)
             end = starts[(call.end_lineno or 0) - 1] + (call.end_col_offset or 0)
             if b"".join(b"".join(lines)[begin:end].split()) == b",)":
-                found.append("a comma behind a star")
-    return found
+                commas.append("a comma behind a star")
+    return commas
 
 
 def leaks(function: ast.FunctionDef) -> list[str]:
