@@ -53,8 +53,11 @@ class BuildContext:
     emit: Emit
     rebuild: bool = False
     """Build every layer again and compare it with the one in the store."""
-    root: Path | None = None
-    """An image that holds the base, to compile in; the base itself if absent."""
+    image: Path | None = None
+    """An image to compile wheels in, in place of the base. It may be a stranger's, and no key says which it
+    was: `store` must be a temporary one then."""
+    logs: Path | None = None
+    """Directory of the steps' logs; one in the store if absent."""
 
 
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
@@ -69,7 +72,7 @@ def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> t
         if name in missing or (not rebuild and store.get(layer.key) is not None):
             return
         missing.add(name)
-        for below in (*layer.inputs, *layer.needs):
+        for below in layer.inputs:
             visit(below)
 
     for name in plan.image:
@@ -164,14 +167,14 @@ def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[None]:
 
 def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:
     """Build a layer, or use the one that another process built meanwhile."""
-    below = {name: record_of(name) for name in (*layer.inputs, *layer.needs)}
+    below = {name: record_of(name) for name in layer.inputs}
     with _claim(layer, context):
         record = None if context.rebuild else context.store.get(layer.key)
         if record is not None:
             context.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
         with _building(layer, context) as running, context.store.stage() as stage:
-            tree, entries = _run_step(layer, below, context, stage, _log_of(layer, context.store))
+            tree, entries = _run_step(layer, below, context, stage, _log_of(layer, context))
             return _publish(layer, tree, entries, stage, context, running)
 
 
@@ -199,12 +202,12 @@ class _WheelTrees:
             prefixes={step.prefix for step in steps},
             interpreter=steps[0].interpreter,
             sandbox=self._sandbox(record_of),
-            log=_log_of(self._wheels[0], self._context.store),
+            log=_log_of(self._wheels[0], self._context),
         )
 
     def _sandbox(self, record_of: Callable[[str], LayerRecord]) -> Sandbox:
-        if self._context.root is not None:
-            return Sandbox(apptainer=self._context.apptainer, root=self._context.root.absolute())
+        if self._context.image is not None:
+            return Sandbox(apptainer=self._context.apptainer, root=self._context.image.absolute())
         return _sandbox(self._context, record_of("base"), self._directory.parent)
 
     def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
@@ -250,8 +253,9 @@ def _publish(
     return record
 
 
-def _log_of(layer: Layer, store: Store) -> Path:
-    log = store.directory("logs") / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.step.kind}.log"
+def _log_of(layer: Layer, context: BuildContext) -> Path:
+    logs = context.logs or context.store.directory("logs")
+    log = logs / f"{layer.key.removeprefix('sha256:')[:16]}-{layer.step.kind}.log"
     log.unlink(missing_ok=True)
     return log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,10 @@ FIXED_ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
 }
 _TIMEOUT_S = 60
+ANSWER_BYTES = 1 << 20
+"""Most that a program of an image prints to answer a question, with what the image prints as it starts."""
+MEMORY_BYTES = 4 << 30
+"""Most address space of each process that answers a question or compiles modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +42,33 @@ class Sandbox:
         log: Path,
         what: str,
         timeout_s: float = 3600,
+        stdin: bytes = b"",
+        receive: Callable[[bytes], None] | None = None,
+        most_bytes: int | None = None,
+        memory_bytes: int | None = None,
     ) -> process.Finished:
         """Run one command of a step, which sees only the root and `binds`.
 
+        `stdin`, `receive` and `most_bytes` are as in `process.run`; `memory_bytes` limits the address space
+        of each of its processes.
         BuildError: it failed; the message says `what` failed, with the last lines, the log and the command to
         repeat. NotStartedError: Apptainer itself could not start; the step is not at fault.
         """
         command = self.apptainer.command(
             self.root, argv, binds=binds, env={**FIXED_ENVIRONMENT, **env}, cwd="/"
         )
-        # Apptainer opens its working directory, and the current one may be unreadable.
-        finished = process.run(command, env=host.environment(), cwd=Path("/"), log=log, timeout_s=timeout_s)
+        if memory_bytes is not None:
+            command = ["prlimit", f"--as={memory_bytes}", *command]
+        finished = process.run(
+            command,
+            env=host.environment(),
+            cwd=Path("/"),  # Apptainer opens its working directory, and the current one may be unreadable
+            log=log,
+            timeout_s=timeout_s,
+            stdin=stdin,
+            receive=receive,
+            most_bytes=most_bytes,
+        )
         if finished.ok:
             return finished
         if (refusal := not_started(finished, "a build step")) is not None:
@@ -61,7 +81,13 @@ class Sandbox:
         NotStartedError: Apptainer itself could not start.
         """
         command = self.apptainer.command(self.root, ["/bin/sh", "-c", 'echo "$PATH"'], cwd="/")
-        finished = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_TIMEOUT_S)
+        finished = process.run(
+            command,
+            env=host.environment(),
+            cwd=Path("/"),
+            timeout_s=_TIMEOUT_S,
+            most_bytes=ANSWER_BYTES,
+        )
         if finished.ok:
             # What an image prints as it starts comes before.
             return finished.stdout.strip().rpartition("\n")[2]
@@ -72,8 +98,7 @@ class Sandbox:
 
 def step_failed(what: str, finished: process.Finished, log: Path) -> BuildError:
     """Return the error of a failed step: its last lines, the command to repeat it, and the log's path."""
-    how = "ran out of time" if finished.timed_out else f"exit code {finished.code}"
-    return BuildError(
-        f"{what} ({how})\n{finished.last_lines(15)}\nrepeat it: {finished.command}",
-        hint=f"the whole log is at `{log}`",
-    )
+    lines = [f"{what} ({finished.how_it_failed})", finished.last_lines(15)]
+    if "\n" not in finished.command:  # else a script of ours, whose text says nothing to a user
+        lines.append(f"repeat it: {finished.command}")
+    return BuildError("\n".join(lines), hint=f"the whole log is at `{log}`")

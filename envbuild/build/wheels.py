@@ -6,14 +6,17 @@ time of its source).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import struct
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build.sandbox import Sandbox
+from envbuild.build.sandbox import MEMORY_BYTES, Sandbox
 from envbuild.errors import BuildError
 from envbuild.plan.model import Interpreter
 from envbuild.store.tree import walk
@@ -24,25 +27,27 @@ from envbuild.system.apptainer import Bind
 _MAX_RATIO = 100
 _FREE_BYTES = 64 << 20
 
-# Run in the sandbox by a Python that no package can change. Each directory of /mnt is a root.
-# Modules of test suites, or not valid for this version of Python, stay without bytecode.
-# Before 3.11 an object is marked for later reference if anything else in memory points to it, such as code
-# compiled before: there all bytecode is written again while something points to each object.
-_COMPILE = """\
-import compileall, importlib.util, marshal, os, py_compile, sys
+# Bytecode has at most three times the size of its source in the wheels of the recipes.
+_BYTECODE_RATIO = 16
+_BYTECODE_BYTES = 64 << 10
+# One core of an old machine compiles 1 MB of source a second; a full file system may make it wait.
+_COMPILE_S = 120.0
+_COMPILE_BYTES_PER_S = 100_000
+_COMPILE_OUTPUT_BYTES = 1 << 20
 
-workers, sites = int(sys.argv[1]), sys.argv[2:]
-mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-modules = []
-for root in sorted(os.listdir("/mnt")):
-    top = "/mnt/" + root
-    for site in sites:
-        for directory, below, files in os.walk(top + site):
-            below[:] = [name for name in below if name not in ("test", "tests", "__pycache__")]
-            for name in files:
-                if name.endswith(".py"):
-                    modules.append((os.path.join(directory, name), directory[len(top):]))
-modules.sort(key=lambda module: (-os.path.getsize(module[0]), module))
+# Run in the sandbox, by a Python 2.7 or 3 that no package can change but that a stranger may have made: it
+# sees the modules read-only and answers on stdout, with number, size and bytecode of each. A module that is
+# not valid for this version of Python has no answer.
+# Before 3.11 an object is marked for later reference if anything else in memory points to it, such as code
+# compiled before: there all bytecode is made while something points to each object.
+_COMPILE = """\
+import marshal, os, struct, sys
+
+workers = int(sys.argv[1])
+modules = getattr(sys.stdin, "buffer", sys.stdin).read().split(b"\\0")
+paths, shown = modules[0::2], modules[1::2]
+answers = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
 
 def hold(value, held):
     held.append(value)
@@ -52,39 +57,43 @@ def hold(value, held):
     for part in parts:
         hold(part, held)
 
-def write_again(path):
-    with open(path, "r+b") as file:
-        head, code, held = file.read(16), marshal.load(file), []
+def compiled3(path, shown):
+    import importlib.util
+    with open(path, "rb") as file:
+        source, name = file.read(), os.fsdecode(shown)
+    code, held = compile(source, name, "exec", dont_inherit=True), []
+    if sys.version_info < (3, 11):
+        code = marshal.loads(marshal.dumps(code))
         hold(code, held)
-        file.seek(len(head))
-        file.write(marshal.dumps(code))
-        file.truncate()
+    # PEP 552: based on the hash of the source, which is not compared.
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<L", 1) + importlib.util.source_hash(source)
+    return head + marshal.dumps(code)
 
+def compiled2(path, shown):
+    import imp
+    with open(path, "U") as file:
+        code = compile(file.read(), shown, "exec")
+    return imp.get_magic() + struct.pack("<L", int(os.stat(path).st_mtime)) + marshal.dumps(code)
+
+compiled = compiled2 if sys.version_info[0] == 2 else compiled3
+taken, given = os.pipe()
+os.write(given, b".")
 children = []
-for number in range(workers):
+for worker in range(workers):
     child = os.fork()
     if not child:
-        for path, place in modules[number::workers]:
-            done = compileall.compile_file(path, ddir=place, quiet=2, invalidation_mode=mode)
-            bytecode = importlib.util.cache_from_source(path)
-            if done and sys.version_info < (3, 11) and os.path.isfile(bytecode):
-                write_again(bytecode)
+        for number in range(worker, len(paths), workers):
+            try:
+                bytecode = compiled(paths[number], shown[number])
+            except Exception:
+                continue
+            os.read(taken, 1)
+            answers.write(struct.pack("<LL", number, len(bytecode)) + bytecode)
+            answers.flush()
+            os.write(given, b".")
         os._exit(0)
     children.append(child)
 sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
-"""
-_COMPILE_PYTHON2 = """\
-import compileall, os, sys
-
-sites = sys.argv[2:]
-for root in sorted(os.listdir("/mnt")):
-    top = "/mnt/" + root
-    for site in sites:
-        for directory, below, files in os.walk(top + site):
-            below[:] = sorted(name for name in below if name not in ("test", "tests"))
-            for name in sorted(files):
-                if name.endswith(".py"):
-                    compileall.compile_file(os.path.join(directory, name), directory[len(top):], quiet=1)
 """
 
 
@@ -149,26 +158,119 @@ def compile_modules(
     legacy = interpreter.version.startswith("2.")
     python = f"/usr/bin/python{interpreter.version}" if legacy else "/usr/bin/python3"
     sites = [site_packages(prefix, interpreter) for prefix in sorted(prefixes)]
-    compile_sites(roots, sites, python=python, legacy=legacy, sandbox=sandbox, log=log)
+    compile_sites(roots, sites, python=python, version=interpreter.version, sandbox=sandbox, log=log)
 
 
 def compile_sites(
-    roots: Path, sites: Sequence[str], *, python: str, sandbox: Sandbox, log: Path, legacy: bool = False
+    roots: Path, sites: Sequence[str], *, python: str, version: str, sandbox: Sandbox, log: Path
 ) -> None:
     """Compile the modules below directories of packages, as `compile_modules`.
 
-    `python` is the program in the sandbox that compiles, `legacy` whether it is Python 2.7.
+    `python` is the program in the sandbox that compiles, `version` its version (``3.11``). It decides the
+    bytecode of these modules and nothing else: it can write no file of this machine.
     """
-    script = _COMPILE_PYTHON2 if legacy else _COMPILE
+    modules = list(_modules(roots, sites))
+    if not modules:
+        return
+    answers = _Bytecode(modules, version)
     sandbox.run(
         # Not -I or -E: before 3.11 a module's sets are in the order of hashes, whose seed the sandbox sets.
-        [python, "-s", "-S", "-c", script, str(host.cores()), *sites],
-        binds=[Bind(source=roots.absolute(), target="/mnt", writable=True)],
+        [python, "-s", "-S", "-W", "ignore", "-c", _COMPILE, str(min(host.cores(), len(modules)))],
+        binds=[Bind(source=roots.absolute(), target="/mnt")],
         env={},
         log=log,
         what="the modules could not be compiled",
+        timeout_s=_COMPILE_S + sum(module.size_bytes for module in modules) / _COMPILE_BYTES_PER_S,
+        stdin=b"\0".join(name for module in modules for name in (module.in_sandbox, module.shown)),
+        receive=answers.add,
+        most_bytes=_COMPILE_OUTPUT_BYTES,
+        memory_bytes=MEMORY_BYTES,
     )
+    answers.finish()
     make_uniform(roots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """A source file of a wheel."""
+
+    path: Path
+    in_sandbox: bytes
+    shown: bytes
+    """Its path in the image, which its bytecode names."""
+    size_bytes: int
+
+
+def _modules(roots: Path, sites: Sequence[str]) -> Iterator[_Module]:
+    """Yield the modules of each root, the largest first: one of these at the end would be the only work left.
+
+    Those of test suites are left out.
+    """
+    found = []
+    for root in roots.iterdir():
+        for site in sites:
+            for directory, below, names in os.walk(f"{root}{site}"):
+                below[:] = [name for name in below if name not in ("test", "tests", "__pycache__")]
+                for path in (Path(directory, name) for name in names if name.endswith(".py")):
+                    if path.is_file():
+                        shown = os.fsencode(f"/{path.relative_to(root)}")
+                        in_sandbox = os.fsencode(f"/mnt/{path.relative_to(roots)}")
+                        size_bytes = path.stat().st_size
+                        found.append(
+                            _Module(path=path, in_sandbox=in_sandbox, shown=shown, size_bytes=size_bytes)
+                        )
+    yield from sorted(found, key=lambda module: (-module.size_bytes, module.in_sandbox))
+
+
+class _Bytecode:
+    """Writes the bytecode that a sandbox sends beside its modules; the sandbox may be a stranger's."""
+
+    _HEADER = struct.Struct("<LL")
+
+    def __init__(self, modules: Sequence[_Module], version: str) -> None:
+        self._modules = modules
+        self._tag = None if version.startswith("2.") else f"cpython-{version.replace('.', '')}"
+        self._answered: set[int] = set()
+        self._pending = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the answers; BuildError if they cannot be such answers."""
+        self._pending += chunk
+        while len(self._pending) >= self._HEADER.size:
+            number, size_bytes = self._HEADER.unpack_from(self._pending)
+            if number >= len(self._modules) or number in self._answered:
+                raise self._refused("another answer than bytecode")
+            module = self._modules[number]
+            if size_bytes > _BYTECODE_BYTES + _BYTECODE_RATIO * module.size_bytes:
+                raise self._refused(f"{size_bytes} bytes of bytecode for `{os.fsdecode(module.shown)}`")
+            end = self._HEADER.size + size_bytes
+            if len(self._pending) < end:
+                return
+            self._write(module.path, self._pending[self._HEADER.size : end])
+            self._answered.add(number)
+            del self._pending[:end]
+
+    def finish(self) -> None:
+        """Check that the answers ended with a whole one."""
+        if self._pending:
+            raise self._refused("an answer that is not whole")
+
+    def _write(self, module: Path, bytecode: bytearray) -> None:
+        name = module.name.removesuffix(".py")
+        path = module.with_name(f"{name}.pyc")
+        if self._tag is not None:
+            path = module.parent / "__pycache__" / f"{name}.{self._tag}.pyc"
+        # A wheel may have a file or a directory in their places: then its module has no bytecode.
+        with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytecode)
+
+    @staticmethod
+    def _refused(answer: str) -> BuildError:
+        return BuildError(
+            f"the Python in the sandbox does not compile modules: it sent {answer}",
+            hint="do not use an image or base whose Python does that",
+        )
 
 
 def site_packages(prefix: str, interpreter: Interpreter) -> str:

@@ -7,7 +7,6 @@ import os
 import posixpath
 import re
 import shutil
-import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from envbuild.spec.model import EnvSpec, Packages, python_requirement
 from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
-from envbuild.store.tree import Tree, collisions, scan, walk
+from envbuild.store.tree import Tree, collisions, scan
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
@@ -250,7 +249,7 @@ def lay_out(
 
     `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory.
     BuildError: a wheel is malformed, two owners hold a path differently, or the image's Python does not
-    compile, or does more.
+    compile.
     """
     python = addition.python
     tree = stage / "roots" / "tree"
@@ -267,15 +266,14 @@ def lay_out(
         shutil.copytree(stage / "unpacked" / name, tree, dirs_exist_ok=True, copy_function=os.replace)
     for name in same:
         (tree / name).unlink()
-    if trees:
-        compile_sites(tree.parent, [python.site_packages], python=python.executable, sandbox=sandbox, log=log)
-    for path, status in walk(tree):
-        # No wheel brings links, and through one of the image's Python others could write elsewhere.
-        if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
-            raise BuildError(
-                f"`{python.executable}` of the image made more than bytecode: `/{path.relative_to(tree)}`",
-                hint="do not use an image whose Python does that",
-            )
+    compile_sites(
+        tree.parent,
+        [python.site_packages],
+        python=python.executable,
+        version=python.version,
+        sandbox=sandbox,
+        log=log,
+    )
     return tree
 
 
@@ -360,7 +358,7 @@ def _spec_of(
         root=BaseRoot(kind="squashfs", place=str(image), sha256="0" * 64),
         architectures=("amd64", "arm64"),
         packages=(),
-        python=BasePython(version=python.version, abi=python.abi, packages=()),
+        python=BasePython(version=python.version, abi=python.abi),
     )
     return ResolvedSpec(
         spec=EnvSpec(name="extension", version="1", packages=Packages(python=tuple(requirements))),

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from envbuild.build.sandbox import Sandbox
+from envbuild.build.sandbox import ANSWER_BYTES, MEMORY_BYTES, Sandbox
 from envbuild.errors import Location, RequestError
 from envbuild.extend.files import ImageFiles
 from envbuild.preflight.distributions import METADATA, metadata_header, read_distributions
@@ -200,6 +200,8 @@ def probe_python(
         log=log,
         what=f"`{executable}` of `{at.name}` does not start",
         timeout_s=_TIMEOUT_S,
+        most_bytes=ANSWER_BYTES,
+        memory_bytes=MEMORY_BYTES,
     )
     answer = _read_answer(finished.stdout, executable, at)
     own = image.place(answer.sites[0])

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import (
     BuildPlan,
-    Compression,
     FilesStep,
     InlineFile,
     Layer,
@@ -42,7 +41,9 @@ def extended_plan(
         step = FilesStep(files=tuple(sorted(entries, key=lambda entry: entry.path)), tools=squash)
         layers[name] = Layer(name=name, key=layer_key(step, ()), step=step)
     for name in (*_ABOVE, *(wheel.name for wheel in wheels)):
-        layers[name] = _compressed(layers[name], compression)
+        layer = layers[name]
+        key = layer_key(layer.step, [layers[below] for below in layer.inputs], compression)
+        layers[name] = layer.model_copy(update={"key": key, "compression": compression})
     above = _ABOVE if targets else ("metadata",)
     gone = {*_ABOVE, *(f"{_WHEEL}{name}" for name in dropped)}
 
@@ -64,9 +65,3 @@ def written_files(plan: BuildPlan, name: str) -> tuple[InlineFile, ...]:
     """Return the files of a layer that is written as it is; none if the plan has no such layer."""
     steps = (layer.step for layer in plan.layers if layer.name == name)
     return next((step.files for step in steps if isinstance(step, FilesStep)), ())
-
-
-def _compressed(layer: Layer, compression: Compression) -> Layer:
-    """Return a layer that is made from no other with a compression."""
-    key = layer_key(layer.step, (), compression)
-    return layer.model_copy(update={"key": key, "compression": compression})

@@ -29,7 +29,7 @@ from envbuild.spec.model import (
     image_path,
 )
 
-KEY_FORMAT: Final = 2  # here and in `BuildPlan`
+KEY_FORMAT: Final = 3  # here and in `BuildPlan`
 # More than any plan has.
 _MAX_LAYERS = 1024
 
@@ -108,9 +108,6 @@ class Interpreter(Model):
     abi: Annotated[str, full_match("cp[23][0-9]+[a-z]*", "the ABI of a Python")]
     """ABI tag (``cp311``)."""
     architecture: Name
-    debs: tuple[InputFile, ...]
-    """The packages that contain it (another openssl makes no other interpreter); or a finished root's files.
-    """
 
     @property
     def version(self) -> str:
@@ -120,7 +117,7 @@ class Interpreter(Model):
 
 
 class WheelStep(Model):
-    """Unpack one wheel below a prefix, and compile its modules."""
+    """Unpack one wheel below a prefix, and compile its modules with the Python of its input, the base."""
 
     kind: Literal["wheel"] = "wheel"
     prefix: Literal["/opt/env", "/opt/mpi"]
@@ -206,9 +203,7 @@ class Layer(Model):
     """``sha256:…`` over the step, the keys of `inputs` and the compression."""
     step: Step = Field(discriminator="kind")
     inputs: tuple[LayerName, ...] = ()
-    """Names of the layers that it is made from; their keys are in its key."""
-    needs: tuple[LayerName, ...] = ()
-    """Names of further layers that must exist to build it (the sandbox's root), without a part in its key."""
+    """Names of the layers that it is made from, or in which its step runs; their keys are in its key."""
     compression: Compression = "zstd"
 
 
@@ -221,7 +216,7 @@ class BuildPlan(Model):
     """Names of the layers of the image, from bottom to top."""
     tools: tuple[ToolPin, ...]
     """The tools that write the tables of the image's file system."""
-    format: Literal[2] = KEY_FORMAT
+    format: Literal[3] = KEY_FORMAT
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -229,9 +224,11 @@ class BuildPlan(Model):
         for layer in self.layers:
             if layer.name in names:
                 raise ValueError(f"two layers are called `{layer.name}`")
-            for name in (*layer.inputs, *layer.needs):
+            for name in layer.inputs:
                 if name not in names:
                     raise ValueError(f"layer {layer.name} needs `{name}`, which does not come before it")
+            if isinstance(layer.step, SystemStep | WheelStep | SourceStep) and layer.inputs[:1] != ("base",):
+                raise ValueError(f"layer {layer.name} is not made in `base`")
             names.add(layer.name)
         if unknown := sorted(set(self.image) - names):
             raise ValueError(f"the image has layers that the plan does not list: {', '.join(unknown)}")

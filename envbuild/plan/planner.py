@@ -65,7 +65,7 @@ def make_plan(
     below = [base]
     if lock.system_debs:
         below.append(planner.debian("system", base, lock.system_debs))
-    wheels = [planner.wheel(pin) for pin in sorted(lock.python) if pin.is_wheel]
+    wheels = [planner.wheel(pin, base) for pin in sorted(lock.python) if pin.is_wheel]
     venv = planner.venv()
     built = planner.source_layers(base, venv)
     above = [venv, *planner.written_layers(metadata)]
@@ -125,8 +125,8 @@ class _Planner:
         )
         return _layer(name, step, [base])
 
-    def wheel(self, pin: PythonPin) -> Layer:
-        return wheel_layer(pin, self.interpreter(), self.tools("installer", "mksquashfs"))
+    def wheel(self, pin: PythonPin, base: Layer) -> Layer:
+        return wheel_layer(pin, self.interpreter(), self.tools("installer", "mksquashfs"), base)
 
     def venv(self) -> Layer:
         """Return the layer that makes the Python layers an environment."""
@@ -172,7 +172,7 @@ class _Planner:
             inputs.append(venv)
             owners = {"mpi" if name == "mpi" else f"framework:{name}" for name in build.against}
             against = (other for other in sorted(lock.python) if other.layer in owners and other.is_wheel)
-            inputs += map(self.wheel, against)
+            inputs += [self.wheel(other, base) for other in against]
             step = SourceStep(
                 prefix=ENV_PREFIX,
                 interpreter=self.interpreter(),
@@ -210,27 +210,21 @@ class _Planner:
         return _layer(name, FilesStep(files=files, links=dict(links or {}), tools=self.tools("mksquashfs")))
 
     def interpreter(self) -> Interpreter:
-        packages = self.resolved.base.python.packages
-        return Interpreter(
-            abi=self.lock.base.abi,
-            architecture=self.lock.base.architecture,
-            debs=tuple(map(_input_file, self.lock.base_root))
-            or _sorted_files(pin for pin in self.lock.base_debs if pin.name in packages),
-        )
+        return Interpreter(abi=self.lock.base.abi, architecture=self.lock.base.architecture)
 
     def tools(self, *names: str) -> tuple[ToolPin, ...]:
         return tuple(pin for pin in self.lock.tools if pin.name in names)
 
 
-def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin]) -> Layer:
-    """Return the layer of one wheel; `tools` unpack and pack it."""
+def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin], base: Layer) -> Layer:
+    """Return the layer of one wheel, compiled in `base`; `tools` unpack and pack it."""
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
         interpreter=interpreter,
         wheel=_input_file(pin),
         tools=tuple(tools),
     )
-    return _layer(f"wheel:{pin.name}", step, needs=("base",))
+    return _layer(f"wheel:{pin.name}", step, [base])
 
 
 def _scm_version(pin: PythonPin) -> dict[str, str]:
@@ -238,13 +232,12 @@ def _scm_version(pin: PythonPin) -> dict[str, str]:
     return {"SETUPTOOLS_SCM_PRETEND_VERSION": pin.version} if pin.origin.startswith("git:") else {}
 
 
-def _layer(name: str, step: Step, inputs: Sequence[Layer] = (), needs: tuple[str, ...] = ()) -> Layer:
+def _layer(name: str, step: Step, inputs: Sequence[Layer] = ()) -> Layer:
     return Layer(
         name=name,
         key=layer_key(step, inputs),
         step=step,
         inputs=tuple(layer.name for layer in inputs),
-        needs=needs,
     )
 
 

@@ -86,7 +86,7 @@ def _field(field: str, then: Any, now: Any) -> list[str]:  # noqa: ANN401  # wha
     if field == "texts":
         return [_OWN_CHANGED]
     if field == "interpreter":
-        return ["Python of the base changed"]
+        return ["version of Python changed"]
     if field == "revision":
         return [f"envbuild makes this kind of layer anew (revision {then} → {now})"]
     return [f"{field} changed"]

@@ -17,8 +17,6 @@ class BasePython(Model):
     """Version (``3.11``)."""
     abi: Annotated[str, full_match(r"cp3(?:[7-9]|[1-9][0-9])m?|cp27mu", "an ABI tag, such as `cp311`")]
     """ABI tag (``cp311``)."""
-    packages: tuple[DebianPackage, ...]
-    """Debian packages whose pins identify the interpreter."""
 
     @property
     def is_legacy(self) -> bool:

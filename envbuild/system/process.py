@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO, NoReturn, Protocol
 
 from envbuild.errors import MachineError
 from envbuild.system.descriptors import named
@@ -64,11 +64,20 @@ class Finished:
     stderr: str
     """Its output, undecodable bytes replaced; of long output the beginning and the end."""
     timed_out: bool = False
+    flooded: bool = False
+    """Whether it was ended because it printed more than it may."""
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with code 0 within its time."""
-        return self.code == 0 and not self.timed_out
+        """Whether it exited with code 0 within its limits."""
+        return self.code == 0 and not self.timed_out and not self.flooded
+
+    @property
+    def how_it_failed(self) -> str:
+        """How it ended, for a message: ``exit code 1``."""
+        if self.flooded:
+            return "it printed too much"
+        return "ran out of time" if self.timed_out else f"exit code {self.code}"
 
     @property
     def output(self) -> str:
@@ -100,34 +109,45 @@ def run(
     stdin: bytes = b"",
     log: Path | None = None,
     stdout_bytes: int = STDOUT_BYTES,
+    most_bytes: int | None = None,
+    receive: Callable[[bytes], None] | None = None,
     guarded: bool = False,
 ) -> Finished:
     """Run a process to its end, in its own process group, which ends on time-out, interrupt or error.
 
     `argv` is never a shell string, and `env` is complete: nothing is inherited. `log` receives both streams
     as they come, of more than `LOG_BYTES` the beginning and the end; `stdout_bytes` limits what is kept of
-    stdout. A `guarded` group ends even if we are killed; that costs another process. KeyboardInterrupt:
-    `end_all` was called meanwhile.
+    stdout. A process that prints more than `most_bytes` is ended. `receive` takes stdout as it comes, which
+    then is neither kept nor logged nor counted; what it raises ends the process. A `guarded` group ends even
+    if we are killed; that costs another process. KeyboardInterrupt: `end_all` was called meanwhile.
     """
     words = tuple(named(str(word)) for word in argv)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     stdout, stderr = io.BytesIO(), io.BytesIO()
     with contextlib.ExitStack() as stack:
-        own = (_Bounded(stdout, stdout_bytes), _Bounded(stderr, STDERR_BYTES))
-        shared = () if log is None else (_Bounded(stack.enter_context(log.open("ab")), LOG_BYTES),)
+        bounded = [_Bounded(stdout, stdout_bytes), _Bounded(stderr, STDERR_BYTES)]
+        shared = [] if log is None else [_Bounded(stack.enter_context(log.open("ab")), LOG_BYTES)]
+        counted = [] if most_bytes is None else [_Counted(most_bytes)]
+        sinks: list[Sequence[_Sink]] = [[sink, *shared, *counted] for sink in bounded]
+        if receive is not None:
+            sinks[0] = [_Passed(receive)]
         process = stack.enter_context(_child(words, env=env, cwd=cwd, stdin=stdin))
         if guarded:
             stack.enter_context(_guard(process.pid))
-        timed_out = not _finished(process, [(sink, *shared) for sink in own], deadline)
-        if timed_out:
+        timed_out = flooded = False
+        try:
+            timed_out = not _finished(process, sinks, deadline)
+        except _FloodError:
+            flooded = True
+        if timed_out or flooded:
             _end_group(process)
         code = process.wait()
-        for sink in (*own, *shared):
+        for sink in (*bounded, *shared):
             sink.finish()
     if _closing.is_set():
         raise KeyboardInterrupt  # `end_all` ended it: it did not fail
     output, errors = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
-    return Finished(argv=words, code=code, stdout=output, stderr=errors, timed_out=timed_out)
+    return Finished(argv=words, code=code, stdout=output, stderr=errors, timed_out=timed_out, flooded=flooded)
 
 
 def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
@@ -326,6 +346,35 @@ def _runs_in(entry: Path, group: int) -> bool:
     return state not in ("Z", "X") and int(its_group) == group
 
 
+class _Sink(Protocol):
+    """Receives the chunks of a stream."""
+
+    def add(self, chunk: bytes) -> None: ...
+
+
+class _FloodError(Exception):
+    """A process printed more than it may."""
+
+
+class _Counted:
+    """Counts the bytes of streams up to a limit; raises _FloodError there."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._left_bytes = limit_bytes
+
+    def add(self, chunk: bytes) -> None:
+        self._left_bytes -= len(chunk)
+        if self._left_bytes < 0:
+            raise _FloodError
+
+
+class _Passed:
+    """Passes chunks to a function."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        self.add = receive
+
+
 class _Bounded:
     """Writes the beginning and the end of a stream that may be endless; the bytes between are counted."""
 
@@ -353,7 +402,7 @@ class _Bounded:
 
 
 def _finished(
-    process: subprocess.Popen[bytes], sinks: Sequence[Sequence[_Bounded]], deadline: float | None
+    process: subprocess.Popen[bytes], sinks: Sequence[Sequence[_Sink]], deadline: float | None
 ) -> bool:
     """Read both streams of a process to their ends, and wait for it; False if the deadline came first."""
     with selectors.DefaultSelector() as selector:

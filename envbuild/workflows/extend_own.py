@@ -50,6 +50,7 @@ from envbuild.spec.resolved import owned_by_vendor
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.gc_roots import add_root
 from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
 from envbuild.system import tools
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
@@ -177,7 +178,7 @@ def extend_own(
     squash = tuple(tool for tool in machine if tool.name in ("installer", "mksquashfs"))
     added = {pin.name for pin in pins}
     wheels = [
-        wheel_layer(pin, own.interpreter, squash)
+        wheel_layer(pin, own.interpreter, squash, own.plan.layer("base"))
         for pin in lock.python
         if pin.name in added and own.interpreter is not None
     ]
@@ -216,24 +217,25 @@ def write_own(
     Returns what the new image would load, without the problems of the old one.
     """
     store, plan = settings.store, extension.plan
-    _build(own, extension, settings)
-    records = {name: require_layer(plan.layer(name), store) for name in extension.new}
-    _check_conflicts(own, extension, files, records, settings)
-    total = own.image.root_bytes + sum(record.size_bytes for record in records.values())
-    check_room(path.parent, total, settings.emit)
-    with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as running:
-        manifest = compose_on(
-            path,
-            own.image,
-            finished_layers(records.values(), plan.model_copy(update={"image": extension.new}), store),
-            plan.image,
-            manifest=extension.manifest,
-            lock=extension.lock,
-            plan=plan.to_json(),
-            note=note.to_json().encode(),
-            hidden=extension.hidden,
-            advanced=running.advance,
-        )
+    with store.stage() as work:
+        built = _build(own, extension, work, settings)
+        records = {name: require_layer(plan.layer(name), built) for name in extension.new}
+        _check_conflicts(own, extension, files, records, settings)
+        total = own.image.root_bytes + sum(record.size_bytes for record in records.values())
+        check_room(path.parent, total, settings.emit)
+        with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as running:
+            manifest = compose_on(
+                path,
+                own.image,
+                finished_layers(records.values(), plan.model_copy(update={"image": extension.new}), built),
+                plan.image,
+                manifest=extension.manifest,
+                lock=extension.lock,
+                plan=plan.to_json(),
+                note=note.to_json().encode(),
+                hidden=extension.hidden,
+                advanced=running.advance,
+            )
     root = root_of_build(path, manifest, plan, extension.lock, path)
     add_root(store, root.model_copy(update={"spec": ""}))
     with task(settings.emit, "check", f"what {path.name} would load") as running:
@@ -330,23 +332,29 @@ def _tools(lock: Lock, settings: Settings) -> tuple[ToolPin, ...]:
     return machine
 
 
-def _build(own: OwnImage, extension: OwnExtension, settings: Settings) -> None:
-    """Build the new layers that the store lacks, with the old image as the root to compile in."""
-    store = settings.store
+def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Settings) -> Store:
+    """Build the new layers that the store lacks, and return the store that holds all new layers.
+
+    Without its base, wheels are compiled by the Python of the image. That may be a stranger's, so what it
+    makes is not for other images: the layers are then in a store below `work`.
+    """
+    has_base = settings.store.get(extension.plan.layer("base").key) is not None
+    store = settings.store if has_base else Store(work / "store")
     plan = extension.plan.model_copy(update={"image": extension.new})
     missing = [layer for layer in plan.image_layers if store.get(layer.key) is None]
-    cache = FileCache(store.directory("files"))
+    cache = FileCache(settings.store.directory("files"))
     by_digest = {pin.sha256: pin for pin in extension.lock.python}
-    with store.stage() as work:
-        context = BuildContext(
-            store=store,
-            apptainer=settings.find_apptainer(),
-            locate=lambda file: store.for_programs(cache.path(by_digest[file.sha256]), work),
-            emit=settings.emit,
-            root=own.image.path,
-        )
-        with explain_failure("build", settings):
-            build_layers(plan, context, missing)
+    context = BuildContext(
+        store=store,
+        apptainer=settings.find_apptainer(),
+        locate=lambda file: settings.store.for_programs(cache.path(by_digest[file.sha256]), work),
+        emit=settings.emit,
+        image=None if has_base else own.image.path,
+        logs=settings.store.directory("logs"),
+    )
+    with explain_failure("build", settings):
+        build_layers(plan, context, missing)
+    return store
 
 
 def _check_conflicts(

@@ -33,7 +33,7 @@ def base_image(**changes: Any) -> BaseImage:
         "origins": ("debian:bookworm",),
         "architectures": ("amd64",),
         "packages": ("python3",),
-        "python": BasePython(version="3.11", abi="cp311", packages=("python3",)),
+        "python": BasePython(version="3.11", abi="cp311"),
     }
     return BaseImage(**(settings | changes))
 

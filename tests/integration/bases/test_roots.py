@@ -25,7 +25,7 @@ glibc: "2.36"
 root: {{kind: {kind}, place: {place}, sha256: {sha256}}}
 architectures: [amd64]
 packages: []
-python: {{version: "3.11", abi: cp311, packages: []}}
+python: {{version: "3.11", abi: cp311}}
 """
 SPEC = 'name: finished\nversion: "1"\nbase: finished-{kind}\nmpi: mpich\n'
 KINDS = ("squashfs", "tar", "oci")

@@ -1119,7 +1119,7 @@ class TestPython27:
             write_wheel(desk.wheels, "enum34", "1.1.10", tag="py2-none-any", requires=["missing"]),
         ]
         write_index(desk.server.root, made)
-        python = BasePython(version="2.7", abi="cp27mu", packages=("python3",))
+        python = BasePython(version="2.7", abi="cp27mu")
         return base_image(python=python, glibc="2.31")
 
     def test_exactly_what_is_named_is_locked_and_fetched(self, desk: Desk, base: BaseImage) -> None:

@@ -164,7 +164,7 @@ def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: 
 def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) -> None:
     pins = real_tools()
     gone = [wheel("alpha", sha256="a" * 64), wheel("beta", sha256="b" * 64)]
-    interpreter = Interpreter(abi="cp311", architecture="amd64", debs=())
+    interpreter = Interpreter(abi="cp311", architecture="amd64")
     steps = {
         f"wheel:{pin.name}": WheelStep(
             prefix="/opt/env",
@@ -174,10 +174,11 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
         )
         for pin in gone
     }
-    wheels = tuple(
-        Layer(name=name, key=layer_key(step, ()), step=step, needs=("base",)) for name, step in steps.items()
-    )
     here = plan_of(pins)
+    wheels = tuple(
+        Layer(name=name, key=layer_key(step, [here.layer("base")]), step=step, inputs=("base",))
+        for name, step in steps.items()
+    )
     plan = BuildPlan(layers=(*here.layers, *wheels), image=(*here.image, *steps), tools=here.tools)
     made = make(tmp_path, here, here, pins)
     lock = replace(lock_of(resolved(), base_debs=(), python=gone), tools=pins)

@@ -27,7 +27,7 @@ glibc: "2.36"
 root: {{kind: tar, place: {place}, sha256: {sha256}}}
 architectures: [{architecture}]
 packages: []
-python: {{version: "3.11", abi: cp311, packages: []}}
+python: {{version: "3.11", abi: cp311}}
 """
 SPEC = 'name: tiny\nversion: "1"\nbase: tiny\npackages: {python: [alpha, beta]}\n'
 WHEELS = ("alpha", "beta")

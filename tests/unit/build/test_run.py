@@ -49,22 +49,21 @@ def layer(
     *paths: str,
     content: bytes = b"",
     inputs: Sequence[Layer] = (),
-    needs: tuple[str, ...] = (),
 ) -> Layer:
     entries = tuple(InlineFile(path=path, content=base64.b64encode(content).decode()) for path in paths)
     step = FilesStep(files=entries, tools=())
     below = tuple(one.name for one in inputs)
-    return Layer(name=name, key=layer_key(step, inputs), step=step, inputs=below, needs=needs)
+    return Layer(name=name, key=layer_key(step, inputs), step=step, inputs=below)
 
 
 def wheel(name: str) -> Layer:
     step = WheelStep(
         prefix="/opt/env",
-        interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
+        interpreter=Interpreter(abi="cp311", architecture="amd64"),
         wheel=InputFile(name=f"{name}-1.0-py3-none-any.whl", sha256=name.encode().hex() * 32),
         tools=(),
     )
-    return Layer(name=f"wheel:{name}", key=layer_key(step, ()), step=step, needs=("base",))
+    return Layer(name=f"wheel:{name}", key=layer_key(step, [BASE]), step=step, inputs=("base",))
 
 
 def plan_of(*layers: Layer, image: Sequence[str] | None = None) -> BuildPlan:
@@ -76,7 +75,7 @@ def names(layers: Sequence[Layer]) -> list[str]:
 
 
 BASE = layer("base", "/etc/base")
-A, B = layer("a", "/opt/a", needs=("base",)), layer("b", "/opt/b")
+A, B = layer("a", "/opt/a", inputs=(BASE,)), layer("b", "/opt/b")
 TOOLS = layer("toolchain", "/opt/tools")
 C = layer("c", "/opt/c", inputs=(TOOLS,))
 X, Y = wheel("x"), wheel("y")

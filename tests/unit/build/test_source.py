@@ -18,7 +18,7 @@ from envbuild.system.apptainer import Bind
 
 STEP = SourceStep(
     prefix="/opt/env",
-    interpreter=Interpreter(abi="cp311", architecture="amd64", debs=()),
+    interpreter=Interpreter(abi="cp311", architecture="amd64"),
     archive=InputFile(name="x-1.tar.gz", sha256="0" * 64),
     build_wheels=(),
     patches=(Patch(name="a.patch", content=base64.b64encode(b"-old").decode()),),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import marshal
 import os
 import stat
+import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ PYTHON = "/opt/env/bin/python"
 
 
 def interpreter(abi: str = "cp311") -> Interpreter:
-    return Interpreter(abi=abi, architecture="amd64", debs=())
+    return Interpreter(abi=abi, architecture="amd64")
 
 
 def unpacked(wheel: Path, root: Path, *, prefix: str = "/opt/env", abi: str = "cp311") -> Path:
@@ -148,18 +149,29 @@ class Here:
         self.options: list[str] = []
 
     def run(
-        self, argv: Sequence[str], *, binds: Sequence[Bind], env: Mapping[str, str], log: Path, what: str
+        self,
+        argv: Sequence[str],
+        *,
+        binds: Sequence[Bind],
+        env: Mapping[str, str],
+        stdin: bytes,
+        receive: Callable[[bytes], None],
+        **_: Any,
     ) -> None:
         (bind,) = binds
-        assert (bind.target, bind.writable) == ("/mnt", True)
+        assert (bind.target, bind.writable) == ("/mnt", False)
         at = argv.index("-c")
         self.options, (script, *arguments) = [*argv[1:at]], argv[at + 1 :]
-        script = script.replace('"/mnt', f'"{bind.source}')
         if self.older:
             assert "sys.version_info < (3, 11)" in script
             script = script.replace("sys.version_info < (3, 11)", "True")
         words = [sys.executable, *self.options, "-c", script, *arguments]
-        subprocess.run(words, env={**FIXED_ENVIRONMENT, **env}, check=True)
+        here = stdin.replace(b"/mnt/", os.fsencode(f"{bind.source}/"))
+        done = subprocess.run(
+            words, env={**FIXED_ENVIRONMENT, **env}, input=here, stdout=subprocess.PIPE, check=True
+        )
+        for start in range(0, len(done.stdout), 1000):
+            receive(done.stdout[start : start + 1000])
 
 
 def compiled(roots: Path, *wheels: Path, sandbox: Any = None) -> list[Path]:
@@ -246,3 +258,52 @@ def test_bytecode_has_the_modes_and_times_of_all_else(tmp_path: Path) -> None:
         executable = path.parent.name == "bin" or path.is_dir()
         assert status.st_mode & 0o777 == (0o755 if executable else 0o644), path
         assert status.st_mtime == 0
+
+
+class Hostile:
+    """Stands in for a sandbox whose Python answers as a stranger likes."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self.chunks = chunks
+
+    def run(self, argv: Sequence[str], *, receive: Callable[[bytes], None], **_: Any) -> None:
+        for chunk in self.chunks:
+            receive(chunk)
+
+
+def answer(number: int, size_bytes: int, content: bytes = b"") -> bytes:
+    return struct.pack("<LL", number, size_bytes) + content
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [b"compiling...\n"],
+        [answer(3, 1, b"x")],
+        [answer(0, 4, b"code"), answer(0, 4, b"more")],
+        [answer(0, 1 << 30)],
+        [answer(0, 4, b"co")],
+        [answer(0, 4, b"code"), b"\0"],
+    ],
+    ids=["text", "unknown module", "twice", "large", "cut off", "cut off later"],
+)
+def test_answers_that_are_not_bytecode_of_the_modules_are_refused(
+    chunks: list[bytes], tmp_path: Path
+) -> None:
+    wheel = make_wheel(tmp_path / "wheel", **MODULES)
+    with pytest.raises(BuildError, match="the Python in the sandbox does not compile modules"):
+        compiled(tmp_path / "roots", wheel, sandbox=Hostile(*chunks))
+
+
+def test_a_module_without_an_answer_has_no_bytecode(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheel", **MODULES)
+    before = scan(unpacked(wheel, tmp_path / "unpacked", abi=OURS))
+    (root,) = compiled(tmp_path / "roots", wheel, sandbox=Hostile())
+    assert scan(root) == before
+
+
+def test_what_a_wheel_has_in_the_place_of_bytecode_stays(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheel", **MODULES, **{"demo/__pycache__": "mine"})
+    (root,) = compiled(tmp_path / "roots", wheel)
+    assert (root / SITE / "demo/__pycache__").read_text() == "mine"

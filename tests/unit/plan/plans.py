@@ -67,7 +67,7 @@ BASE = BaseImage(
     origins=("debian:bookworm",),
     architectures=("amd64",),
     packages=("python3.11", "openssl"),
-    python=BasePython(version="3.11", abi="cp311", packages=("python3.11",)),
+    python=BasePython(version="3.11", abi="cp311"),
 )
 
 

@@ -33,7 +33,7 @@ from envbuild.plan.model import (
 STEPS: tuple[type[Step], ...] = typing.get_args(Step)
 FILE = model.InputFile(name="a.deb", sha256="1" * 64)
 TOOL = ToolPin(name="tool", version="1", digest="sha256:" + "2" * 64)
-PYTHON = model.Interpreter(abi="cp311", architecture="amd64", debs=(FILE,))
+PYTHON = model.Interpreter(abi="cp311", architecture="amd64")
 TEXT = model.InlineFile(path="/a", content="QQ==")
 
 # One of each kind, no field empty.
@@ -142,16 +142,16 @@ def test_a_known_key() -> None:
     """Written down, so that a change of the format is never an accident: every store would be built anew."""
     step = WheelStep(
         prefix="/opt/env",
-        interpreter=model.Interpreter(abi="cp311", architecture="amd64", debs=()),
+        interpreter=model.Interpreter(abi="cp311", architecture="amd64"),
         wheel=model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
         tools=(ToolPin(name="installer", version="1", digest="sha256:" + "0" * 64),),
     )
     assert canonical_json(step_fields(step)) == (
-        '{"interpreter":{"abi":"cp311","architecture":"amd64","debs":[]},"prefix":"/opt/env","revision":1,'
+        '{"interpreter":{"abi":"cp311","architecture":"amd64"},"prefix":"/opt/env","revision":1,'
         f'"tools":[{{"digest":"sha256:{"0" * 64}","name":"installer","version":"1"}}],'
         f'"wheel":{{"name":"a-1-py3-none-any.whl","sha256":"{"0" * 64}"}}}}'
     )
-    assert layer_key(step, ()) == "sha256:9742502d9f8bdc79ecc906f9fb83bf24ff9f09942acc564800775338287e4e69"
+    assert layer_key(step, ()) == "sha256:8160df8dce533ad6133705063c157da0cba022a09e118281f0ca8194aa36d950"
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:

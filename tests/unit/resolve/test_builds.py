@@ -138,7 +138,7 @@ class TestWhenTheyAreResolvedAnew:
         assert not self.resolved(monkeypatch, what(), what())
 
     def test_for_another_python(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        older = base_image(python=BasePython(version="3.9", abi="cp39", packages=("python3",)))
+        older = base_image(python=BasePython(version="3.9", abi="cp39"))
         assert self.resolved(monkeypatch, what(base=older), what())
 
     def test_where_what_is_compiled_against_imports_something_else(

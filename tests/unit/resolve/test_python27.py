@@ -14,7 +14,7 @@ from envbuild.resolve.python27 import Python27
 from envbuild.spec.base import BasePython
 from tests.support.resolved_specs import base_image, resolved
 
-PYTHON27 = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
+PYTHON27 = BasePython(version="2.7", abi="cp27mu")
 
 
 @pytest.fixture

@@ -28,9 +28,7 @@ HERE = Location(path=Path("spec.yaml"))
 
 def loaded(name: str, version: str, python: str, **more: Any) -> Loaded[BaseImage]:
     abi = "cp" + python.replace(".", "")
-    image = base_image(
-        name=name, version=version, python=BasePython(version=python, abi=abi, packages=("python3",)), **more
-    )
+    image = base_image(name=name, version=version, python=BasePython(version=python, abi=abi), **more)
     return Loaded(value=image, document=Document(path=Path(f"{name}.yaml")))
 
 
@@ -124,5 +122,5 @@ def test_there_are_examples_of_finished_roots() -> None:
 @pytest.mark.parametrize(("version", "abi"), [("3.6", "cp37m"), ("3.7", "cp36m"), ("3.60", "cp30")])
 def test_a_python_whose_modules_cannot_be_compiled_is_refused(version: str, abi: str) -> None:
     with pytest.raises(ValidationError, match=r"2\.7, or 3\.7 or newer|an ABI tag"):
-        BasePython(version=version, abi=abi, packages=("python3",))
-    assert BasePython(version="3.7", abi="cp37m", packages=("python3",))
+        BasePython(version=version, abi=abi)
+    assert BasePython(version="3.7", abi="cp37m")
