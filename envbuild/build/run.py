@@ -32,7 +32,7 @@ from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.store.tree import WHITEOUT, Tree, collisions, scan
-from envbuild.system import host, squashfs, tools
+from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
 from envbuild.system.removal import remove
@@ -299,7 +299,6 @@ def _run_step(
             stage=stage,
             plain=_sandbox(context, below["base"], stage),
             equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
-            uv=tools.locate("uv"),
             log=log,
         )
     except BuildError as error:

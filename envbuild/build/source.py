@@ -6,9 +6,15 @@ Source: PEP 517 (build hooks), PEP 625 (an archive holds one directory).
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import errno
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from packaging.utils import (
     InvalidSdistFilename,
@@ -24,13 +30,31 @@ from envbuild.errors import BuildError
 from envbuild.plan.model import InputFile, SourceStep
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
+from envbuild.system.descriptors import close, open_directory, open_file, through
 
 # Compilers write the path of the source into their output, so it is always the same.
 _WORK = "/mnt/work"
 _SOURCE = f"{_WORK}/src"
-_IMPORTS = f"{_WORK}/site"
-_UV = "/mnt/uv"
+_IMPORTS = "/mnt/site"
 _TIMEOUT_S = 7200.0
+_MAX_PYPROJECT_BYTES = 4 << 20
+# Of a project that names no backend (PEP 517).
+_DEFAULT_BACKEND = "setuptools.build_meta:__legacy__"
+
+# Runs in the sandbox, as pip runs it without isolation. A build tool would read the output of the backend to
+# its end, and wait for every process that keeps it open.
+_BUILD = """\
+import importlib, os, sys
+
+backend, source, out, *paths = sys.argv[1:]
+os.chdir(source)
+sys.path[:] = [*paths, *filter(None, sys.path)]
+module, _, names = backend.partition(":")
+hooks = importlib.import_module(module)
+for name in filter(None, names.split(".")):
+    hooks = getattr(hooks, name)
+hooks.build_wheel(out)
+"""
 
 
 def build_from_source(
@@ -41,7 +65,6 @@ def build_from_source(
     stage: Path,
     plain: Sandbox,
     equipped: Sandbox,
-    uv: Path,
     log: Path,
 ) -> Path:
     """Build a wheel from a verified source archive and install it as any other; return the root of the tree.
@@ -53,12 +76,13 @@ def build_from_source(
     """
     built = stage / "build"
     work = built / "work"
-    for directory in (built, built / "archive", built / "patches", work, work / "src", work / "scratch"):
+    for directory in (built, built / "archive", built / "patches", work):
         _make_passable(directory)
-    (built / "uv").touch()
+    for name in ("src", "scratch", "wheel"):
+        _make_passable(work / name)
     for patch in step.patches:
         (built / "patches" / patch.name).write_bytes(base64.b64decode(patch.content))
-    build = _SourceBuild(step=step, inputs=built, sandbox=equipped, uv=uv, log=log)
+    build = _SourceBuild(step=step, inputs=built, sandbox=equipped, log=log)
     build.unpack(archive)
     build.install(wheels)
     build.patch()
@@ -78,7 +102,6 @@ class _SourceBuild:
     inputs: Path
     """The sandbox sees it at ``/mnt``."""
     sandbox: Sandbox
-    uv: Path
     log: Path
 
     def unpack(self, archive: Path) -> None:
@@ -94,9 +117,12 @@ class _SourceBuild:
         )
 
     def install(self, wheels: Sequence[tuple[InputFile, Path]]) -> None:
-        """Unpack what the build imports, beside the virtual environment."""
-        scheme = dict.fromkeys(("purelib", "platlib"), "/work/site")
-        scheme |= {"scripts": "/work/site/bin", "data": "/work/site", "headers": "/work/site/include"}
+        """Unpack what the build imports, beside the virtual environment.
+
+        Not below what the sandbox can write to: a link that a program in it made could lead out.
+        """
+        scheme = dict.fromkeys(("purelib", "platlib"), "/site")
+        scheme |= {"scripts": "/site/bin", "data": "/site", "headers": "/site/include"}
         for _, path in wheels:
             unpack_to(path, scheme, self.inputs, python=f"{self.step.prefix}/bin/python")
 
@@ -113,10 +139,11 @@ class _SourceBuild:
 
     def build(self) -> Path:
         """Call the source's own build; return the wheel that it made."""
+        backend, paths = self._backend()
         self._run(
             [
-                *(_UV, "build", "--wheel", "--no-config", "--offline", "--no-index", "--no-build-isolation"),
-                *("--python", f"{self.step.prefix}/bin/python", "--out-dir", f"{_WORK}/wheel", _SOURCE),
+                *(f"{self.step.prefix}/bin/python", "-c", _BUILD, backend, _SOURCE, f"{_WORK}/wheel"),
+                *(f"{_SOURCE}/{path}" for path in paths),
             ],
             what=f"`{self.step.archive.name}` could not be built",
         )
@@ -136,13 +163,33 @@ class _SourceBuild:
             )
         return wheels[0]
 
+    def _backend(self) -> tuple[str, Sequence[str]]:
+        """Return the build backend that the patched source names, and where in it to look for that."""
+        try:
+            with _opened(self.inputs / "work" / "src" / "pyproject.toml") as file:
+                text = file.read(_MAX_PYPROJECT_BYTES + 1)
+            if len(text) > _MAX_PYPROJECT_BYTES:
+                raise ValueError(f"it is larger than {_MAX_PYPROJECT_BYTES} bytes")
+            system = tomllib.loads(text.decode()).get("build-system", {})
+            backend, paths = system.get("build-backend", _DEFAULT_BACKEND), system.get("backend-path", [])
+            if not all(isinstance(name, str) and "\0" not in name for name in (backend, *paths)):
+                raise ValueError("`build-system` is malformed")
+        except FileNotFoundError:
+            return _DEFAULT_BACKEND, ()
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            problem = f"`{self.step.archive.name}` has a `pyproject.toml` that cannot be read: {error}"
+            raise BuildError(
+                problem,
+                hint="take another version, or correct it by a patch",
+            ) from error
+        return backend, paths
+
     def _run(self, argv: Sequence[str], *, what: str, binds: Sequence[Bind] = ()) -> None:
         self.sandbox.run(
             argv,
             binds=[
                 Bind(source=self.inputs.absolute(), target="/mnt"),
                 Bind(source=(self.inputs / "work").absolute(), target=_WORK, writable=True),
-                Bind(source=self.uv.absolute(), target=_UV),
                 *binds,
             ],
             env=self._environment(),
@@ -158,9 +205,6 @@ class _SourceBuild:
             "PYTHONPATH": _IMPORTS,
             "LD_LIBRARY_PATH": "/opt/mpi/lib",
             "TMPDIR": f"{_WORK}/scratch",
-            "UV_CACHE_DIR": f"{_WORK}/scratch/uv",
-            "UV_NO_PROGRESS": "1",
-            "UV_PYTHON_DOWNLOADS": "never",
             # The number of jobs does not change the output.
             "MAKEFLAGS": f"-j{jobs}",
             "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
@@ -175,6 +219,23 @@ def _is_of(wheel: str, archive: str) -> bool:
         return parse_wheel_filename(wheel)[:2] == parse_sdist_filename(archive)
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
         return False
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file in a directory that a sandbox could write to; OSError if a link leads to either."""
+    directory = open_directory(path.parent)
+    try:
+        file = open_file(through(directory) / path.name)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            with open(file, "rb", closefd=False) as stream:
+                yield stream
+        finally:
+            close(file)
+    finally:
+        close(directory)
 
 
 def _make_passable(directory: Path) -> None:

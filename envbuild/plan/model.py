@@ -161,7 +161,7 @@ class SourceStep(Model):
     """Applied in this order."""
     environment: dict[VariableName, Text]
     tools: tuple[ToolPin, ...]
-    revision: int = 2
+    revision: int = 3
 
 
 class FilesStep(Model):

@@ -16,8 +16,11 @@ SPEC = 'name: tiny\nversion: "1"\nbase: debian-12\nframeworks: [tiny]\n'
 
 # What the build sees is written into what it makes.
 SETUP = """\
-import json, os, pathlib, socket
+import json, os, pathlib, socket, subprocess
 from setuptools import setup
+
+# A process that outlives the build, with its output.
+subprocess.Popen(["sleep", "10000"], start_new_session=True)
 
 seen = {
     "network": [name for _, name in socket.if_nameindex()],
