@@ -43,13 +43,15 @@ def compose(
     manifest: Manifest,
     lock: Lock,
     plan: str,
+    note: bytes = b"",
     advanced: Callable[[int], None],
 ) -> Manifest:
     """Write an image of layers, given from bottom to top: all of it, or nothing; return its manifest.
 
-    `manifest` has no file system yet; `plan` is its canonical text. `advanced` is called with the number of
-    bytes of each part that was copied. RequestError: the image cannot be written at `path`. MachineError: a
-    layer cannot be read or is damaged, or the disk is full or fails.
+    `manifest` has no file system yet; `plan` is its canonical text; `note` says what was added to a finished
+    image, empty if nothing was. `advanced` is called with the number of bytes of each part that was copied.
+    RequestError: the image cannot be written at `path`. MachineError: a layer cannot be read or is damaged,
+    or the disk is full or fails.
     """
     with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
         _check_tables(layers, inputs)
@@ -58,7 +60,7 @@ def compose(
         manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
-        write_sif(path, manifest, spliced, data, advanced=advanced)
+        write_sif(path, manifest, spliced, data, note=note, advanced=advanced)
     return manifest
 
 

@@ -21,7 +21,7 @@ from envbuild.image.foreign import ForeignImage, read_foreign
 from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
 from envbuild.image.sif import NOTE, digest_of
 from envbuild.image.startup import DIRECTORY
-from envbuild.lock.model import FileName, PythonName
+from envbuild.lock.model import FileName, PythonName, ToolPin
 from envbuild.spec.model import (
     Digest,
     ImagePath,
@@ -124,6 +124,8 @@ class Extension(Model):
     requests: Requests
     packages: tuple[AddedPackage, ...] = ()
     """Sorted by name."""
+    tools: tuple[ToolPin, ...] = ()
+    """Of an image of ours: the tools that made its new layers, as far as its lock has others."""
 
 
 class ExtensionNote(Model):
@@ -149,6 +151,11 @@ class ExtensionNote(Model):
     def packages(self) -> dict[str, AddedPackage]:
         """The packages that are there now, by name."""
         return {package.name: package for extension in self.extensions for package in extension.packages}
+
+    @property
+    def tools(self) -> tuple[ToolPin, ...]:
+        """The tools that made layers, and that the lock of the image does not have."""
+        return tuple(tool for extension in self.extensions for tool in extension.tools)
 
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""

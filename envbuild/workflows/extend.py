@@ -52,6 +52,7 @@ from envbuild.image.extension import (
 from envbuild.image.foreign import ForeignImage, extended_bytes, read_foreign, write_foreign
 from envbuild.image.model import Variable
 from envbuild.image.sif import AGAIN
+from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InlineFile
 from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.context import ResolveContext
@@ -65,7 +66,7 @@ from envbuild.squashfs.splice import splice
 from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
 from envbuild.workflows.arguments import check_outside_store, check_room
-from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, read_own, write_own
+from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
 from envbuild.workflows.settings import Settings
@@ -158,7 +159,8 @@ def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
             addition = _choose_packages(image, files, own, wanted, request, settings, stage)
         placed = _placed(files, wanted, image.path)
         digest = own.manifest.digest if own is not None else tables_digest(squashfs)
-        extension = _extension(image, wanted, addition, digest)
+        tools = other_tools(own, settings) if own is not None else ()
+        extension = _extension(image, wanted, addition, digest, tools)
         note = note_with(before, extension)
         changes = _changes(request.like, extension) if request.like else ()
         _check_existing(path, extension)
@@ -294,7 +296,13 @@ def _log(settings: Settings) -> Path:
     return settings.store.directory("logs") / "extend.log"
 
 
-def _extension(image: ForeignImage, wanted: _Wanted, addition: Addition | None, digest: str) -> Extension:
+def _extension(
+    image: ForeignImage,
+    wanted: _Wanted,
+    addition: Addition | None,
+    digest: str,
+    tools: tuple[ToolPin, ...],
+) -> Extension:
     """Return what is remembered of a run."""
     replaced = {package.name: package.version for package in addition.replaced} if addition else {}
     named = {wheel.sha256 for wheel in wanted.requests.wheels}
@@ -317,6 +325,7 @@ def _extension(image: ForeignImage, wanted: _Wanted, addition: Addition | None, 
             )
             for pin in (addition.pins if addition else ())
         ),
+        tools=tools,
     )
 
 

@@ -51,16 +51,18 @@ from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.gc_roots import add_root
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.system import tools
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.inputs import read_recipe, site_of
+from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
 
 _MAX_TEXT_BYTES = 1 << 20
 _BUILD_IT = "add it to its spec, and build that"
+# The tools that decide the bytes of new layers.
+_TOOLS = ("installer", "mksquashfs", "zstandard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,16 @@ def check_own(own: OwnImage, requests: Requests) -> None:
             raise _refused(own.image, problem, hint=_BUILD_IT)
 
 
+def other_tools(own: OwnImage, settings: Settings) -> tuple[ToolPin, ...]:
+    """Return the tools of this machine that make new layers and that the lock does not have; warn of each."""
+    others = tuple(tool for tool in tool_pins(_TOOLS) if tool not in own.lock.tools)
+    for tool in others:
+        text = f"the new layers are made by another {tool.name} ({tool.version}) than the image's"
+        hint = "a build from the lock of the new image gives other bytes for the two"
+        settings.emit(Warned(text=text, hint=hint))
+    return others
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnExtension:
     """What an image of ours becomes."""
@@ -174,7 +186,7 @@ def extend_own(
             "file_system": None,
         }
     )
-    machine = _tools(own.lock, settings)
+    machine = tool_pins(_TOOLS)
     squash = tuple(tool for tool in machine if tool.name in ("installer", "mksquashfs"))
     added = {pin.name for pin in pins}
     wheels = [
@@ -315,21 +327,6 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
-
-
-def _tools(lock: Lock, settings: Settings) -> tuple[ToolPin, ...]:
-    """Return the tools of this machine that make new layers; warn of those that the lock has otherwise."""
-    machine = tuple(
-        ToolPin(name=tool.name, version=tool.version, digest=tool.digest)
-        for tool in tools.identify(["installer", "mksquashfs", "zstandard"])
-    )
-    locked = {pin.name: pin.digest for pin in lock.tools}
-    for tool in machine:
-        if locked.get(tool.name) not in (None, tool.digest):
-            text = f"the new layers are made by another {tool.name} ({tool.version}) than the image's"
-            hint = "a build from the lock of the new image gives other bytes for the two"
-            settings.emit(Warned(text=text, hint=hint))
-    return machine
 
 
 def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Settings) -> Store:

@@ -13,6 +13,8 @@ from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Comparison, ImageDifference, compare_images
 from envbuild.image.compose import compose
+from envbuild.image.extension import ExtensionNote, read_note
+from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
 from envbuild.image.verify import check_image_is_whole
@@ -77,6 +79,13 @@ class _Provenance:
     lock: Lock
     plan: BuildPlan
     plan_text: str
+    note: ExtensionNote | None
+    """What was added to it."""
+
+    @property
+    def tools(self) -> tuple[ToolPin, ...]:
+        """The tools that made its layers: those of its lock, and those of machines that extended it."""
+        return (*self.lock.tools, *(self.note.tools if self.note else ()))
 
 
 def reproduce_image(
@@ -91,7 +100,7 @@ def reproduce_image(
     check_sources(sources)
     provenance = _read_provenance(image)
     check_image_is_whole(image)
-    other_tools = _other_tools(provenance.lock)
+    other_tools = _other_tools(provenance)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
@@ -119,6 +128,7 @@ def reproduce_image(
             manifest=provenance.manifest,
             lock=provenance.lock,
             plan=provenance.plan_text,
+            note=provenance.note.to_json().encode() if provenance.note else b"",
             advanced=lambda _: None,
         )
         with task(settings.emit, "compare", f"compare with {image.name}"):
@@ -155,6 +165,14 @@ def _read_provenance(image: Path) -> _Provenance:
             at=Location(path=image),
             hint="copy the image again from where it came, or use the version of envbuild that built it",
         ) from error
+    provenance = _Provenance(
+        image=image,
+        manifest=manifest,
+        lock=lock,
+        plan=plan,
+        plan_text=plan_text,
+        note=read_note(read_foreign(image)),
+    )
     locked = {pin.sha256 for pin in all_pins(lock)}
     used = {file.name: file.sha256 for layer in plan.layers for file in input_files(layer.step)}
     strange = sorted(name for name, digest in used.items() if digest not in locked)
@@ -163,7 +181,7 @@ def _read_provenance(image: Path) -> _Provenance:
             tool.name
             for layer in plan.layers
             for tool in layer.step.tools
-            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in lock.tools
+            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in provenance.tools
         }
     )
     if strange:
@@ -178,7 +196,7 @@ def _read_provenance(image: Path) -> _Provenance:
             at=Location(path=image),
             hint="build it again on a machine of its architecture",
         )
-    return _Provenance(image=image, manifest=manifest, lock=lock, plan=plan, plan_text=plan_text)
+    return provenance
 
 
 _ANEW = "the image was changed, or made by something else: build it anew from its spec"
@@ -193,9 +211,17 @@ def _text(image: Path, name: str) -> str:
         ) from error
 
 
-def _other_tools(lock: Lock) -> tuple[str, ...]:
-    here = tool_pins([pin.name for pin in lock.tools if pin.name in tools.NAMES])
-    return tuple(difference.sentence for difference in tool_differences(lock, here))
+def _other_tools(provenance: _Provenance) -> tuple[str, ...]:
+    here = tool_pins([pin.name for pin in provenance.lock.tools if pin.name in tools.NAMES])
+    sentences = [difference.sentence for difference in tool_differences(provenance.lock, here)]
+    return (
+        *sentences,
+        *(
+            f"{pin.name} {pin.version} of a machine that extended the image is not the one here"
+            for pin in dict.fromkeys(provenance.note.tools if provenance.note else ())
+            if pin not in here
+        ),
+    )
 
 
 def _fetch(

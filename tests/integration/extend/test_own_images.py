@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -172,3 +173,53 @@ def test_a_changed_image_is_refused(ground: Ground) -> None:
     said = run(ground, desk, "extend", "changed.sif", "--env", "A=b", code=2)
     assert "`changed.sif`" in said
     assert sorted(path.name for path in desk.glob("*.sif")) == ["changed.sif"]
+
+
+def reproduced(ground: Ground, desk: Path, image: str, *words: str, code: int = 0) -> dict[str, Any]:
+    """Reproduce an image from what it carries; return the report."""
+    done = ground.run(["reproduce", image, "--json", *words], desk, store=desk / "other")
+    assert done.returncode == code, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.usefixtures("wheels")
+def test_extended_images_are_reproduced(ground: Ground) -> None:
+    desk = ground.desk("reproduce")
+    (desk / "note.txt").write_text("a note\n")
+    write_wheel(desk / "named", "named", "1.0")
+    (named,) = (desk / "named").glob("*.whl")
+    write_wheel(desk / "kept/wheels", "named", "1.0")
+    ground.own(desk)
+    tiny = ground.place / "tiny.sif"
+    run(ground, desk, "extend", tiny, "--env", "A=b", "-o", "variable.sif")
+    run(ground, desk, "extend", tiny, "--file", "note.txt:/opt/data/note.txt", "-o", "file.sif")
+    run(ground, desk, "extend", tiny, "--python", "gamma", "--upgrade", "alpha", "-o", "packages.sif")
+    run(ground, desk, "extend", "file.sif", "--like", "packages.sif", "-o", "like.sif")
+    run(ground, desk, "extend", "variable.sif", "--wheel", named, "-o", "twice.sif")
+    for name in ("packages", "like", "twice"):
+        report = reproduced(ground, desk, f"{name}.sif", "--from", "kept")
+        assert (report["same"], report["identical"], report["differences"]) == (True, True, []), name
+
+
+@pytest.mark.usefixtures("wheels")
+def test_an_image_extended_with_other_tools_is_reproduced(ground: Ground) -> None:
+    desk = ground.desk("tools")
+    tool = desk / "bin/mksquashfs"
+    tool.parent.mkdir()
+    # Another version that makes the same bytes.
+    real = shutil.which("mksquashfs")
+    version = '[ "$1" = -version ] && { echo mksquashfs version 9.9; exit; }'
+    tool.write_text(f'#!/bin/sh\n{version}\nexec {real} "$@"\n')
+    tool.chmod(0o755)
+    ground.own(desk)
+    env = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    words = ["extend", ground.place / "tiny.sif", "--python", "delta", "-o", "new.sif"]
+    done = ground.run(words, desk, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "the new layers are made by another mksquashfs" in done.stderr
+    run(ground, desk, "extend", "new.sif", "--python", "gamma", "-o", "again.sif")
+    for image in ("new.sif", "again.sif"):
+        report = reproduced(ground, desk, image)
+        assert (report["same"], report["differences"]) == (True, [])
+        assert [text for text in report["tools"] if "mksquashfs" in text and "9.9" in text]
