@@ -60,13 +60,17 @@ class InstallResult:
 
 
 def install(
-    installation: Installation, *, default: bool = False, copied: Callable[[int], None] = lambda _: None
+    installation: Installation,
+    *,
+    default: bool = False,
+    copied: Callable[[int], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> InstallResult:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
     Installing it again changes nothing; another image of the same name and version replaces it. With
     `default` it becomes the version of ``module load NAME``. `copied` is called with the bytes copied since
-    the last call.
+    the last call. An error of `check`, which is called when the image is read, leaves no release of it.
 
     RequestError: the root cannot be written, a name is reserved, or a modulefile or default marker there is
     not envbuild's. MachineError: the disk is full.
@@ -78,7 +82,7 @@ def install(
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
         make_directory(layout.modulefile.parent, mode=_EXECUTE_ALL)
         before = layout.in_use
-        changed = _place_release(installation, copied)
+        changed = _place_release(installation, copied, check)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
         changed |= write_text(layout.modulefile, modulefile_text(installation))
@@ -174,7 +178,9 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
     raise_all(errors)
 
 
-def _place_release(installation: Installation, copied: Callable[[int], None]) -> bool:
+def _place_release(
+    installation: Installation, copied: Callable[[int], None], check: Callable[[], None]
+) -> bool:
     """Create or complete the release; return whether anything had to be done."""
     release = installation.release
     if not release.is_dir():
@@ -182,7 +188,7 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
         stage = release.with_name(_STAGE + own_name())
         try:
             make_directory(stage, mode=_EXECUTE_ALL)
-            _fill(stage, installation, copied)
+            _fill(stage, installation, copied, check)
             sync(stage)
             stage.rename(release)
         except OSError as error:
@@ -194,10 +200,12 @@ def _place_release(installation: Installation, copied: Callable[[int], None]) ->
             return True
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-    return _fill(release, installation, copied)
+    return _fill(release, installation, copied, check)
 
 
-def _fill(directory: Path, installation: Installation, copied: Callable[[int], None]) -> bool:
+def _fill(
+    directory: Path, installation: Installation, copied: Callable[[int], None], check: Callable[[], None]
+) -> bool:
     """Write what a release lacks; return whether anything was written."""
     layout, host_libs = installation.layout, installation.host_libs
     record = Record(
@@ -209,7 +217,8 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
-    changed = not installation.stamp and _copy(installation.image, directory / IMAGE, copied)
+    changed = not installation.stamp and _copy(installation.image, directory / IMAGE, copied, check)
+    check()
     changed |= write_text(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
     changed |= write_text(directory / VENV_MAKER, data_text(VENV_MAKER))
     changed |= write_text(directory / RECORD, record.model_dump_json(indent=1) + "\n")
@@ -220,14 +229,14 @@ def _fill(directory: Path, installation: Installation, copied: Callable[[int], N
     return changed
 
 
-def _copy(image: Path, target: Path, copied: Callable[[int], None]) -> bool:
+def _copy(image: Path, target: Path, copied: Callable[[int], None], check: Callable[[], None]) -> bool:
     """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
     # The release's name contains the digest of the image's manifest. If the bytes differ nevertheless, data
     # was added around it, such as a signature, or the copy is damaged.
     with contextlib.suppress(FileNotFoundError):
         if filecmp.cmp(image, target, shallow=False):
             return False
-    with image.open("rb") as source, atomic_file(target, mode=_READ_ALL) as file:
+    with image.open("rb") as source, atomic_file(target, mode=_READ_ALL, check=check) as file:
         copy_range(source.fileno(), 0, image.stat().st_size, file, 0, copied)
         os.fchmod(file, _READ_ALL)
     return True

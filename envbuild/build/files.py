@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from envbuild.errors import BuildError
 from envbuild.plan.model import InlineFile
+from envbuild.store.tree import Tree
 
 
 def write_files(entries: Sequence[InlineFile], links: Mapping[str, str], root: Path) -> None:
@@ -21,6 +23,17 @@ def write_files(entries: Sequence[InlineFile], links: Mapping[str, str], root: P
         path.chmod(0o755 if entry.executable else 0o644)
     for name, target in links.items():
         _place(name, root).symlink_to(target)
+
+
+def tree_of(entries: Sequence[InlineFile]) -> Tree:
+    """Return the tree that `write_files` writes."""
+    tree = {}
+    for entry in entries:
+        digest = hashlib.sha256(base64.b64decode(entry.content)).hexdigest()
+        tree[entry.path.lstrip("/")] = f"f {'0755' if entry.executable else '0644'} {digest}"
+        for parent in PurePosixPath(entry.path.lstrip("/")).parents[:-1]:
+            tree[str(parent)] = "d 0755"
+    return dict(sorted(tree.items()))
 
 
 def _place(name: str, root: Path) -> Path:

@@ -17,9 +17,11 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envbuild.build.run import find_conflicts, refuse_conflicts
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
 from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize, raise_all
+from envbuild.events import Emit, ignore
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, files_and_directories
 from envbuild.lock.model import PythonPin
@@ -36,7 +38,7 @@ from envbuild.spec.model import EnvSpec, Packages, python_requirement
 from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
-from envbuild.store.tree import Tree, collisions, scan
+from envbuild.store.tree import Tree, scan
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
@@ -244,10 +246,13 @@ def lay_out(
     sandbox: Sandbox,
     stage: Path,
     log: Path,
+    placed: Tree | None = None,
+    emit: Emit = ignore,
 ) -> Path:
     """Write what an image gains as a tree with the image's paths, compile it there, and return its root.
 
-    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory.
+    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory. `placed`
+    are files that are put on the tree.
     BuildError: a wheel is malformed, two owners hold a path differently, or the image's Python does not
     compile.
     """
@@ -261,7 +266,7 @@ def lay_out(
         unpack_to(files.path(pin), {**python.scheme, "headers": headers}, root, python=python.executable)
         make_uniform(root)
         trees[pin.name] = scan(root)
-    same = _collide(addition, trees, image)
+    same = _collide(addition, trees, image, placed, emit)
     for name in trees:
         shutil.copytree(stage / "unpacked" / name, tree, dirs_exist_ok=True, copy_function=os.replace)
     for name in same:
@@ -447,12 +452,16 @@ def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _collide(addition: Addition, trees: Mapping[str, Tree], image: ImageFiles) -> set[str]:
+def _collide(
+    addition: Addition, trees: Mapping[str, Tree], image: ImageFiles, placed: Tree | None, emit: Emit
+) -> set[str]:
     """Return the paths, relative to the root, of files that the image has just so.
 
     BuildError: two owners hold a path differently, or a link of the image leads away from it.
     """
-    problems = [f"/{path}: {lower} and {upper}" for path, lower, upper in collisions(trees)]
+    layers = {**{f"wheel:{name}": tree for name, tree in trees.items()}, "files": placed or {}}
+    refuse_conflicts(find_conflicts(layers, emit), hint="leave one of them out, or name another target")
+    problems = []
     hidden = hidden_files(addition, image)
     replaced = {package.name for package in addition.replaced}
     same = set()

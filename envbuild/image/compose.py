@@ -76,12 +76,14 @@ def compose_on(
     note: bytes,
     hidden: Collection[str],
     advanced: Callable[[int], None],
+    check: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Write an image of another one's layers, whose data is copied, and of new `layers`, as `compose` does.
 
     `image` is of ours: its manifest says where its layers lie. `order` names all layers from bottom to top;
     those of the other image that it lacks are left out. `hidden` are paths of the other image that are not
-    shown, and `note` says what was added. Raises as `compose`; RequestError if the other image is damaged.
+    shown, and `note` says what was added. An error of `check`, which is called last, leaves `path` as it is.
+    Raises as `compose`; RequestError if the other image is damaged.
     """
     system = read_manifest(image.path).file_system
     kept = {layer.name: layer for layer in system.layers} if system else {}
@@ -105,7 +107,7 @@ def compose_on(
         manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
         bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
         data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
-        write_sif(path, manifest, spliced, data, note=note, advanced=advanced)
+        write_sif(path, manifest, spliced, data, note=note, advanced=advanced, check=check)
     return manifest
 
 

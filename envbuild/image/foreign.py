@@ -133,16 +133,22 @@ def extended_bytes(image: ForeignImage, splice: Splice) -> int:
 
 
 def write_foreign(
-    path: Path, image: ForeignImage, splice: Splice, *, advanced: Callable[[int], None] = lambda _: None
+    path: Path,
+    image: ForeignImage,
+    splice: Splice,
+    *,
+    advanced: Callable[[int], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write an image with another file system, in place of an earlier one: all of it, or nothing.
 
     A SIF keeps all its other data, except signatures, which no longer hold. The same arguments give the same
-    bytes. `advanced` is called with the number of bytes of each part that was copied. RequestError: nothing
-    can be written at `path`. MachineError: the disk is full or fails, or the image cannot be read.
+    bytes. `advanced` is called with the number of bytes of each part that was copied; an error of `check`,
+    which is called last, leaves `path` as it is. RequestError: nothing can be written at `path`.
+    MachineError: the disk is full or fails, or the image cannot be read.
     """
     try:
-        with image.path.open("rb") as source, atomic_file(path, mode=0o777) as file:
+        with image.path.open("rb") as source, atomic_file(path, mode=0o777, check=check) as file:
             if image.sif is None:
                 splice.write(file, 0, advanced)
                 return

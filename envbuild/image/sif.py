@@ -70,13 +70,15 @@ def write_sif(
     *,
     note: bytes = b"",
     advanced: Callable[[int], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write an image, in place of an earlier one: all of it, or nothing.
 
     `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
     for an image that was not extended. The same arguments give the same bytes. `advanced` is called with the
-    number of bytes of each part that was copied. RequestError: nothing can be written at `path`.
-    MachineError: the disk is full or fails, or a layer cannot be read.
+    number of bytes of each part that was copied; an error of `check`, which is called last, leaves `path` as
+    it is. RequestError: nothing can be written at `path`. MachineError: the disk is full or fails, or a layer
+    cannot be read.
     """
     labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
     contents = {
@@ -96,7 +98,7 @@ def write_sif(
     )
     behind = b"".join(contents[name] for name in DATA) + note
     try:
-        with atomic_file(path, mode=0o777) as file:
+        with atomic_file(path, mode=0o777, check=check) as file:
             splice.write(file, FILE_SYSTEM_OFFSET, advanced)
             write_at(file, behind, FILE_SYSTEM_OFFSET + splice.size_bytes)
             write_at(file, frame, 0)

@@ -130,10 +130,11 @@ def list_directory(path: Path) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
+def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Yield a new file, open for writing, that replaces `path` when the block ends without an error.
 
-    `mode` is subject to the umask. Anything at `path` except a regular file is an OSError.
+    `mode` is subject to the umask. `check` is called last; an error of it leaves `path` as it is. Anything at
+    `path` except a regular file is an OSError.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -152,6 +153,7 @@ def atomic_file(path: Path, *, mode: int = 0o666) -> Iterator[int]:
         finally:
             # Before it gets its name: a file that is open for writing cannot be executed.
             os.close(file)
+        check()
         partial.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -345,6 +347,27 @@ def write_at(file: int, content: bytes, offset: int) -> None:
     while view:
         count = os.pwrite(file, view, offset)
         view, offset = view[count:], offset + count
+
+
+@contextlib.contextmanager
+def unchanged(*paths: Path) -> Iterator[Callable[[], None]]:
+    """Yield a function that raises a RequestError if a file is not the one that it was before the block.
+
+    It raises the same in place of another error of the block: parts of two files look like a damaged one.
+    """
+    before = {path: signature(path) for path in paths}
+
+    def check() -> None:
+        for path, status in before.items():
+            if signature(path) != status:
+                problem = f"`{path.name}` was replaced or changed while it was read"
+                raise RequestError(problem, at=Location(path=path), hint="run it again")
+
+    try:
+        yield check
+    except EnvbuildError:
+        check()
+        raise
 
 
 def signature(path: Path) -> list[int]:

@@ -20,7 +20,7 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
-from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
+from envbuild.system.files import atomic_file, copy_range, sha256, unchanged, write_atomically
 from envbuild.system.leftovers import private_work
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.choices import ExportFormat
@@ -47,6 +47,12 @@ def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Wri
     The same image gives the same bytes. RequestError: it is not an image of envbuild's, has changed since it
     was written, or cannot be written in this form. MachineError: there is no space, or the disk fails.
     """
+    with unchanged(image) as check:
+        return _export(image, form, path, emit, check)
+
+
+def _export(image: Path, form: ExportFormat, path: Path, emit: Emit, check: Callable[[], None]) -> Written:
+    """Write an image in another form; an error of `check`, called when all is read, leaves none."""
     manifest = read_manifest(image)
     _check_place(form, path, image)
     check_outside_store(path)
@@ -62,11 +68,11 @@ def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Wri
         _writing(path),
     ):
         if form == "oci":
-            return _write_oci(content, manifest, path, writing.advance)
+            return _write_oci(content, manifest, path, writing.advance, check)
         if form == "shifter":
-            return _write_shifter(content, manifest, path, writing.advance)
+            return _write_shifter(content, manifest, path, writing.advance, check)
         if form == "squashfs":
-            _copy(content, path, writing.advance)
+            _copy(content, path, writing.advance, check)
             return _written(form, path)
         assert_never(form)
 
@@ -115,14 +121,23 @@ def _check_variables(manifest: Manifest) -> None:
     )
 
 
-def _copy(content: Squashfs, path: Path, advanced: Callable[[int], None]) -> None:
+def _copy(
+    content: Squashfs,
+    path: Path,
+    advanced: Callable[[int], None],
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Copy the file system of an image unchanged."""
-    with atomic_file(path, mode=_MODE) as file:
+    with atomic_file(path, mode=_MODE, check=check) as file:
         copy_range(content.file.fileno(), content.offset, content.size_bytes, file, 0, advanced)
 
 
 def _write_shifter(
-    content: Squashfs, manifest: Manifest, path: Path, advanced: Callable[[int], None]
+    content: Squashfs,
+    manifest: Manifest,
+    path: Path,
+    advanced: Callable[[int], None],
+    check: Callable[[], None],
 ) -> Written:
     path.mkdir(exist_ok=True)
     with private_work(path, before=".export-") as work:
@@ -133,6 +148,7 @@ def _write_shifter(
             # Shifter mounts images with the kernel of the node, which may lack zstd.
             source = Path(content.file.name)
             squashfs.recompress_gzip(source, part, offset=content.offset)
+        check()
         name = shifter.image_id(part)
         image = path / f"{name}.squashfs"
         part.replace(image)
@@ -142,10 +158,17 @@ def _write_shifter(
     return _written("shifter", image, metadata, identity=name)
 
 
-def _write_oci(content: Squashfs, manifest: Manifest, path: Path, advanced: Callable[[int], None]) -> Written:
+def _write_oci(
+    content: Squashfs,
+    manifest: Manifest,
+    path: Path,
+    advanced: Callable[[int], None],
+    check: Callable[[], None],
+) -> Written:
     with private_work(path.absolute().parent, before=".export-") as work:
         part = work / "archive"
         digest = write_archive(part, manifest, content, work=work, advanced=advanced)
+        check()
         part.replace(path)
     return _written("oci", path, identity=digest)
 

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild import __version__
-from envbuild.build.files import write_files
+from envbuild.build.files import tree_of, write_files
 from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
@@ -64,7 +65,7 @@ from envbuild.squashfs.packing import packing_options
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
 from envbuild.system import squashfs as packer
-from envbuild.system.files import read_input, sha256
+from envbuild.system.files import read_input, sha256, unchanged
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
@@ -145,6 +146,13 @@ def show_extensions(image: Path) -> ExtensionNote | None:
 
 def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
     """Write a new image: an old one, whose data is copied as it is, and what was requested."""
+    read = (request.image,) if request.like is None else (request.image, request.like)
+    with unchanged(*read) as check:
+        return _extend(request, settings, check)
+
+
+def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None]) -> Extended:
+    """Extend an image; an error of `check`, which is called when all is read, leaves no new one."""
     image = read_foreign(request.image)
     before = read_note(image)
     wanted = _read_request(request)
@@ -166,19 +174,24 @@ def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
         _check_existing(path, extension)
         if request.dry_run:
             return Extended(path=path, size_bytes=0, note=note, written=False, changes=changes)
+
+        def check_all() -> None:
+            check()
+            _check_existing(path, extension)  # another command may have written it meanwhile
+
         preflight = None
         if own is not None:
             extended = extend_own(own, files, addition, wanted.requests, placed, settings)
-            preflight = write_own(path, own, extended, files, note, settings)
+            preflight = write_own(path, own, extended, files, note, settings, check=check_all)
         else:
-            tree, hidden = _lay_out(image, files, addition, settings, stage)
+            tree, hidden = _lay_out(image, files, addition, placed, settings, stage)
             write_files([*placed, *_described(image, files, note)], {}, tree)
             if note.requests.environment and files.at(startup.DIRECTORY) is None:
                 for directory in startup.EMPTY_DIRECTORIES:
                     (tree / directory.lstrip("/")).mkdir(mode=0o755)
             layer = stage / "layer.squashfs"
             packer.pack(tree, layer, packing_options(squashfs))
-            _write(path, image, squashfs, layer, hidden=hidden, settings=settings)
+            _write(path, image, squashfs, layer, hidden=hidden, settings=settings, check=check_all)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -263,7 +276,12 @@ def _choose_packages(
 
 
 def _lay_out(
-    image: ForeignImage, files: ImageFiles, addition: Addition | None, settings: Settings, stage: Path
+    image: ForeignImage,
+    files: ImageFiles,
+    addition: Addition | None,
+    placed: Sequence[InlineFile],
+    settings: Settings,
+    stage: Path,
 ) -> tuple[Path, tuple[str, ...]]:
     """Return the tree of what is added to an image, and the paths of the image that it hides."""
     tree = stage / "tree"
@@ -280,6 +298,8 @@ def _lay_out(
             sandbox=_sandbox(image, settings),
             stage=work,
             log=_log(settings),
+            placed=tree_of(placed),
+            emit=settings.emit,
         )
     if missing := missing_libraries(addition, files, tree):
         names = ", ".join(f"{name} (`{posixpath.normpath(path)}`)" for name, path in sorted(missing.items()))
@@ -348,8 +368,10 @@ def _read_request(request: ExtendRequest) -> _Wanted:
     except EnvbuildError as error:
         errors += error.each()
     environment = dict(_collect(request.environment, _variable, errors))
-    files = dict(_collect(request.files, _file, errors))
+    named = list(_collect(request.files, _file, errors))
+    errors += _doubled([target for target, _ in named])
     raise_all(errors)
+    files = dict(named)
     requests = Requests(
         python=packages.requirements,
         wheels=tuple(AddedWheel(file=wheel.name, sha256=sha256(wheel)) for wheel in packages.wheels),
@@ -504,8 +526,20 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: Path) -> list[InlineFile]
             errors.append(RequestError(problem, at=Location(path=image), hint=f"write {entry.target}/NAME"))
         else:
             placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
-    raise_all(errors)
+    raise_all([*errors, *_doubled([file.path for file in placed])])
     return placed
+
+
+def _doubled(targets: Sequence[str]) -> list[EnvbuildError]:
+    """Return errors for targets of which one is another, or lies in it as in a directory."""
+    problems = [f"two files have the target `{target}`" for target, n in Counter(targets).items() if n > 1]
+    problems += [
+        f"`{parent}` and `{target}`: one file cannot lie in the other"
+        for target in targets
+        for parent in map(str, PurePosixPath(target).parents)
+        if parent in targets
+    ]
+    return [RequestError(problem, hint="give each `--file` another target") for problem in problems]
 
 
 def _described(image: ForeignImage, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:
@@ -540,6 +574,7 @@ def _write(
     *,
     hidden: Sequence[str],
     settings: Settings,
+    check: Callable[[], None],
 ) -> None:
     """Splice a layer onto an image, and write the result."""
     with layer.open("rb") as file:
@@ -548,5 +583,5 @@ def _write(
         needed = extended_bytes(image, spliced)
         check_room(path.parent, needed, settings.emit)
         with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
-            write_foreign(path, image, spliced, advanced=running.advance)
+            write_foreign(path, image, spliced, advanced=running.advance, check=check)
             running.detail = f"{needed / 1e6:.0f} MB"

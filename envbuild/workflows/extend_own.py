@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +11,15 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.build.run import (
+    BuildContext,
+    build_layers,
+    find_conflicts,
+    refuse_conflicts,
+    require_layer,
+)
 from envbuild.digests import sha256_of
-from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize
+from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
@@ -223,9 +229,12 @@ def write_own(
     files: ImageFiles,
     note: ExtensionNote,
     settings: Settings,
+    *,
+    check: Callable[[], None],
 ) -> PreflightReport:
     """Build the new layers, and write the image of them and of those that the old image holds.
 
+    An error of `check`, which is called when all is read, leaves `path` as it is.
     Returns what the new image would load, without the problems of the old one.
     """
     store, plan = settings.store, extension.plan
@@ -247,6 +256,7 @@ def write_own(
                 note=note.to_json().encode(),
                 hidden=extension.hidden,
                 advanced=running.advance,
+                check=check,
             )
     root = root_of_build(path, manifest, plan, extension.lock, path)
     add_root(store, root.model_copy(update={"spec": ""}))
@@ -361,28 +371,21 @@ def _check_conflicts(
     records: Mapping[str, LayerRecord],
     settings: Settings,
 ) -> None:
-    """See that each path has one owner, as `build` does."""
-    replaced = {"metadata", "files"} & set(extension.new)
-    conflicts = []
+    """Check that each path has one owner, as `build` does."""
+    image = "the image"  # holds what has no data: directories, links and empty files
+    trees: dict[str, dict[str, str]] = {name: {} for name in (image, *extension.plan.image)}
     for name, record in records.items():
-        for path, what in record.tree.items():
-            entry = files.entries.get(f"/{path}")
-            if entry is None or entry.path in extension.hidden or _described(entry, files) == what:
-                continue
-            owner = _layer_of(own, entry)
-            if owner in replaced:
-                continue
-            if name.startswith("wheel:") and owner.startswith("wheel:"):
-                text = f"{owner[6:]} and {name[6:]} both bring `/{path}`: that of the later name is taken"
-                settings.emit(Warned(text=text))
-            else:
-                conflicts.append(f"  /{path}: {name} and {owner or 'the image'}")
-    if conflicts:
-        shown = "\n".join(conflicts[:10])
-        raise BuildError(
-            f"layers conflict in {pluralize(len(conflicts), 'file')}\n{shown}",
-            hint="each path has one owner: ask for another package or target",
-        )
+        trees[name] = dict(record.tree)
+    for path in sorted({path for record in records.values() for path in record.tree}):
+        entry = files.entries.get(f"/{path}")
+        if entry is not None and entry.path not in extension.hidden:
+            owner = _layer_of(own, entry) or image
+            if owner in trees and owner not in records:
+                trees[owner][path] = _described(entry, files)
+    refuse_conflicts(
+        find_conflicts(trees, settings.emit),
+        hint="each path has one owner: ask for another package or target",
+    )
 
 
 def _described(entry: Entry, files: ImageFiles) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
-from envbuild.system.files import is_directory
+from envbuild.system.files import is_directory, unchanged
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
@@ -94,8 +94,14 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     written, or everybody can write to it; or the host's MPI does not fit. MachineError: there is no usable
     Apptainer, or no space.
     """
+    check_outside_store(request.root, settings.store.path, hint="name another directory with --root DIR")
+    with unchanged(request.image) as check:
+        return _install_module(request, settings, check)
+
+
+def _install_module(request: InstallRequest, settings: Settings, check: Callable[[], None]) -> InstallResult:
+    """Install an image; an error of `check`, which is called when it is read, leaves no release of it."""
     image, root, emit = request.image, request.root, settings.emit
-    check_outside_store(root, settings.store.path, hint="name another directory with --root DIR")
     manifest, python = manifest_of(image, request.name, request.version), foreign_python(image)
     _check_writers(root, request.name or manifest.name, emit)
     site = site_of(settings)
@@ -139,7 +145,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     with task(emit, "module", title, total_bytes=total_bytes) as running:
         if manifest.file_system is not None:
             check_image_is_whole(image, advanced=running.advance)
-        installed = install(installation, default=request.default, copied=running.advance)
+        installed = install(installation, default=request.default, copied=running.advance, check=check)
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
     # An extended image of anyone was judged when it was extended, and has no jobs.
     warnings = [*_verdict_warnings(verdict)] if manifest.file_system is not None else []

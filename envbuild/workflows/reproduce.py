@@ -27,7 +27,7 @@ from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
-from envbuild.system.files import sha256
+from envbuild.system.files import sha256, unchanged
 from envbuild.workflows.arguments import check_sources
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_inputs
@@ -98,6 +98,13 @@ def reproduce_image(
     locked files are missing.
     """
     check_sources(sources)
+    with unchanged(image) as check:
+        reproduced = _reproduce(image, settings, sources=sources, offline=offline)
+        check()
+    return reproduced
+
+
+def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
     provenance = _read_provenance(image)
     check_image_is_whole(image)
     other_tools = _other_tools(provenance)

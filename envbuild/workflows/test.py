@@ -53,7 +53,7 @@ from envbuild.system import files
 from envbuild.system.apptainer import NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.extended import examine_extended, test_extended
+from envbuild.workflows.extended import ExtendedReport, examine_extended, test_extended
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
@@ -103,9 +103,18 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     """Test an image and record the verdict; a failed check is no exception.
 
     RequestError: it is not an image of envbuild, the host's MPI does not fit, or srun offers no PMI that the
-    MPI speaks. MachineError: there is no usable Apptainer, no srun, or no container starts on this machine;
-    an earlier verdict stays.
+    MPI speaks; or it is replaced while it is tested. MachineError: there is no usable Apptainer, no srun, or
+    no container starts on this machine; an earlier verdict stays.
     """
+    with files.unchanged(request.image) as check:
+        report = _test(request, settings)
+        check()
+        if not request.quick and not isinstance(report, ExtendedReport):
+            _record(report, settings)
+    return report
+
+
+def _test(request: TestRequest, settings: Settings) -> Report:
     started = time.monotonic()
     if (extended := examine_extended(request.image, settings, unfit=request.only_for_ours)) is not None:
         return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
@@ -157,7 +166,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     else:
         sections.add("jobs", [no_fitting_jobs() if container.jobs else no_jobs()])
 
-    report = Report(
+    return Report(
         name=manifest.name,
         version=manifest.version,
         digest=manifest.digest,
@@ -174,9 +183,6 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
         launcher=_launcher_label(launcher) if request.srun else "",
         submitted_from=request.submitted_from,
     )
-    if not request.quick:
-        _record(report, settings)
-    return report
 
 
 def _show(section: Section, settings: Settings) -> None:

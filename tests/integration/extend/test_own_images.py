@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from envbuild.errors import RequestError
+from envbuild.events import Event, TaskStarted
+from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.workflows.settings import Settings
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground
+from tests.support.wheels import make_wheel
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +168,21 @@ def test_what_the_spec_asks_for_still_holds(ground: Ground) -> None:
     assert sorted(path.name for path in desk.glob("*.sif")) == ["bound.sif"]
 
 
+def test_an_image_that_is_replaced_meanwhile(ground: Ground, tmp_path: Path) -> None:
+    image, new = tmp_path / "image.sif", tmp_path / "new.sif"
+    for path in (image, tmp_path / "other.sif"):
+        shutil.copy(ground.place / "tiny.sif", path)
+
+    def replacing(event: Event) -> None:
+        if isinstance(event, TaskStarted) and event.task == "write":
+            (tmp_path / "other.sif").replace(image)
+
+    settings = Settings.of(store=tmp_path / "store", emit=replacing)
+    with pytest.raises(RequestError, match=r"`image\.sif` was replaced or changed while it was read"):
+        extend_image(ExtendRequest(image=image, output=new, environment=["A=b"]), settings)
+    assert not new.exists()
+
+
 def test_a_changed_image_is_refused(ground: Ground) -> None:
     desk = ground.desk("changed")
     image = bytearray(ground.reference)
@@ -173,6 +193,46 @@ def test_a_changed_image_is_refused(ground: Ground) -> None:
     said = run(ground, desk, "extend", "changed.sif", "--env", "A=b", code=2)
     assert "`changed.sif`" in said
     assert sorted(path.name for path in desk.glob("*.sif")) == ["changed.sif"]
+
+
+@pytest.mark.parametrize("image", ["tiny.sif", "of-another-tool.sqfs"])
+def test_new_layers_with_one_path(image: str, ground: Ground) -> None:
+    """Of two wheels the later one's file is taken, with a warning; all else is refused, as by `build`."""
+    desk, site = ground.desk("conflicts"), "/opt/env/lib/python3.11/site-packages"
+    if image != "tiny.sif":
+        site = "/usr/local/lib/python3.11/dist-packages"
+        (desk / "root" / site.lstrip("/")).mkdir(parents=True)
+        subprocess.run(["tar", "-C", desk / "root", "-xf", ground.place / "root.tar"], check=True)
+        subprocess.run(
+            ["mksquashfs", desk / "root", ground.place / image, "-quiet", "-no-progress"], check=True
+        )
+    for name, files in (
+        ("first", {"first.py": "", "both.py": "A = 1\n"}),
+        ("second", {"both.py": "A = 22\n"}),
+        ("third", {"first.py/x.py": ""}),
+    ):
+        make_wheel(ground.place / "wheels", f"{name}-1.0-py3-none-any.whl", **files)
+    (desk / "note.txt").write_text("a note\n")
+    ground.own(ground.place)
+    words: list[str | Path] = ["extend", ground.place / image, "-o", "new", "--python", "first"]
+    said = run(ground, desk, *words, "--python", "second")
+    assert f"warning: first and second both bring `{site}/both.py`: that of second is taken" in said
+    line = [*ground.as_owner(), "apptainer", "exec", str(desk / "new"), "cat", f"{site}/both.py"]
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "A = 22\n"
+    (desk / "new").unlink()
+    for more, conflict in (
+        (["--python", "third"], f"{site}/first.py: wheel:first and wheel:third"),
+        (["--file", f"note.txt:{site}/both.py"], f"{site}/both.py: wheel:first and files"),
+        (["--file", f"note.txt:{site}/both.py/x"], f"{site}/both.py: wheel:first and files"),
+    ):
+        assert conflict in run(ground, desk, *words, *more, code=3)
+    note = ["--file", "note.txt:/opt/note"]
+    for target, problem in (
+        ("/opt/note", "two files have the target `/opt/note`"),
+        ("/opt/note/x", "`/opt/note` and `/opt/note/x`: one file cannot lie in the other"),
+    ):
+        assert problem in run(ground, desk, *words, *note, "--file", f"tiny.yaml:{target}", code=2)
+    assert not (desk / "new").exists()
 
 
 def reproduced(ground: Ground, desk: Path, image: str, *words: str, code: int = 0) -> dict[str, Any]:
@@ -214,7 +274,7 @@ def test_an_image_extended_with_other_tools_is_reproduced(ground: Ground) -> Non
     tool.chmod(0o755)
     ground.own(desk)
     env = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
-    words = ["extend", ground.place / "tiny.sif", "--python", "delta", "-o", "new.sif"]
+    words: list[str | Path] = ["extend", ground.place / "tiny.sif", "--python", "delta", "-o", "new.sif"]
     done = ground.run(words, desk, env=env)
     assert done.returncode == 0, done.stderr
     assert "the new layers are made by another mksquashfs" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Event, Warned, ignore
+from envbuild.events import Event, TaskStarted, Warned, ignore
 from envbuild.image.compose import compose
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
@@ -86,6 +86,22 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     assert found.expected == found.observed
     assert "the same bytes" in format_reproduced(found)
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
+
+
+def test_an_image_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+    pins = real_tools()
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    other = tmp_path / "other.sif"
+    other.write_bytes(image.read_bytes())
+
+    def replacing(event: Event) -> None:
+        if isinstance(event, TaskStarted) and event.task == "compare":
+            other.replace(image)
+
+    settings = Settings(store=Store(tmp_path / "store"), emit=replacing)
+    with pytest.raises(RequestError, match=r"`image\.sif` was replaced or changed while it was read"):
+        reproduce_image(image, settings, offline=True)
 
 
 def test_a_difference_is_told_with_its_layer_and_path(tmp_path: Path, settings: Settings) -> None:

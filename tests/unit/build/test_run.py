@@ -394,6 +394,10 @@ class TestConflicts:
             "x and y both bring `/opt/both`: that of y is taken"
         ]
 
+    def test_a_file_of_a_wheel_may_not_be_a_directory_of_another(self, context: BuildContext) -> None:
+        with pytest.raises(BuildError, match="/opt/both: wheel:x and wheel:y"):
+            self.check(context, layer("wheel:x", "/opt/both"), layer("wheel:y", "/opt/both/z"))
+
     def test_a_wheel_may_not_differ_from_another_layer(self, context: BuildContext) -> None:
         path = "/opt/env/lib/python3.11/site-packages/x/a.py"
         with pytest.raises(BuildError, match=f"{path}: wheel:x and files"):

@@ -103,6 +103,20 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     assert [type(event) for event in stage.events].count(TaskDone) == 3
 
 
+def test_an_image_that_is_replaced_while_it_is_tested_gets_no_verdict(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replacing(*arguments: object, ranks: int, limit_s: float) -> JobResult:
+        Path("b.sif").write_text("another")
+        Path("b.sif").replace("a.sif")
+        return stage.run_image_job(*arguments, ranks=ranks, limit_s=limit_s)
+
+    monkeypatch.setattr(testing, "run_image_job", replacing)
+    with pytest.raises(RequestError, match=r"`a\.sif` was replaced or changed while it was read"):
+        stage.test()
+    assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None
+
+
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
     stage.problems = (Problem("loader.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
     report = stage.test()
