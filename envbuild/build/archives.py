@@ -21,6 +21,7 @@ from typing import BinaryIO
 import zstandard
 
 from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Squashfs
 
 _CHUNK_BYTES = 1 << 20
@@ -201,5 +202,5 @@ def unpack_squashfs(image: Path, writer: Writer, limits: RootLimits) -> None:
                     writer.special(name)
                 if entry.kind in ("file", "link"):
                     names.setdefault(entry.place, name)
-    except ValueError as error:
+    except SquashfsError as error:
         raise UnsafeArchiveError(f"it is damaged, or no squashfs that can be read: {error}") from None

@@ -13,7 +13,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class ImageFiles:
-    """All names of a file system, read once; ValueError, here and on reading: it is damaged."""
+    """All names of a file system, read once; SquashfsError, here and on reading: it is damaged."""
 
     def __init__(self, squashfs: Squashfs) -> None:
         self._squashfs = squashfs

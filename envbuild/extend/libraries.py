@@ -12,6 +12,7 @@ from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
 from envbuild.preflight.components import components
 from envbuild.preflight.missing import HOST_LIBRARIES
+from envbuild.squashfs.format import SquashfsError
 from envbuild.store.tree import walk
 
 _LIBRARY = re.compile(r".+\.so(\.[0-9.]+)?")
@@ -75,6 +76,8 @@ class _Both:
                 return None
             with self._image.open(entry) as file:
                 return read_elf(file)
+        except SquashfsError:
+            raise
         except ValueError:
             # The loader refuses it; that is not what is judged here.
             return None

@@ -22,6 +22,7 @@ from envbuild.image.sifformat import (
     Descriptor,
     Kind,
 )
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 
 _CHUNK_BYTES = 1024 * 1024
@@ -114,7 +115,7 @@ def _file_systems(
             ImageDifference(inside=True, path=place, kind=kind, detail=detail)
             for place, kind, detail in compare_file_systems(first, second)
         ]
-    except ValueError as error:
+    except SquashfsError as error:
         raise RequestError(
             f"the file system of `{path.name}` differs, and cannot be read: {error}",
             at=Location(path=path),
@@ -127,7 +128,7 @@ def _file_systems(
 def compare_file_systems(first: Squashfs, second: Squashfs) -> Iterator[tuple[str, str, str]]:
     """Yield the differences of two file systems: path, kind and detail, as in `ImageDifference`.
 
-    ValueError: one of them is damaged.
+    SquashfsError: one of them is damaged.
     """
     left_entries = {entry.path: entry for entry in first.walk()}
     right_entries = {entry.path: entry for entry in second.walk()}

@@ -16,6 +16,7 @@ from envbuild.image.sbom import sbom
 from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, read_manifest, write_sif
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import Part, Splice, digest_of_tables, splice, whole
@@ -120,7 +121,8 @@ def _check_tables(layers: Sequence[FinishedLayer], inputs: Mapping[str, Squashfs
     for layer in layers:
         superblock, tables = inputs[layer.name].raw_tables()
         if digest_of_tables(superblock, tables) != layer.tables:
-            raise ValueError(f"{layer.name} has other tables than it was published with")
+            problem = f"{layer.name} has other tables than it was published with"
+            raise SquashfsError(problem, inputs[layer.name])
 
 
 def _file_system(spliced: Splice, layers: tuple[ImageLayer, ...]) -> FileSystem:

@@ -19,7 +19,7 @@ from envbuild.image.sif import (
     AGAIN,
     MANIFEST,
     SifFile,
-    checked,
+    file_system_of,
     identity_of,
     open_image,
     opened,
@@ -76,8 +76,11 @@ class ForeignImage:
     @contextlib.contextmanager
     def file_system(self) -> Iterator[Squashfs]:
         """Open its file system for the block; RequestError if it cannot be read, or is damaged."""
-        with open_image(self.path) as file, checked(self.path):
-            yield Squashfs(file, self.offset, self.root_bytes)
+        with (
+            open_image(self.path) as file,
+            file_system_of(self.path, file, self.offset, self.root_bytes) as squashfs,
+        ):
+            yield squashfs
 
 
 def read_foreign(path: Path) -> ForeignImage:

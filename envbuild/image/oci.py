@@ -62,7 +62,7 @@ def write_archive(
 
     `work` is an empty directory with space for the compressed layers. `advanced` is called with the number of
     bytes of each file that was packed. BuildError: the file system holds a device, a socket or a named pipe.
-    ValueError: it is damaged.
+    SquashfsError: it is damaged.
     """
     groups = _groups(content, manifest)
     written = [

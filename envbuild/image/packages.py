@@ -57,7 +57,7 @@ class Contents:
 
 
 def read_packages(layers: Sequence[Squashfs]) -> Contents:
-    """Return the packages of file systems, given from bottom to top; ValueError if one is damaged."""
+    """Return the packages of file systems, given from bottom to top; SquashfsError if one is damaged."""
     status = ""
     texts: dict[str, str] = {}
     links: dict[str, str] = {}

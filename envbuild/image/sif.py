@@ -21,6 +21,7 @@ from envbuild.image import sifformat as form
 from envbuild.image import startup
 from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.squashfs.splice import Splice
 from envbuild.system.files import IrregularError, atomic_file, is_full, neighbour_hint, open_regular, write_at
@@ -385,21 +386,26 @@ def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestErro
 def file_system(image: Path) -> Iterator[Squashfs]:
     """Open the file system of an image for the block, without mounting it.
 
-    RequestError: it is not an image, cannot be read, or the block finds its file system damaged.
+    RequestError: it is not an image, cannot be read, or its file system is damaged, as is found here or in
+    the block.
     """
     root = read_sif(image).root
     if root is None:
         raise RequestError(f"`{image.name}` holds no file system", at=Location(path=image), hint=AGAIN)
-    with opened(image) as file, checked(image):
-        yield Squashfs(file, root.offset, root.size)
+    with open_image(image) as file, file_system_of(image, file, root.offset, root.size) as squashfs:
+        yield squashfs
 
 
 @contextlib.contextmanager
-def checked(image: Path) -> Iterator[None]:
-    """Raise a ValueError of the block, that of a damaged file system, as a RequestError."""
+def file_system_of(image: Path, file: BinaryIO, offset: int, size: int) -> Iterator[Squashfs]:
+    """Open the file system in a file for the block; RequestError, here and in the block: it is damaged."""
+    squashfs = None
     try:
-        yield
-    except ValueError as error:
+        squashfs = Squashfs(file, offset, size)
+        yield squashfs
+    except SquashfsError as error:
+        if squashfs is not None and error.squashfs is not squashfs:
+            raise
         problem = f"the file system of `{image.name}` cannot be read: {error}"
         raise RequestError(problem, at=Location(path=image), hint=AGAIN) from error
 

@@ -18,6 +18,9 @@ from typing import Any
 METADATA = re.compile(r".+\.(dist-info/METADATA|egg-info/(PKG-INFO|requires\.txt)|egg-info)")
 _KEYS = ("Name", "Version", "Requires-Python")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+# Characters. Python refuses to read numbers of more than 4300 digits, which a version could have.
+_MAX_NAME = 255
+_MAX_LINE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
         name, version, python = (header[key] if key in header else "" for key in _KEYS)  # noqa: SIM401
         if not _NAME.fullmatch(name) or not version or not version.isprintable():
             continue
-        requires = tuple(line for line in described.requires or () if line.isprintable())
+        if len(name) > _MAX_NAME or len(version) > _MAX_NAME:
+            continue
+        requires = tuple(
+            line for line in described.requires or () if line.isprintable() and len(line) <= _MAX_LINE
+        )
         distributions[path] = Distribution(name, version, requires, python if python.isprintable() else "")
     return distributions

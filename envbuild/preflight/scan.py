@@ -141,7 +141,7 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
 
 
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
-    """Scan a file system; ValueError if it is damaged. A damaged ELF file is noted in the scan."""
+    """Scan a file system; SquashfsError if it is damaged. A damaged ELF file is noted in the scan."""
     scan = FileSystemScan()
     metadata = {}
 

@@ -12,8 +12,12 @@ import struct
 import zlib
 from dataclasses import astuple, dataclass
 from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING
 
 import zstandard
+
+if TYPE_CHECKING:
+    from envbuild.squashfs.reader import Squashfs
 
 MAGIC = 0x73717368
 SUPERBLOCK_BYTES = 96
@@ -72,6 +76,15 @@ class Type(IntEnum):
 EXTENDED = 7
 
 
+class SquashfsError(ValueError):
+    """A file system is damaged, cannot be read, or has a form that is not supported."""
+
+    def __init__(self, problem: str, squashfs: Squashfs | None = None) -> None:
+        super().__init__(problem)
+        self.squashfs = squashfs
+        """The file system; None if it is the one that is being opened."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superblock:
     """The first 96 bytes of a squashfs."""
@@ -102,21 +115,21 @@ class Superblock:
     def parse(cls, data: bytes) -> Superblock:
         """Read a superblock.
 
-        Raises ValueError unless it is a consistent superblock of squashfs 4.0 with a supported compressor.
+        Raises SquashfsError unless it is a consistent superblock of squashfs 4.0 with a supported compressor.
         """
         if len(data) < SUPERBLOCK_BYTES:
-            raise ValueError("it is cut short")
+            raise SquashfsError("it is cut short")
         magic, inodes, mtime, block_bytes, fragments, compressor, block_log, flags, ids, *rest = (
             _SUPERBLOCK.unpack_from(data)
         )
         major, minor, *offsets = rest
         if magic != MAGIC or (major, minor) != (4, 0):
-            raise ValueError("it is not a squashfs 4.0")
+            raise SquashfsError("it is not a squashfs 4.0")
         if compressor not in _SUPPORTED:
             name = Compressor(compressor).name.lower() if compressor in iter(Compressor) else compressor
-            raise ValueError(f"its compressor, {name}, is not supported: gzip, lz4, xz and zstd are")
+            raise SquashfsError(f"its compressor, {name}, is not supported: gzip, lz4, xz and zstd are")
         if block_bytes not in _BLOCK_BYTES or 1 << block_log != block_bytes:
-            raise ValueError(f"it claims blocks of {block_bytes} bytes")
+            raise SquashfsError(f"it claims blocks of {block_bytes} bytes")
         values = (inodes, mtime, block_bytes, fragments, Compressor(compressor), flags, ids, *offsets)
         return cls(**dict(zip(cls.__slots__, values, strict=True)))
 
@@ -149,12 +162,12 @@ class Codec:
                 return zlib.compress(data, 9)
 
     def decompress(self, data: bytes, most: int) -> bytes:
-        """Return the content of a block; ValueError if it is damaged, or longer than `most` bytes."""
+        """Return the content of a block; SquashfsError if it is damaged, or longer than `most` bytes."""
         try:
             if self._compressor is Compressor.ZSTD:
                 # The decoder allocates as much as the frame claims.
                 if zstandard.frame_content_size(data) > most:
-                    raise ValueError("a block holds more than it may")
+                    raise SquashfsError("a block holds more than it may")
                 return self._zstd_decompressor.decompress(data, max_output_size=most)
             if self._compressor is Compressor.LZ4:
                 return _decompress_lz4(data, most)
@@ -165,14 +178,14 @@ class Codec:
                 gzip = zlib.decompressobj()
                 content, whole = gzip.decompress(data, most), gzip.eof
         except (zstandard.ZstdError, lzma.LZMAError, zlib.error) as error:
-            raise ValueError(f"a block is damaged: {error}") from error
+            raise SquashfsError(f"a block is damaged: {error}") from error
         if not whole:
-            raise ValueError("a block is damaged, or holds more than it may")
+            raise SquashfsError("a block is damaged, or holds more than it may")
         return content
 
 
 def _decompress_lz4(data: bytes, most: int) -> bytes:
-    """Return the content of a block of LZ4; ValueError if it is damaged, or holds more than `most` bytes.
+    """Return the content of a block of LZ4; SquashfsError if it is damaged, or holds more than `most` bytes.
 
     Source: lz4, doc/lz4_Block_format.md.
     """
@@ -189,14 +202,14 @@ def _decompress_lz4(data: bytes, most: int) -> bytes:
             length, at = _lz4_length(data, at + 2, token & 15)
             begin = len(content) - distance
             if begin < 0 or not distance or len(content) + length > most:
-                raise ValueError("a block is damaged, or holds more than it may")
+                raise SquashfsError("a block is damaged, or holds more than it may")
             # What is repeated may be shorter than the repetition.
             piece = bytes(content[begin : begin + length + 4])
             content += (piece * (1 + (length + 4) // len(piece)))[: length + 4]
     except IndexError:
-        raise ValueError("a block is damaged: it is cut short") from None
+        raise SquashfsError("a block is damaged: it is cut short") from None
     if at != len(data) or len(content) > most:
-        raise ValueError("a block is damaged, or holds more than it may")
+        raise SquashfsError("a block is damaged, or holds more than it may")
     return bytes(content)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from envbuild.squashfs.format import Compressor
+from envbuild.squashfs.format import Compressor, SquashfsError
 from envbuild.squashfs.reader import Squashfs
 
 _GZIP_STRATEGIES = ("default", "filtered", "huffman_only", "run_length_encoded", "fixed")
@@ -17,7 +17,7 @@ _LZ4_HIGH_COMPRESSION = 1
 def packing_options(squashfs: Squashfs) -> tuple[str, ...]:
     """Return the options of mksquashfs for the compressor, its options and the block size of a file system.
 
-    ValueError: its options are damaged.
+    SquashfsError: its options are damaged.
     """
     superblock = squashfs.superblock
     words = ("-b", str(superblock.block_bytes), "-comp", superblock.compressor.name.lower())
@@ -27,7 +27,7 @@ def packing_options(squashfs: Squashfs) -> tuple[str, ...]:
     try:
         return (*words, *_options(superblock.compressor, options))
     except struct.error:
-        raise ValueError("the options of its compressor are cut short") from None
+        raise SquashfsError("the options of its compressor are cut short", squashfs) from None
 
 
 def _options(compressor: Compressor, options: bytes) -> tuple[str, ...]:

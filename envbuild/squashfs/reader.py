@@ -26,6 +26,7 @@ from envbuild.squashfs.format import (
     UNCOMPRESSED_METADATA,
     Codec,
     Flag,
+    SquashfsError,
     Superblock,
     Type,
 )
@@ -126,6 +127,7 @@ class FileInode(Inode):
 class MetadataTable:
     """A table of metadata, decompressed."""
 
+    squashfs: Squashfs
     data: bytearray
     blocks: Mapping[int, int]
     """Offset of a block from the start of the stored table → offset of its content in `data`."""
@@ -134,15 +136,15 @@ class MetadataTable:
         """Return the offset in `data` that a reference points to."""
         begin = self.blocks.get(block)
         if begin is None or offset >= METADATA_BYTES or begin + offset >= len(self.data):
-            raise ValueError("a reference leads outside of its table")
+            raise SquashfsError("a reference leads outside of its table", self.squashfs)
         return begin + offset
 
 
 class Squashfs:
     """A squashfs within a real file, whose position stays unchanged.
 
-    All methods raise ValueError if it is not squashfs 4.0, is inconsistent, or uses another compressor than
-    gzip, lz4, xz or zstd.
+    All methods raise SquashfsError if it cannot be read, is not squashfs 4.0, is inconsistent, or uses
+    another compressor than gzip, lz4, xz or zstd.
     """
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
@@ -151,7 +153,7 @@ class Squashfs:
         self._size = size
         self.superblock = Superblock.parse(self._raw(0, SUPERBLOCK_BYTES))
         if self.superblock.bytes_used > size:
-            raise ValueError("it is cut short")
+            raise SquashfsError("it is cut short", self)
         self._size = self.superblock.bytes_used
         self._codec = Codec(self.superblock.compressor)
         self._inodes: dict[int, Inode] = {}
@@ -183,21 +185,21 @@ class Squashfs:
             path, place = waiting.pop()
             inode = self.inode(place)
             if path == "/" and not isinstance(inode, DirectoryInode):
-                raise ValueError("its root is not a directory")
+                raise SquashfsError("its root is not a directory", self)
             yield self._entry(path, place, inode)
             if not isinstance(inode, DirectoryInode):
                 continue
             if place in directories:
-                raise ValueError(f"the directory {path} has another name, too")
+                raise SquashfsError(f"the directory {path} has another name, too", self)
             directories.add(place)
             if not enter(path):
                 continue
             if path.count("/") > _MAX_DEPTH:
-                raise ValueError(f"it has directories more than {_MAX_DEPTH} deep")
+                raise SquashfsError(f"it has directories more than {_MAX_DEPTH} deep", self)
             # No two directories share bytes of the table.
             listed_bytes += inode.length
             if listed_bytes > len(self._directory_table.data):
-                raise ValueError("its directories overlap")
+                raise SquashfsError("its directories overlap", self)
             prefix = path.rstrip("/")
             waiting += [(f"{prefix}/{name}", place) for name, place in reversed(self._listing(inode))]
 
@@ -205,7 +207,7 @@ class Squashfs:
         """Return a file's content; only the blocks that are read are decompressed."""
         inode = self.inode(entry.place)
         if not isinstance(inode, FileInode):
-            raise ValueError(f"{entry.path} is not a file")
+            raise SquashfsError(f"{entry.path} is not a file", self)
         return io.BufferedReader(_Content(self, inode), 4096)
 
     def data_offset(self, entry: Entry) -> int | None:
@@ -229,7 +231,7 @@ class Squashfs:
             # No two inodes share bytes, so that many small ones cannot claim one large list of blocks.
             self._inode_bytes += end - place
             if self._inode_bytes > len(self._inode_table.data):
-                raise ValueError("its inodes overlap")
+                raise SquashfsError("its inodes overlap", self)
             self._inodes[place] = inode
         return inode
 
@@ -241,11 +243,11 @@ class Squashfs:
         for start, stored, _ in FRAGMENT.iter_unpack(table):
             length = stored & (UNCOMPRESSED_BLOCK - 1)
             if not length:
-                raise ValueError("it has a fragment without content")
+                raise SquashfsError("it has a fragment without content", self)
             self._check_data(start, struct.pack("<I", length))
             total += length
         if total > self.data_end:
-            raise ValueError("its fragments overlap")
+            raise SquashfsError("its fragments overlap", self)
         return table
 
     @cached_property
@@ -265,7 +267,7 @@ class Squashfs:
     def raw_tables(self) -> tuple[bytes, bytes]:
         """Return the superblock, and everything behind the data, as stored."""
         length = self.size_bytes - self.data_end
-        tables = os.pread(self.file.fileno(), length, self.offset + self.data_end)
+        tables = self._read(self.data_end, length)
         return self._raw(0, SUPERBLOCK_BYTES), tables
 
     def raw_attributes(self) -> bytes:
@@ -286,7 +288,7 @@ class Squashfs:
             data = self._data(start, stored)
             data = data[inode.fragment_offset : inode.fragment_offset + length]
         if len(data) != length:
-            raise ValueError("a block has another length than its file claims")
+            raise SquashfsError("a block has another length than its file claims", self)
         return data
 
     # Tables
@@ -318,7 +320,7 @@ class Squashfs:
         (begin,) = struct.unpack("<Q", self._raw(table, 8))
         end = self._first_block(table + 16) if self.attribute_ids else begin
         if not SUPERBLOCK_BYTES <= begin <= end <= table:
-            raise ValueError("its extended attributes lie outside of their table")
+            raise SquashfsError("its extended attributes lie outside of their table", self)
         return begin, end
 
     @cached_property
@@ -335,38 +337,38 @@ class Squashfs:
         data, following = bytearray(), SUPERBLOCK_BYTES
         for (offset,) in struct.iter_unpack("<Q", self._raw(index, 8 * count)):
             if offset < following:
-                raise ValueError("the blocks of a table are not in order")
+                raise SquashfsError("the blocks of a table are not in order", self)
             content, following = self._metadata_block(offset)
             data += content
         if len(data) != length:
-            raise ValueError("a table has another length than it claims")
+            raise SquashfsError("a table has another length than it claims", self)
         return data
 
     def _table(self, begin: int, end: int) -> MetadataTable:
         if not SUPERBLOCK_BYTES <= begin <= end <= self._size:
-            raise ValueError("its tables overlap, or lie outside of the file system")
+            raise SquashfsError("its tables overlap, or lie outside of the file system", self)
         data, blocks, offset = bytearray(), {}, begin
         while offset < end:
             blocks[offset - begin] = len(data)
             content, offset = self._metadata_block(offset)
             data += content
             if len(content) != METADATA_BYTES and offset != end:
-                raise ValueError("a block of metadata has another length than it must have")
+                raise SquashfsError("a block of metadata has another length than it must have", self)
             if len(data) > _MAX_TABLE_BYTES:
-                raise ValueError(f"a table holds more than {_MAX_TABLE_BYTES} bytes")
+                raise SquashfsError(f"a table holds more than {_MAX_TABLE_BYTES} bytes", self)
         if offset != end:
-            raise ValueError("a block of metadata reaches into the next table")
-        return MetadataTable(data, blocks)
+            raise SquashfsError("a block of metadata reaches into the next table", self)
+        return MetadataTable(self, data, blocks)
 
     def _metadata_block(self, offset: int) -> tuple[bytes, int]:
         """Return the content of a block, and the offset of the next one."""
         (header,) = struct.unpack("<H", self._raw(offset, 2))
         length = header & (UNCOMPRESSED_METADATA - 1)
         if not 0 < length <= METADATA_BYTES:
-            raise ValueError(f"it claims a block of metadata of {length} bytes")
+            raise SquashfsError(f"it claims a block of metadata of {length} bytes", self)
         data = self._raw(offset + 2, length)
         if not header & UNCOMPRESSED_METADATA:
-            data = self._codec.decompress(data, METADATA_BYTES)
+            data = self._decompress(data, METADATA_BYTES)
         return data, offset + 2 + length
 
     # Inodes and names
@@ -374,10 +376,10 @@ class Squashfs:
     def _read_inode(self, place: int) -> tuple[Inode, int]:
         """Return an inode and the offset at which its bytes end."""
         data = self._inode_table.data
-        number, mode, user, group, mtime, _ = _unpack("<HHHHII", data, place)
+        number, mode, user, group, mtime, _ = self._unpack("<HHHHII", data, place)
         extended = number > EXTENDED
         if not 1 <= number <= Type.SOCKET + EXTENDED:
-            raise ValueError(f"it has an inode of an unknown type {number}")
+            raise SquashfsError(f"it has an inode of an unknown type {number}", self)
         kind = Type(number - EXTENDED if extended else number)
         common = (kind, mode & 0o7777, self._id(user), self._id(group), mtime)
         if kind is Type.DIRECTORY:
@@ -386,24 +388,24 @@ class Squashfs:
             return self._read_file(common, place + 16, extended=extended)
         end = place + 20
         if kind is Type.LINK:
-            (length,) = _unpack("<I", data, end)
+            (length,) = self._unpack("<I", data, end)
             if not 0 < length <= _MAX_LINK_BYTES:
-                raise ValueError(f"it has a link whose target has {length} bytes")
+                raise SquashfsError(f"it has a link whose target has {length} bytes", self)
             end += 4 + length
             target = bytes(data[end - length : end])
             if len(target) != length or b"\0" in target:
-                raise ValueError("the target of a link is damaged")
+                raise SquashfsError("the target of a link is damaged", self)
             inode: Inode = LinkInode(*common, target=target)
         elif kind in (Type.BLOCK_DEVICE, Type.CHARACTER_DEVICE):
-            (device,) = _unpack("<I", data, end)
+            (device,) = self._unpack("<I", data, end)
             inode, end = Inode(*common, device=device), end + 4
         else:
             inode = Inode(*common)
         if extended:
-            (inode.attributes,) = _unpack("<I", data, end)
+            (inode.attributes,) = self._unpack("<I", data, end)
             end += 4
         if end > len(data):
-            raise ValueError("an inode is cut short")
+            raise SquashfsError("an inode is cut short", self)
         self._check_attributes(inode)
         return inode, end
 
@@ -412,22 +414,22 @@ class Squashfs:
     ) -> tuple[Inode, int]:
         data = self._inode_table.data
         if extended:
-            _, size, block, _, indexes, offset, attributes = _unpack("<IIIIHHI", data, place)
+            _, size, block, _, indexes, offset, attributes = self._unpack("<IIIIHHI", data, place)
             end = place + 24
             for _ in range(indexes):
-                _, _, length = _unpack("<III", data, end)
+                _, _, length = self._unpack("<III", data, end)
                 end += 12 + length + 1
         else:
-            block, _, size, offset, _ = _unpack("<IIHHI", data, place)
+            block, _, size, offset, _ = self._unpack("<IIHHI", data, place)
             attributes, end = NONE, place + 16
         if end > len(data):
-            raise ValueError("an inode is cut short")
+            raise SquashfsError("an inode is cut short", self)
         # The size counts 3 bytes more, for `.` and `..`, which are not stored.
         inode = DirectoryInode(*common, attributes=attributes, length=max(size - 3, 0))
         if inode.length:
             inode.listing = self._directory_table.place(block, offset)
             if inode.listing + inode.length > len(self._directory_table.data):
-                raise ValueError("a directory is cut short")
+                raise SquashfsError("a directory is cut short", self)
         self._check_attributes(inode)
         return inode, end
 
@@ -437,16 +439,16 @@ class Squashfs:
         data = self._inode_table.data
         sparse, attributes = 0, NONE
         if extended:
-            start, size, sparse, _, fragment, offset, attributes = _unpack("<QQQIIII", data, place)
+            start, size, sparse, _, fragment, offset, attributes = self._unpack("<QQQIIII", data, place)
             begin = place + 40
         else:
-            start, fragment, offset, size = _unpack("<IIII", data, place)
+            start, fragment, offset, size = self._unpack("<IIII", data, place)
             begin = place + 16
         block_bytes = self.superblock.block_bytes
         count = size // block_bytes if fragment != NONE else -(-size // block_bytes)
         end = begin + 4 * count
         if end > len(data) or 4 * count > max(self._size, _MAX_HOLES_BYTES):
-            raise ValueError(f"it has a file that claims {size} bytes")
+            raise SquashfsError(f"it has a file that claims {size} bytes", self)
         blocks = memoryview(data)[begin:end]
         inode = FileInode(
             *common,
@@ -462,13 +464,13 @@ class Squashfs:
         if fragment != NONE and (
             FRAGMENT.size * fragment >= len(self.fragments) or offset + size % block_bytes > block_bytes
         ):
-            raise ValueError("the end of a file lies in a fragment that is not there")
+            raise SquashfsError("the end of a file lies in a fragment that is not there", self)
         self._check_attributes(inode)
         return inode, end
 
     def _check_attributes(self, inode: Inode) -> None:
         if inode.attributes != NONE and _ATTRIBUTE_ID.size * inode.attributes >= len(self.attribute_ids):
-            raise ValueError("an inode has extended attributes that are not there")
+            raise SquashfsError("an inode has extended attributes that are not there", self)
 
     def _check_data(self, start: int, blocks: bytes | memoryview) -> None:
         """Check that blocks of these stored lengths, 4 bytes each, lie in the data area from `start` on."""
@@ -477,13 +479,13 @@ class Squashfs:
             length &= UNCOMPRESSED_BLOCK - 1  # noqa: PLW2901  # the flag is no part of it
             total, longest = total + length, max(longest, length)
         if longest > self.superblock.block_bytes:
-            raise ValueError("a block of data is longer than it may be")
+            raise SquashfsError("a block of data is longer than it may be", self)
         if total and not SUPERBLOCK_BYTES <= start <= start + total <= self.data_end:
-            raise ValueError("a block of data lies outside of the data")
+            raise SquashfsError("a block of data lies outside of the data", self)
 
     def _id(self, index: int) -> int:
         if index >= len(self._ids):
-            raise ValueError("it has an owner that is not in its table")
+            raise SquashfsError("it has an owner that is not in its table", self)
         return self._ids[index]
 
     def _listing(self, directory: DirectoryInode) -> list[tuple[str, int]]:
@@ -492,20 +494,22 @@ class Squashfs:
         names: list[tuple[str, int]] = []
         last = b""
         while at < end:
-            count, block, _ = _unpack("<III", data, at)
+            count, block, _ = self._unpack("<III", data, at)
             at += 12
             if count >= 256:
-                raise ValueError("a directory claims too many names at once")
+                raise SquashfsError("a directory claims too many names at once", self)
             for _ in range(count + 1):
-                offset, _, _, length = _unpack("<HhHH", data, at)
+                offset, _, _, length = self._unpack("<HhHH", data, at)
                 name = bytes(data[at + 8 : at + 9 + length])
                 at += 9 + length
                 if at > end:
-                    raise ValueError("a directory is cut short")
+                    raise SquashfsError("a directory is cut short", self)
                 if name in (b".", b"..") or b"/" in name or b"\0" in name or length > 255:
-                    raise ValueError(f"a directory has the name {name!r}")
+                    raise SquashfsError(f"a directory has the name {name!r}", self)
                 if name <= last:
-                    raise ValueError(f"the names of a directory are not in order: {last!r}, {name!r}")
+                    raise SquashfsError(
+                        f"the names of a directory are not in order: {last!r}, {name!r}", self
+                    )
                 last = name
                 place = self._inode_table.place(block, offset)
                 names.append((name.decode(errors="surrogateescape"), place))
@@ -534,25 +538,25 @@ class Squashfs:
             # Many sets may refer to one long value.
             self._attribute_bytes += sum(len(name) + len(value) for name, value in attributes)
             if self._attribute_bytes > _MAX_ATTRIBUTE_BYTES:
-                raise ValueError("its extended attributes are too large")
+                raise SquashfsError("its extended attributes are too large", self)
         return attributes
 
     def _read_attributes(self, number: int) -> tuple[tuple[str, bytes], ...]:
         reference, count, _ = _ATTRIBUTE_ID.unpack_from(self.attribute_ids, _ATTRIBUTE_ID.size * number)
         if count > _MAX_ATTRIBUTES:
-            raise ValueError(f"an inode claims {count} extended attributes")
+            raise SquashfsError(f"an inode claims {count} extended attributes", self)
         table = self._attribute_table
         at = table.place(reference >> 16, reference & 0xFFFF)
         attributes = []
         for _ in range(count):
-            kind, length = _unpack("<HH", table.data, at)
+            kind, length = self._unpack("<HH", table.data, at)
             name = bytes(table.data[at + 4 : at + 4 + length]).decode(errors="replace")
             at += 4 + length
-            value = _value(table.data, at)
+            value = self._value(table.data, at)
             at += 4 + len(value)
             if kind & _OUT_OF_LINE:
-                (elsewhere,) = _unpack("<Q", value)
-                value = _value(table.data, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
+                (elsewhere,) = self._unpack("<Q", value)
+                value = self._value(table.data, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
             attributes.append((_PREFIXES.get(kind & ~_OUT_OF_LINE, "other.") + name, value))
         return tuple(attributes)
 
@@ -563,7 +567,7 @@ class Squashfs:
         if data is None:
             data = self._raw(offset, stored & (UNCOMPRESSED_BLOCK - 1))
             if not stored & UNCOMPRESSED_BLOCK:
-                data = self._codec.decompress(data, self.superblock.block_bytes)
+                data = self._decompress(data, self.superblock.block_bytes)
             self._data_blocks[offset] = data
             if len(self._data_blocks) > _CACHED_BLOCKS:
                 self._data_blocks.popitem(last=False)
@@ -573,11 +577,36 @@ class Squashfs:
 
     def _raw(self, at: int, length: int) -> bytes:
         if at + length > self._size:
-            raise ValueError("a part of it lies outside of the file system")
-        data = os.pread(self.file.fileno(), length, self.offset + at)
+            raise SquashfsError("a part of it lies outside of the file system", self)
+        data = self._read(at, length)
         if len(data) != length:
-            raise ValueError("it is cut short")
+            raise SquashfsError("it is cut short", self)
         return data
+
+    def _read(self, at: int, length: int) -> bytes:
+        try:
+            return os.pread(self.file.fileno(), length, self.offset + at)
+        except OSError as error:
+            raise SquashfsError(error.strerror or str(error), self) from error
+
+    def _decompress(self, data: bytes, most: int) -> bytes:
+        try:
+            return self._codec.decompress(data, most)
+        except SquashfsError as error:
+            raise SquashfsError(str(error), self) from error
+
+    def _value(self, data: bytes | bytearray, at: int) -> bytes:
+        (size,) = self._unpack("<I", data, at)
+        value = bytes(data[at + 4 : at + 4 + size])
+        if len(value) != size:
+            raise SquashfsError("an extended attribute is cut short", self)
+        return value
+
+    def _unpack(self, form: str, data: bytes | bytearray, at: int = 0) -> tuple[int, ...]:
+        try:
+            return struct.unpack_from(form, data, at)
+        except struct.error:
+            raise SquashfsError("a table is cut short", self) from None
 
 
 class _Content(io.RawIOBase):
@@ -622,18 +651,3 @@ class _Content(io.RawIOBase):
             length & (UNCOMPRESSED_BLOCK - 1) for (length,) in struct.iter_unpack("<I", passed)
         )
         self._block = index
-
-
-def _value(data: bytearray, at: int) -> bytes:
-    (size,) = _unpack("<I", data, at)
-    value = bytes(data[at + 4 : at + 4 + size])
-    if len(value) != size:
-        raise ValueError("an extended attribute is cut short")
-    return value
-
-
-def _unpack(form: str, data: bytes | bytearray, at: int = 0) -> tuple[int, ...]:
-    try:
-        return struct.unpack_from(form, data, at)
-    except struct.error:
-        raise ValueError("a table is cut short") from None

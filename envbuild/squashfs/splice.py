@@ -22,6 +22,7 @@ from envbuild.squashfs.format import (
     Codec,
     Compressor,
     Flag,
+    SquashfsError,
     Superblock,
     Type,
 )
@@ -122,7 +123,7 @@ def splice(
     paths of the bottom that are not shown. With `keep_directories` the bottom's directories keep mode, owner,
     time and attributes, and nothing of it changes its kind; overlayfs shows those of the upper ones.
 
-    Nothing is written. ValueError, with the name of the input: it is damaged or cannot be spliced.
+    Nothing is written. SquashfsError, with the name of the input: it is damaged or cannot be spliced.
     """
     if parts is None:
         parts = [whole(squashfs) for squashfs in inputs.values()]
@@ -140,8 +141,8 @@ def splice(
             root = _add(sources[-1], root, keep_directories=keep_directories)
             if len(sources) == 1:
                 _hide(root, hidden)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
+        except SquashfsError as error:
+            raise SquashfsError(f"{name}: {error}", error.squashfs or squashfs) from error
     if root is None:
         raise ValueError("nothing to splice")
     superblock, tables = _Writer(sources, len(parts), end).write(root)
@@ -182,16 +183,16 @@ class _Source:
         return -1
 
     def moved(self, start: int) -> int:
-        """Return the new offset of a block of data; ValueError if it is in no part."""
+        """Return the new offset of a block of data; SquashfsError if it is in no part."""
         number, shift = self.find(start)
         if number < 0:
-            raise ValueError(f"the data at byte {start} is in no part of it that is kept")
+            raise SquashfsError(f"the data at byte {start} is in no part of it that is kept", self.squashfs)
         return start + shift
 
     def new_fragment(self, number: int) -> int:
-        """Return the new number of a fragment; ValueError if it is in no part."""
+        """Return the new number of a fragment; SquashfsError if it is in no part."""
         if number not in self.fragments:
-            raise ValueError(f"the fragment {number} is in no part of it that is kept")
+            raise SquashfsError(f"the fragment {number} is in no part of it that is kept", self.squashfs)
         return self.fragments[number]
 
     def find(self, start: int) -> tuple[int, int]:
@@ -205,13 +206,17 @@ def _check_fits(squashfs: Squashfs, bottom: Squashfs) -> None:
     own, other = squashfs.superblock, bottom.superblock
     if own.compressor is not other.compressor:
         names = own.compressor.name.lower(), other.compressor.name.lower()
-        raise ValueError(f"it is compressed by {names[0]}, and what it is put on by {names[1]}")
+        raise SquashfsError(f"it is compressed by {names[0]}, and what it is put on by {names[1]}", squashfs)
     if own.block_bytes != other.block_bytes:
-        raise ValueError(f"its blocks have {own.block_bytes} bytes, and those below it {other.block_bytes}")
+        raise SquashfsError(
+            f"its blocks have {own.block_bytes} bytes, and those below it {other.block_bytes}", squashfs
+        )
     if own.compressor is Compressor.XZ and _xz_dictionary_bytes(squashfs) > _xz_dictionary_bytes(bottom):
-        raise ValueError("its dictionary of xz is larger than that of what it is put on")
+        raise SquashfsError("its dictionary of xz is larger than that of what it is put on", squashfs)
     if squashfs.has_attributes:
-        raise ValueError("it has extended attributes, which only the lowest file system may have")
+        raise SquashfsError(
+            "it has extended attributes, which only the lowest file system may have", squashfs
+        )
 
 
 def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
@@ -238,7 +243,9 @@ def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Nod
         children, name = directories[parent or "/"].children, text.encode(errors="surrogateescape")
         lower = children.get(name)
         if keep_directories and lower is not None and lower.is_directory != (entry.kind == "directory"):
-            raise ValueError(f"{entry.path} is a directory in one of the two, and not in the other")
+            raise SquashfsError(
+                f"{entry.path} is a directory in one of the two, and not in the other", source.squashfs
+            )
         if root is not None and entry.kind == "whiteout":
             children.pop(name, None)
         elif isinstance(inode, DirectoryInode):
@@ -248,7 +255,7 @@ def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Nod
                 lower.inode, lower.source = inode, source
             directories[entry.path] = lower
         elif root is not None and not isinstance(inode, FileInode | LinkInode):
-            raise ValueError(f"{entry.path} is a device, a socket or a FIFO")
+            raise SquashfsError(f"{entry.path} is a device, a socket or a FIFO", source.squashfs)
         # What an earlier input holds of a later part is above what is put on it.
         elif lower is None or not lower.source.part_of(lower.inode) > source.part_of(inode) >= 0:
             node = linked.get(entry.place)
@@ -423,7 +430,7 @@ class _Writer:
     def _id(self, number: int) -> int:
         place = self._ids.setdefault(number, len(self._ids))
         if place >= _MAX_IDS:
-            raise ValueError(f"there are more than {_MAX_IDS} owners")
+            raise SquashfsError(f"there are more than {_MAX_IDS} owners", self._bottom)
         return place
 
     def _assemble(self, root: _Node) -> tuple[Superblock, bytes]:

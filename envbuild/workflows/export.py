@@ -64,7 +64,6 @@ def _export(image: Path, form: ExportFormat, path: Path, emit: Emit, check: Call
     with (
         task(emit, form, f"write {path.name}", total_bytes=size) as writing,
         file_system(image) as content,
-        # Innermost, since `file_system` would report a full disk as an unreadable image.
         _writing(path),
     ):
         if form == "oci":

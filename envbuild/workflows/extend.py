@@ -184,8 +184,10 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
             extended = extend_own(own, files, addition, wanted.requests, placed, settings)
             preflight = write_own(path, own, extended, files, note, settings, check=check_all)
         else:
+            described = list(_described(image, files, note))
+            raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
             tree, hidden = _lay_out(image, files, addition, placed, settings, stage)
-            write_files([*placed, *_described(image, files, note)], {}, tree)
+            write_files([*placed, *described], {}, tree)
             if note.requests.environment and files.at(startup.DIRECTORY) is None:
                 for directory in startup.EMPTY_DIRECTORIES:
                     (tree / directory.lstrip("/")).mkdir(mode=0o755)
@@ -488,9 +490,11 @@ def _derived(image: Path, wanted: _Wanted) -> Path:
 
 
 def _is_image(path: Path) -> bool:
-    with contextlib.suppress(RequestError):
-        return read_foreign(path) is not None
-    return False
+    try:
+        read_foreign(path)
+    except RequestError:
+        return False
+    return True
 
 
 def _check_existing(path: Path, extension: Extension) -> None:
@@ -516,18 +520,26 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: Path) -> list[InlineFile]
     for entry in wanted.requests.files:
         directory, _, name = entry.target.rpartition("/")
         target = posixpath.join(files.place(directory or "/"), name)
-        there = files.entries.get(target)
-        above = [files.entries.get(str(parent)) for parent in PurePosixPath(target).parents]
-        if any(parent is not None and parent.kind != "directory" for parent in above):
-            problem = f"`{entry.target}` lies below what is no directory in `{image.name}`"
-            errors.append(RequestError(problem, at=Location(path=image), hint="name another target"))
-        elif there is not None and there.kind == "directory":
-            problem = f"`{entry.target}` is a directory in `{image.name}`"
-            errors.append(RequestError(problem, at=Location(path=image), hint=f"write {entry.target}/NAME"))
+        if error := _obstructed(target, files, image):
+            errors.append(error)
         else:
             placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
     raise_all([*errors, *_doubled([file.path for file in placed])])
     return placed
+
+
+def _obstructed(target: str, files: ImageFiles, image: Path) -> RequestError | None:
+    """Return the error if an image has something else where a file or a directory above it is to be."""
+    parents = map(str, reversed(PurePosixPath(target).parents))
+    for parent in parents:
+        entry = files.entries.get(parent)
+        if entry is not None and entry.kind != "directory":
+            problem = f"`{parent}` is not a directory in `{image.name}`, and `{target}` lies below it"
+            return RequestError(problem, at=Location(path=image), hint="name another target or image")
+    if (entry := files.entries.get(target)) is not None and entry.kind == "directory":
+        problem = f"`{target}` is a directory in `{image.name}`"
+        return RequestError(problem, at=Location(path=image), hint=f"write {target}/NAME")
+    return None
 
 
 def _doubled(targets: Sequence[str]) -> list[EnvbuildError]:

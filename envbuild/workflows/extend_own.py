@@ -99,6 +99,9 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnI
         plan = BuildPlan.from_json(read_data(image.path, PLAN).decode())
     except ValueError as error:
         raise _refused(image, f"carries a plan that cannot be used: {error}", hint=AGAIN) from error
+    held = [layer.name for layer in manifest.file_system.layers] if manifest.file_system else []
+    if held != list(plan.image):
+        raise _refused(image, "has other layers than its plan", hint=AGAIN)
     interpreters = (
         layer.step.interpreter for layer in plan.layers if isinstance(layer.step, WheelStep | SourceStep)
     )

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.image.compose import FinishedLayer, check_target, compose
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.compose import FinishedLayer, check_target, compose, compose_on
+from envbuild.image.foreign import read_foreign
+from envbuild.image.sif import FILE_SYSTEM_OFFSET, LOCK, PLAN, read_data, read_manifest
 from envbuild.image.verify import verify_image
 from envbuild.lock.text import dump
+from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
@@ -78,6 +80,67 @@ def test_a_layer_that_is_gone(tmp_path: Path) -> None:
     base.blob.unlink()
     with pytest.raises(MachineError, match="a layer cannot be read: "):
         composed(tmp_path, base)
+
+
+class TestOnAnImage:
+    """What is damaged is named: a layer of the store, or the image that is extended."""
+
+    def on(self, image: Path, *layers: FinishedLayer) -> None:
+        manifest = read_manifest(image)
+        compose_on(
+            image.with_name("new.sif"),
+            read_foreign(image),
+            layers,
+            ["base", *(one.name for one in layers)],
+            manifest=manifest.model_copy(update={"file_system": None}),
+            lock=LOCKED,
+            plan="{}\n",
+            note=b"{}",
+            hidden=(),
+            advanced=lambda _: None,
+        )
+
+    @pytest.mark.parametrize("place", [10, 5010, -1, None])
+    def test_a_layer(self, tmp_path: Path, place: int | None) -> None:
+        image, top = composed(tmp_path, layer(tmp_path, "base")), layer(tmp_path, "top")
+        content = bytearray(top.blob.read_bytes())
+        if place is None:
+            del content[50:]
+        else:
+            content[place] ^= 1
+        top.blob.write_bytes(content)
+        with pytest.raises(MachineError, match="a layer cannot be read: ") as raised:
+            self.on(image, top)
+        assert "cache verify --repair" in raised.value.hint
+        assert not (tmp_path / "new.sif").exists()
+
+    def test_data_of_a_layer(self, tmp_path: Path) -> None:
+        """The bill of materials is made from files in it."""
+        image, tree = composed(tmp_path, layer(tmp_path, "base")), tmp_path / "tree"
+        info = tree / "opt/env/lib/python3.11/site-packages/x-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Name: x\nVersion: 1\n" * 1000)
+        blob = tmp_path / "wheel.squashfs"
+        squashfs.make(tree, blob)
+        found = digests(blob)
+        content = bytearray(blob.read_bytes())
+        content[110:114] = b"\0\1\2\3"
+        blob.write_bytes(content)
+        top = FinishedLayer(
+            name="wheel:x", blob=blob, digest=found.whole, data=found.data, tables=found.tables
+        )
+        with pytest.raises(MachineError, match="a layer cannot be read: "):
+            self.on(image, top)
+
+    def test_the_image(self, tmp_path: Path) -> None:
+        image, top = composed(tmp_path, layer(tmp_path, "base")), layer(tmp_path, "top")
+        content = bytearray(image.read_bytes())
+        system = read_manifest(image).file_system
+        assert system is not None
+        content[FILE_SYSTEM_OFFSET + system.tables_offset] ^= 1
+        image.write_bytes(content)
+        with pytest.raises(RequestError, match=r"the file system of `image\.sif` cannot be read: "):
+            self.on(image, top)
 
 
 class TestTarget:

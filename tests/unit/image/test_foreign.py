@@ -186,7 +186,7 @@ def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:
         ({"files": ["root.sqfs:relative"]}, "not an absolute path"),
         ({"files": ["root.sqfs:/../x"]}, "not an absolute path"),
         ({"files": ["root.sqfs:/data"]}, "`/data` is a directory"),
-        ({"files": ["root.sqfs:/etc/motd/x"]}, "lies below what is no directory"),
+        ({"files": ["root.sqfs:/etc/motd/x"]}, "`/etc/motd` is not a directory in `root.sqfs`"),
         ({"python": ["less.deb"]}, "`less.deb` is a Debian package"),
         ({"python": ["tabulate"]}, "the image has no Python"),
     ],
@@ -199,6 +199,53 @@ def test_what_cannot_be_added(
     with pytest.raises(EnvbuildError, match=problem):
         extend(tmp_path / "root.sqfs", tmp_path / "new.sqfs", **words)
     assert not (tmp_path / "new.sqfs").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "problem"),
+    [
+        (".envbuild", "a file", "`/.envbuild` is not a directory in `odd.sqfs`"),
+        (".envbuild", Path("data"), "`/.envbuild` is not a directory in `odd.sqfs`"),
+        (".envbuild/extend.json/x", "", "`/.envbuild/extend.json` is a directory in `odd.sqfs`"),
+        (".singularity.d", Path("data"), "`/.singularity.d` is not a directory in `odd.sqfs`"),
+        (".singularity.d/env", "a file", "`/.singularity.d/env` is not a directory in `odd.sqfs`"),
+        (".singularity.d/env/92-envbuild.sh/x", "", "92-envbuild.sh` is a directory in `odd.sqfs`"),
+    ],
+)
+def test_an_image_without_room_for_what_extend_writes(
+    path: str, content: str | Path, problem: str, tmp_path: Path
+) -> None:
+    root(tmp_path)
+    odd = tmp_path / "tree" / path
+    odd.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Path):
+        odd.symlink_to(content)
+    else:
+        odd.write_text(content)
+    squashfs.pack(tmp_path / "tree", tmp_path / "odd.sqfs", ["-comp", "gzip"])
+    with pytest.raises(EnvbuildError) as raised:
+        extend(tmp_path / "odd.sqfs", tmp_path / "new.sqfs")
+    assert problem in raised.value.problem
+    assert not (tmp_path / "new.sqfs").exists()
+
+
+def test_only_damage_is_called_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ValueError of another kind is a bug, and keeps its traceback."""
+    root(tmp_path)
+
+    def broken(*_: object) -> list[str]:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(squashfs, "pack", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        extend(tmp_path / "root.sqfs", tmp_path / "new.sqfs")
+    monkeypatch.undo()
+    content = bytearray((tmp_path / "root.sqfs").read_bytes())
+    tables = int.from_bytes(content[64:72], "little")
+    content[tables : tables + 40] = bytes(40)
+    (tmp_path / "bad.sqfs").write_bytes(content)
+    with pytest.raises(EnvbuildError, match=r"the file system of `bad\.sqfs` cannot be read"):
+        extend(tmp_path / "bad.sqfs", tmp_path / "new.sqfs")
 
 
 def test_the_old_image_is_never_replaced(tmp_path: Path) -> None:

@@ -204,7 +204,18 @@ def test_an_egg_info_has_its_requirements_beside_it() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Name: a\n", "Version: 1\n", "Name: a b\nVersion: 1\n", "Name: a\nVersion: \x1b[31m\n", "\0\xff"],
+    [
+        *(
+            "",
+            "Name: a\n",
+            "Version: 1\n",
+            "Name: a b\nVersion: 1\n",
+            "Name: a\nVersion: \x1b[31m\n",
+            "\0\xff",
+        ),
+        f"Name: a\nVersion: {'1' * 5000}\n",
+        f"Name: {'a' * 5000}\nVersion: 1\n",
+    ],
 )
 def test_what_tells_of_no_distribution(text: str) -> None:
     assert read({f"{ENV}/a.dist-info/METADATA": text}) == {}
