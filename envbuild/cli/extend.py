@@ -143,10 +143,14 @@ def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
 
 
 def _data(extended: Extended) -> dict[str, object]:
+    preflight = extended.preflight
     return {
         "image": extended.path,
         "written": extended.written,
         "size_bytes": extended.size_bytes,
         "changes": extended.changes,
+        "preflight": None
+        if preflight is None
+        else {"passed": preflight.passed, "problems": preflight.problems},
         "extension": extended.extension.model_dump(),
     }

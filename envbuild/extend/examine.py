@@ -71,6 +71,11 @@ def examine_image(
     )
 
 
+def examine_file_system(squashfs: Squashfs, python: PythonInstallation) -> PreflightReport:
+    """Examine what the processes of an image of another tool would load, with packages of this Python."""
+    return _examined(scan_file_system(squashfs), python)
+
+
 def _examined(scan: FileSystemScan, python: PythonInstallation) -> PreflightReport:
     sites = dict.fromkeys((python.site_packages, *(package.site for package in python.installed.values())))
     packages = judge_python(

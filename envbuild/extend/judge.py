@@ -15,6 +15,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import CheckError, EnvbuildError, Location
+from envbuild.events import Emit, ignore, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
@@ -39,7 +40,9 @@ class AdditionJudgement:
     """What may not work."""
 
 
-def judge_addition(addition: Addition, image: ImageFiles, *, at: Path) -> AdditionJudgement:
+def judge_addition(
+    addition: Addition, image: ImageFiles, *, at: Path, emit: Emit = ignore
+) -> AdditionJudgement:
     """Judge an addition beside what is installed; `at` is the image's file, for messages."""
     gone = {package.name for package in addition.replaced}
     staying = {name: package for name, package in addition.python.installed.items() if name not in gone}
@@ -48,7 +51,7 @@ def judge_addition(addition: Addition, image: ImageFiles, *, at: Path) -> Additi
         *_other_builds(addition, staying),
         *_lost_accelerator(addition),
         *_other_cuda(addition, staying, image),
-        *_broken_extensions(addition, image),
+        *_broken_extensions(addition, image, emit),
     ]
     return AdditionJudgement(
         errors=tuple(CheckError(text, at=Location(path=at), hint=hint) for text, hint in problems),
@@ -136,7 +139,7 @@ def _other_cuda(
             )
 
 
-def _broken_extensions(addition: Addition, image: ImageFiles) -> Iterator[tuple[str, str]]:
+def _broken_extensions(addition: Addition, image: ImageFiles, emit: Emit) -> Iterator[tuple[str, str]]:
     """Yield modules that are compiled for NumPy 1 alone, if NumPy 2 replaces it."""
     old = next((package for package in addition.replaced if package.name == "numpy"), None)
     new = next((pin for pin in addition.pins if pin.name == "numpy"), None)
@@ -145,15 +148,21 @@ def _broken_extensions(addition: Addition, image: ImageFiles) -> Iterator[tuple[
     hidden = hidden_files(addition, image)
     # Those of Debian stay, and Python does not take them.
     covered = {package.name.replace("-", "_") for package in addition.replaced}
-    broken = set()
+    modules = []
     for site in {package.site for package in addition.python.installed.values()}:
         for path, entry in image.entries.items():
             module = path.removeprefix(f"{site}/").partition("/")[0].partition(".")[0]
             is_module = path.startswith(f"{site}/") and path.endswith(".so") and entry.kind == "file"
             if is_module and path not in hidden and module not in covered:
-                content = image.content(entry, _MAX_EXTENSION_BYTES)
-                if b"numpy.core." in content and b"numpy._core" not in content:
-                    broken.add(module if module.isprintable() else ascii(module))
+                modules.append((module, entry))
+    broken = set()
+    total = sum(min(entry.size, _MAX_EXTENSION_BYTES) for _, entry in modules)
+    with task(emit, "extensions", "read what is compiled for NumPy", total_bytes=total) as reading:
+        for module, entry in modules:
+            content = image.content(entry, _MAX_EXTENSION_BYTES)
+            if b"numpy.core." in content and b"numpy._core" not in content:
+                broken.add(module if module.isprintable() else ascii(module))
+            reading.advance(len(content))
     if broken:
         yield (
             f"numpy {new.version} would replace {old.version}, for which modules of these are compiled:"

@@ -9,7 +9,7 @@ from envbuild.elf.loader import Closure, name_of
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.processes import Simulation
 
-_HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
+HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
 _HINT_HOST = "a library of the host needs it: add it to `libraries` in the site file"
 _HINT_CACHE = (
     "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
@@ -53,7 +53,7 @@ def judge_missing(
 
 def _problem(path: str, name: str, simulation: Simulation) -> Problem:
     uncached = simulation.uncached(name)
-    hint = _HINT_HOST if simulation.is_host_file(path) else _HINT_IMAGE
+    hint = _HINT_HOST if simulation.is_host_file(path) else HINT_IMAGE
     winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
     return Problem("loader.libraries", path, name, winner, _HINT_CACHE if uncached else hint)
 

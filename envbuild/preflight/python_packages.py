@@ -32,8 +32,8 @@ SEES_BASE = re.compile(
 # The patch release of an image's Python is unknown; bounds between these two hold.
 _PATCH_RELEASES = (0, 99)
 _TAGGED = re.compile(r".+?\.(?:[^/]+\.)?(cpython-[0-9]+[a-z]*|pypy[0-9]+|abi3)(?:-[^/.]+)*\.so")
-_MISSING = "add it to `packages.python` of the spec, or to the recipe that lists what it needs"
-_OTHER = "two distributions want other versions of it: choose versions of them that agree, and lock again"
+HINT_MISSING = "add it to `packages.python` of the spec, or to the recipe that lists what it needs"
+HINT_OTHER = "two distributions want other versions of it: choose versions of them that agree, and lock again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def _unmet(
             file=_shown_path(package),
             need=f"{requirement.name}{requirement.specifier}",
             winner=winner,
-            hint=_OTHER if installed else _MISSING,
+            hint=HINT_OTHER if installed else HINT_MISSING,
         )
 
 

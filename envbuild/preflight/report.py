@@ -16,10 +16,10 @@ from envbuild.image.environment import apply
 from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
-from envbuild.preflight.missing import judge_missing
+from envbuild.preflight.missing import HINT_IMAGE, judge_missing
 from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
 from envbuild.preflight.processes import Simulation
-from envbuild.preflight.python_packages import judge_python
+from envbuild.preflight.python_packages import HINT_MISSING, HINT_OTHER, judge_python
 from envbuild.preflight.scan import FileSystemScan, ImageScan, ScannedFile, scan_host_file
 from envbuild.rules.facts import Fact, Value, facts_from, newest
 from envbuild.rules.from_lock import facts_of_image
@@ -31,6 +31,12 @@ from envbuild.spec.model import Excuse
 _SHOWN = 20
 # Names by which programs find an MPI's C library.
 _MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
+# Hint for an image that a spec describes → that for another.
+_HINTS_WITHOUT_SPEC = {
+    HINT_IMAGE: "leave out what needs it, or add a build of it without this library (such as `…-headless`)",
+    HINT_MISSING: "`envbuild extend --python NAME` adds it",
+    HINT_OTHER: "two distributions want other versions of it: `--upgrade NAME` lets one of the two change",
+}
 _STATUS = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
 
 
@@ -133,7 +139,11 @@ def examine_files(
     """
     simulation = Simulation(files, machine=architecture, library_path=library_path, host_libs={})
     report = _examine(simulation, *python)
-    return replace(report, problems=tuple(_once(report.problems)))
+    problems = [
+        replace(problem, hint=_HINTS_WITHOUT_SPEC.get(problem.hint, problem.hint))
+        for problem in report.problems
+    ]
+    return replace(report, problems=tuple(_once(problems)))
 
 
 def worsened(now: PreflightReport, before: PreflightReport) -> PreflightReport:

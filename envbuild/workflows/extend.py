@@ -22,9 +22,9 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.events import Note, Warned, task
+from envbuild.extend.examine import examine_file_system
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition, packages_for_cuda
-from envbuild.extend.libraries import missing_libraries
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
@@ -34,7 +34,7 @@ from envbuild.extend.packages import (
     read_request,
     resolve_packages,
 )
-from envbuild.extend.python import choose_python, find_pythons, probe_python
+from envbuild.extend.python import PythonInstallation, choose_python, find_pythons, probe_python
 from envbuild.image import startup
 from envbuild.image.compose import check_target
 from envbuild.image.environment import render_enroot, render_script, render_table
@@ -55,7 +55,7 @@ from envbuild.image.model import Variable
 from envbuild.image.sif import AGAIN
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InlineFile
-from envbuild.preflight.report import PreflightReport
+from envbuild.preflight.report import PreflightReport, worsened
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
@@ -119,7 +119,8 @@ class Extended:
     """All that was added."""
     written: bool
     preflight: PreflightReport | None = None
-    """What an image of ours would load; the file is written whatever it shows."""
+    """What the image would load, without the problems of the old one; the file is written whatever it shows.
+    None if nothing was written, or no packages were added to an image of another tool."""
     changes: tuple[str, ...] = ()
     """Sentences on what differs from the image that it was made like."""
 
@@ -161,7 +162,7 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
     path = _check_output(request, wanted, settings)
     with settings.store.in_use(), settings.store.stage() as stage, image.file_system() as squashfs:
         files = ImageFiles(squashfs)
-        own = read_own(image, squashfs, files) if image.is_ours else None
+        own = read_own(image, squashfs, files, settings.emit) if image.is_ours else None
         addition = None
         if wanted.packages != PackageRequest():
             addition = _choose_packages(image, files, own, wanted, request, settings, stage)
@@ -194,6 +195,8 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
             layer = stage / "layer.squashfs"
             packer.pack(tree, layer, packing_options(squashfs))
             _write(path, image, squashfs, layer, hidden=hidden, settings=settings, check=check_all)
+            if addition is not None:
+                preflight = _examine(path, squashfs, addition.python, settings)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -261,7 +264,7 @@ def _choose_packages(
                 python, packages, image=image.path, site=site, context=context, stage=work
             )
             running.detail = pluralize(len(addition.pins), "wheel")
-        judgement = judge_addition(addition, files, at=image.path)
+        judgement = judge_addition(addition, files, at=image.path, emit=settings.emit)
         raise_all(judgement.errors)
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
@@ -303,11 +306,20 @@ def _lay_out(
             placed=tree_of(placed),
             emit=settings.emit,
         )
-    if missing := missing_libraries(addition, files, tree):
-        names = ", ".join(f"{name} (`{posixpath.normpath(path)}`)" for name, path in sorted(missing.items()))
-        hint = "a package may not import: is there a build of it without them (such as `…-headless`)?"
-        settings.emit(Warned(text=f"packages need libraries that the image lacks: {names}", hint=hint))
     return tree, hidden_paths(addition, files, tree)
+
+
+def _examine(path: Path, before: Squashfs, python: PythonInstallation, settings: Settings) -> PreflightReport:
+    """Return what a new image would load, without the problems of the old one."""
+    with (
+        task(settings.emit, "check", f"what {path.name} would load") as running,
+        read_foreign(path).file_system() as squashfs,
+    ):
+        report = examine_file_system(squashfs, python)
+        if not report.passed:
+            report = worsened(report, examine_file_system(before, python))
+        running.failed = not report.passed
+    return report
 
 
 def _sandbox(image: ForeignImage, settings: Settings) -> Sandbox:

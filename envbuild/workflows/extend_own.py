@@ -20,7 +20,7 @@ from envbuild.build.run import (
 )
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.events import Warned, task
+from envbuild.events import Emit, Warned, task
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
 from envbuild.extend.python import PythonInstallation, files_and_directories, installed_distributions
@@ -87,13 +87,14 @@ class OwnImage:
     """Of its wheels; None if it has none."""
 
 
-def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles) -> OwnImage:
+def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles, emit: Emit) -> OwnImage:
     """Read the data of an image of ours; all of it is compared with the manifest.
 
     RequestError: it was changed or damaged, or another version of envbuild made it.
     """
     manifest = read_manifest(image.path)
-    check_image_is_whole(image.path)
+    with task(emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
+        check_image_is_whole(image.path, advanced=reading.advance)
     lock = load(read_data(image.path, LOCK), image.path)
     try:
         plan = BuildPlan.from_json(read_data(image.path, PLAN).decode())

@@ -106,7 +106,8 @@ def reproduce_image(
 
 def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
     provenance = _read_provenance(image)
-    check_image_is_whole(image)
+    with task(settings.emit, "verify", f"read {image.name}", total_bytes=image.stat().st_size) as reading:
+        check_image_is_whole(image, advanced=reading.advance)
     other_tools = _other_tools(provenance)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
@@ -140,10 +141,11 @@ def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offl
         )
         with task(settings.emit, "compare", f"compare with {image.name}"):
             comparison = compare_images(image, again)
+            expected, observed = sha256(image), sha256(again)
         return Reproduced(
             image=image,
-            expected="sha256:" + sha256(image),
-            observed="sha256:" + sha256(again),
+            expected=f"sha256:{expected}",
+            observed=f"sha256:{observed}",
             identical=comparison.identical,
             same=not comparison.differences,
             tools=other_tools,

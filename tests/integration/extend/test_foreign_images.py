@@ -351,9 +351,9 @@ def test_the_python_that_was_named_gets_the_packages_and_starts(
 def extended(foreign: Callable[[str], Path], ground: Ground, work: Path) -> Callable[..., Path]:
     """Extend an image by a wheel with these modules."""
 
-    def make(**modules: str | bytes) -> Path:
+    def make(code: int = 0, **modules: str | bytes) -> Path:
         path = make_wheel(work, "demo-1.0-py3-none-any.whl", **modules)
-        extend(ground, work, foreign("built.sif"), "--wheel", path, "-o", "mine.sif")
+        extend(ground, work, foreign("built.sif"), "--wheel", path, "-o", "mine.sif", code=code)
         return work / "mine.sif"
 
     return make
@@ -384,10 +384,32 @@ def test_only_what_the_addition_made_worse_fails(
     extended: Callable[..., Path], ground: Ground, work: Path
 ) -> None:
     broken = Elf(soname="", needed=("libgone.so.1",)).bytes()
-    extended(**{"demo.abi3.so": broken})
+    extended(code=4, **{"demo.abi3.so": broken})
     assert failed(judged(ground, work, "check", code=4)) == [("loader.libraries", "libgone.so.1")]
     report = judged(ground, work, "test", code=4)
     assert failed(report) == [("loader.libraries", "libgone.so.1"), ("image.imports", "demo")]
+
+
+@pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])
+def test_a_missing_library_is_one_exit_code(
+    image: str, foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    """The image is written, and the library is named as by `check`."""
+    broken = Elf(soname="", needed=("libgone.so.1",)).bytes()
+    wheel = make_wheel(work, "demo-1.0-py3-none-any.whl", **{"demo.abi3.so": broken})
+    old = ground.place / image if image == "tiny.sif" else foreign(image)
+    said = extend(ground, work, old, "--wheel", wheel, "-o", "mine.sif", code=4)
+    assert "mine.sif: written (" in said
+    assert "FAIL loader.libraries" in said
+    assert "libgone.so.1" in said
+    assert "mine.sif: written, but some programs would not start" in said
+    assert ("the spec" in said) == (image == "tiny.sif")
+    found = json.loads(ground.run(["check", "mine.sif", "--json"], work).stdout)
+    assert [one["need"] for one in found["problems"]] == ["libgone.so.1"]
+    done = ground.run(["extend", old, "--wheel", wheel, "-o", "mine.sif", "--json"], work)
+    assert done.returncode == 4
+    problems = json.loads(done.stdout)["preflight"]["problems"]
+    assert [one["need"] for one in problems] == ["libgone.so.1"]
 
 
 def test_options_for_images_of_ours_are_refused(

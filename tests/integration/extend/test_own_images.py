@@ -112,7 +112,8 @@ def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) 
 def test_a_second_extension_continues(ground: Ground) -> None:
     desk = ground.desk("twice")
     run(ground, desk, "extend", ground.place / "tiny.sif", "--python", "delta", "-o", "one.sif")
-    run(ground, desk, "extend", "one.sif", "--python", "gamma", "-o", "two.sif")
+    said = run(ground, desk, "extend", "one.sif", "--python", "gamma", "-o", "two.sif")
+    assert "read one.sif: done" in said
     expected = built(ground, desk, {"python": ["delta", "gamma"]})
     assert inspected(ground, desk, desk / "two.sif") == inspected(ground, desk, expected)
     note = json.loads(run(ground, desk, "extend", "--show", "--json", "two.sif"))

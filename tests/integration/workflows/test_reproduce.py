@@ -81,8 +81,11 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
-    found = reproduce_image(image, settings, offline=True)
+    events: list[Event] = []
+    found = reproduce_image(image, replace(settings, emit=events.append), offline=True)
     assert (found.identical, found.same, found.differences) == (True, True, ())
+    (reading,) = (event for event in events if isinstance(event, TaskStarted) and event.task == "verify")
+    assert reading.total_bytes == image.stat().st_size
     assert found.expected == found.observed
     assert "the same bytes" in format_reproduced(found)
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"

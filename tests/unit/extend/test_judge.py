@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.events import Event, TaskAdvanced, TaskStarted
 from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import AdditionJudgement, judge_addition, packages_for_cuda
 from envbuild.extend.packages import Addition
@@ -20,6 +21,22 @@ NEW_MODULE = b"\x7fELF numpy._core._multiarray_umath numpy.core._multiarray_umat
 
 
 DEBIAN = "/usr/lib/python3/dist-packages"
+
+
+def test_reading_compiled_modules_shows_progress(tmp_path: Path) -> None:
+    events: list[Event] = []
+    trees = (
+        distribution("numpy", "1.26.4"),
+        distribution("scipy", "1.11", "numpy", files={"a.so": OLD_MODULE}),
+    )
+    with opened(tmp_path, PYTHON, *trees) as image:
+        python = probed(image)
+        pins, replaced = (wheel("numpy", "2.1.0"),), (python.installed["numpy"],)
+        addition = Addition(python=python, pins=pins, replaced=replaced)
+        judge_addition(addition, image, at=IMAGE, emit=events.append)
+    (started,) = (event for event in events if isinstance(event, TaskStarted))
+    advanced = sum(event.bytes for event in events if isinstance(event, TaskAdvanced))
+    assert started.total_bytes == advanced == len(OLD_MODULE)
 
 
 def judged(image: ImageFiles, *pins: PythonPin) -> AdditionJudgement:
