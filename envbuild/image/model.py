@@ -125,8 +125,9 @@ class Manifest(Model):
     tutorials: tuple[Name, ...]
     """Recipes whose tutorial must run (`jobs.judge.tutorial_file`)."""
     lacks: tuple[Soname, ...]
-    excuses: tuple[Excuse, ...]
     """Libraries that are missing by design: its recipes declare that nothing needs them."""
+    excuses: tuple[Excuse, ...]
+    """Findings of `check` that the spec excuses, each with a reason."""
     commands: tuple[CommandName, ...]
     """Commands that get a wrapper."""
     conflicts: tuple[ConflictName, ...]

@@ -567,10 +567,6 @@ class _Importer:
         return path if os.path.isfile(path) and is_below(path, self.directory) else None  # noqa: PTH113
 
 
-def _as_name(text: str) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", text.lower())[:MAX_NAME].strip("-._") or "imported"
-
-
 def _has_version(recipe: Recipe, constraint: str) -> bool:
     try:
         choice = parse_choice(f"{recipe.name}@{constraint}")

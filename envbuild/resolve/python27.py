@@ -88,7 +88,7 @@ class Python27:
             if unread:
                 address, reason = unread[0]
                 raise MachineError(f"`{redact(address)}` cannot be read: {redact_text(reason)}", hint=_HINT)
-                # pip stops at one unavailable package; a run without that one reports the next.
+            # pip stops at one unavailable package; a run without that one reports the next.
             missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", finished.stderr)
             if missing is None or wanted.pop(canonicalize_name(missing[1]), None) is None:
                 reasons = re.findall(r"^ERROR: (.*)", finished.output, re.MULTILINE)

@@ -109,10 +109,6 @@ class ChosenRecipe:
             canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
         )
 
-    def meets(self, requirement: Requirement) -> bool:
-        """Return whether the recipe's version meets a requirement of one of its distributions."""
-        return requirement.specifier.contains(self.version, prereleases=True)
-
     def build(self) -> Build | None:
         """Return its source build, if it has one."""
         source = self.recipe.source
