@@ -20,6 +20,8 @@ from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import BASE, small_image
 
+pytestmark = pytest.mark.redteam
+
 PROBLEM = "`image.sif` was replaced or changed while it was read"
 
 
