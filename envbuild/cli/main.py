@@ -183,7 +183,8 @@ def _allow_open_files() -> None:
 def _run(words: Sequence[str]) -> int:
     try:
         _check_working_directory(words)
-        code = app(args=words, standalone_mode=False, prog_name="envbuild")
+        # Commands that submit themselves as a job take the words from their context.
+        code = app(args=words, standalone_mode=False, prog_name="envbuild", obj=tuple(words))
         if code == 130:
             raise KeyboardInterrupt  # typer returns a code instead
     except EnvbuildError as error:

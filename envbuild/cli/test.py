@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +15,7 @@ from envbuild.errors import RequestError
 
 
 def command(
+    context: typer.Context,
     image: options.Image,
     ranks: Annotated[
         int | None,
@@ -89,7 +89,7 @@ def command(
             wanted["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
             raise typer.Exit(
                 workflows.nodes.submit(
-                    sys.argv[1:], image, settings, nodes=nodes, wanted=wanted, options=slurm
+                    context.obj, image, settings, nodes=nodes, wanted=wanted, options=slurm
                 )
             )
         if nodes and ranks is None and ranks_per_node is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -29,6 +28,7 @@ _COLUMNS = {
 
 
 def command(
+    context: typer.Context,
     image: options.Image,
     nodes: options.Nodes = None,
     partition: options.Partition = None,
@@ -51,10 +51,10 @@ def command(
             wanted = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    sys.argv[1:], image, settings, nodes=nodes, wanted=wanted, options=slurm
+                    context.obj, image, settings, nodes=nodes, wanted=wanted, options=slurm
                 )
             )
-        vetting = workflows.nodes.vet_image(image, nodes or workflows.nodes.nodes_here(), settings)
+        vetting = workflows.nodes.vet_image(image, nodes, settings)
     if json:
         print_json(vetting.to_data())
     else:

@@ -28,6 +28,8 @@ _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEU
 _ELSEWHERE = "is this a machine of the cluster? Load Slurm's module"
 _NO_CONTROLLER = re.compile(r"configuration source|fetch config|[Uu]nable to contact|[Cc]onnection refused")
 _ASKED_WITH = "`--partition`, `--account`, `--time` and `--slurm` are what it was asked with"
+# Exit codes of a shell that cannot execute a program (POSIX, 2.8.2); no command of envbuild has them.
+_NOT_STARTED = (126, 127)
 # Reasons for which Slurm keeps a job that never starts as it is asked for. PartitionNodeLimit is not one of
 # them: it also stands for nodes that are down.
 _NEVER = {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
@@ -87,13 +89,16 @@ def run_in_job(words: Sequence[str], options: Sequence[str], *, variables: dict[
         emit(Note(text=f"Slurm job {job}: submitted"))
         try:
             with outputs[0].open("rb") as stdout, outputs[1].open("rb") as stderr:
-                state, code = _follow(
+                state, code, nodes = _follow(
                     job, [(stdout, sys.stdout.buffer), (stderr, sys.stderr.buffer)], env, emit
                 )
         except BaseException:
             process.run(["scancel", job], env=env, timeout_s=_ASK_S)
             raise
     if state in {"COMPLETED", "FAILED"}:
+        if code in _NOT_STARTED:
+            hint = "install envbuild in a directory that all nodes share, or on each of them"
+            raise MachineError(f"Slurm job {job}: {nodes or 'its node'} cannot start `{words[0]}`", hint=hint)
         return code
     hint = (
         "`--time` asks for more"
@@ -120,19 +125,20 @@ def _submit(
 
 def _follow(
     job: str, streams: Sequence[tuple[BinaryIO, BinaryIO]], env: dict[str, str], emit: Emit
-) -> tuple[str, int]:
-    """Pass on a job's output until it has ended; return its state and exit code."""
+) -> tuple[str, int, str]:
+    """Pass on a job's output until it has ended; return its state, exit code and nodes."""
     shown, unanswered = "", 0
     while True:
         done = process.run(["scontrol", "--oneliner", "show", "job", job], env=env, timeout_s=_ASK_S)
-        state, code, where, reason = _state(done)
+        state, code, nodes, reason = _state(done)
         unanswered = 0 if state else unanswered + 1
         if unanswered > _UNANSWERED:
             problem = f"Slurm does not say what has become of job {job}: {done.last_lines(1)}"
             raise MachineError(problem, hint=f"`sacct -j {job}` may know")
-        if state and where != shown:
-            emit(Note(text=f"Slurm job {job}: {where}"))
-            shown = where
+        words = _in_words(state, nodes, reason)
+        if state and words != shown:
+            emit(Note(text=f"Slurm job {job}: {words}"))
+            shown = words
         if state == "PENDING" and reason in _NEVER:
             raise RequestError(
                 f"Slurm job {job} cannot start as it is asked for: {reason}",
@@ -144,18 +150,19 @@ def _follow(
                 target.write(source.read())
                 target.flush()
             if ended:
-                return state, code
+                return state, code, nodes
             process.pause(_LOOK_S)
 
 
 def _state(done: Finished) -> tuple[str, int, str, str]:
-    """Return a job's state (empty if Slurm does not know it), exit code, both in words, and why it waits."""
+    """Return a job's state (empty if Slurm does not know it), exit code, nodes, and why it waits."""
     facts = dict(re.findall(r"(\w+)=(\S*)", done.stdout)) if done.ok else {}
-    state, reason = facts.get("JobState", ""), facts.get("Reason", "None")
     code = int(facts.get("ExitCode", "0:0").partition(":")[0] or 0)
-    nodes = facts.get("NodeList", "")
+    return facts.get("JobState", ""), code, facts.get("NodeList", ""), facts.get("Reason", "None")
+
+
+def _in_words(state: str, nodes: str, reason: str) -> str:
+    """Return ``waiting (Priority)`` or ``running on n[1-2]``."""
     if state == "PENDING":
-        words = "waiting" if reason == "None" else f"waiting ({reason})"
-    else:
-        words = f"{state.lower()} on {nodes}" if nodes else state.lower()
-    return state, code, words, reason
+        return "waiting" if reason == "None" else f"waiting ({reason})"
+    return f"{state.lower()} on {nodes}" if nodes else state.lower()

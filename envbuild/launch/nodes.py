@@ -20,12 +20,13 @@ _BYPASS = ("cxi", "efa", "verbs", "psm2", "psm3", "opx", "ucx", "shm")
 
 
 def judge_nodes(
-    runs: Mapping[str, Reports], nodes: int, site: Site | None, *, threads: int
+    runs: Mapping[str, Reports], nodes: int, site: Site | None, *, threads: int | None
 ) -> list[CheckResult]:
-    """Judge the reports of the jobs that ran on all ranks (job id → reports), for a test on `nodes` nodes.
+    """Judge the reports of the jobs that ran on all nodes (job id → reports), for a test on `nodes` nodes.
 
     Other jobs than those of the MPI may use TCP on purpose (gloo, Spark), and NCCL has a check of its own.
-    `threads` is how many the image starts on each rank outside of tests (OMP_NUM_THREADS).
+    `threads` is how many the image starts on each rank outside of tests (OMP_NUM_THREADS); None if it does
+    not say: most libraries then start one for each CPU that the rank may use.
     """
     of_mpi = [report for job, run in runs.items() if job.startswith("mpi.") for report in run.good]
     return [
@@ -43,26 +44,39 @@ def _judge_hosts(runs: Iterable[Reports], nodes: int) -> CheckResult:
     observed = ", ".join(sorted(fewest)) or "none"
     if len(fewest) != nodes:
         hint = "Slurm placed the ranks on fewer nodes: `--ranks-per-node`, or `srun --distribution=cyclic`"
+        if not fewest:
+            hint = "no job that srun starts reported: those of torchrun run on one node"
         return CheckResult("FAIL", HOSTS, expected, observed, hint)
     return CheckResult("PASS", HOSTS, expected, observed)
 
 
-def _judge_cpus(runs: Iterable[Reports], threads: int) -> CheckResult:
+def _judge_cpus(runs: Iterable[Reports], threads: int | None) -> CheckResult:
     """Judge that the threads of the ranks of a node have a CPU each."""
     expected = "a CPU for each thread"
-    crowded = {}
+    known, crowded, shared = False, {}, {}
     for run in runs:
         ranks = defaultdict(list)
         for report in run.good:
-            ranks[str(report["host"])].append(report)
-        for host, reports in ranks.items():
-            cpus = {cpu for report in reports for cpu in list_of(report, "cpus")}
-            if cpus and threads * len(reports) > len(cpus):
-                load = f"{len(reports)} ranks of {pluralize(threads, 'thread')}"
-                crowded[host] = f"{host}: {load} on {pluralize(len(cpus), 'CPU')}"
+            ranks[str(report["host"])].append(list_of(report, "cpus"))
+        for host, sets in ranks.items():
+            cpus = {cpu for each in sets for cpu in each}
+            if not all(sets):
+                continue  # a Python that does not know its CPUs
+            known = True
+            on = f"on {pluralize(len(cpus), 'CPU')}"
+            if (threads or 1) * len(sets) > len(cpus):
+                crowded[host] = f"{host}: {len(sets)} ranks of {pluralize(threads or 1, 'thread')} {on}"
+            elif threads is None and sum(map(len, sets)) > len(cpus):
+                shared[host] = f"{host}: {len(sets)} ranks, each {on}"
+    hint = "set OMP_NUM_THREADS to CPUs per rank, or start fewer ranks per node"
     if crowded:
-        hint = "set OMP_NUM_THREADS to CPUs per rank, or start fewer ranks per node"
         return CheckResult("FAIL", CPUS, expected, ", ".join(crowded[host] for host in sorted(crowded)), hint)
+    if shared:
+        observed = ", ".join(shared[host] for host in sorted(shared))
+        hint = f"the image sets no OMP_NUM_THREADS, and each rank may start a thread for each CPU: {hint}"
+        return CheckResult("SKIP", CPUS, expected, observed, hint)
+    if not known:
+        return CheckResult("SKIP", CPUS, expected, "no rank reported its CPUs")
     return CheckResult("PASS", CPUS, expected, expected)
 
 

@@ -71,11 +71,25 @@ def in_slurm_job() -> bool:
     return "SLURM_JOB_ID" in os.environ
 
 
+def nodes_here() -> int:
+    """Return the nodes of the job of Slurm that this runs in (count); 1 without one."""
+    return (_count("SLURM_JOB_NUM_NODES") or 1) if in_slurm_job() else 1
+
+
 def allocated() -> int | None:
-    """Return the tasks of the Slurm job that this runs in (count); None for fewer than two."""
-    tasks = os.environ.get("SLURM_NTASKS", "")
-    count = int(tasks) if in_slurm_job() and tasks.isdigit() else 0
+    """Return the tasks of the job of Slurm that this runs in (count); None for fewer than two.
+
+    Of a job that was asked for nodes alone, it is one for each node, as srun starts them.
+    """
+    if not in_slurm_job():
+        return None
+    count = _count("SLURM_NTASKS") or nodes_here() * (_count("SLURM_NTASKS_PER_NODE") or 1)
     return count if count > 1 else None
+
+
+def _count(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def slurm_offers() -> tuple[tuple[str, ...], str]:

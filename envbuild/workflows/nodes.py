@@ -16,7 +16,7 @@ from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
 from envbuild.launch.batch import check_scheduler, job_options, run_in_job
 from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
-from envbuild.launch.slurm import in_slurm_job, with_offer
+from envbuild.launch.slurm import in_slurm_job, nodes_here, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, run_brought_job
 from envbuild.launch.vet import Vetting
 from envbuild.spec.site import Site, SiteVet
@@ -39,12 +39,6 @@ def must_submit(nodes: int) -> bool:
         hint = f"ask for {nodes} nodes, or start it outside of a job, and envbuild submits one"
         raise RequestError(f"this job of Slurm has {nodes_here()} nodes, not {nodes}", hint=hint)
     return False
-
-
-def nodes_here() -> int:
-    """Return the nodes of the job of Slurm that this runs in (count); 1 without one."""
-    given = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    return int(given) if in_slurm_job() and given.isdigit() else 1
 
 
 def submit(
@@ -71,7 +65,8 @@ def submit(
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
-        [sys.executable, "-m", "envbuild.cli.main", *arguments],
+        # -P: files of the directory that the job runs in are not modules of ours.
+        [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments],
         [*shape, *of_site, *named, *words],
         variables={_SUBMITTED_FROM: json.dumps(settings.this_host().facts)},
         emit=settings.emit,
@@ -102,8 +97,8 @@ def vet_nodes(
     return vet.vet(result.reports[0], nodes, site.vet if site is not None else SiteVet())
 
 
-def vet_image(image: Path, nodes: int, settings: Settings) -> Vetting:
-    """Vet the nodes of the job that this runs in, or without one this machine, with an image."""
+def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
+    """Vet nodes of the job that this runs in, by default all of them, or else this machine, with an image."""
     manifest, site = read_manifest(image), site_of(settings)
     container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
     srun = in_slurm_job()
@@ -111,7 +106,7 @@ def vet_image(image: Path, nodes: int, settings: Settings) -> Vetting:
     if launcher is None or not manifest.mpi:
         hint = "an image with `mpi: mpich` has all that vetting needs"
         raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)
-    return vet_nodes(container, launcher, site, nodes, manifest.timeout_s)
+    return vet_nodes(container, launcher, site, nodes or nodes_here(), manifest.timeout_s)
 
 
 def vet_checks(vetting: Vetting) -> list[CheckResult]:

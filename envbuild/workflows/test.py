@@ -32,7 +32,7 @@ from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.launchers import DEFAULT, NO_HOST_LIBS, HostLibraries, Launcher, choose_launcher
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.nodes import judge_nodes
-from envbuild.launch.slurm import allocated, pmi_checks, slurm_version, with_offer, with_slurm
+from envbuild.launch.slurm import allocated, nodes_here, pmi_checks, slurm_version, with_offer, with_slurm
 from envbuild.launch.start import (
     Container,
     check_imports,
@@ -128,7 +128,7 @@ def _test(request: TestRequest, settings: Settings) -> Report:
         host_libs = host_libraries_for(container, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
     launcher = _choose_launcher(container, site, request)
-    ranks = request.ranks or (allocated() if request.srun else None) or manifest.ranks
+    ranks = request.ranks or _ranks_in_allocation(request) or manifest.ranks
     limit_s = request.timeout_s or manifest.timeout_s
     host = _fingerprint(container)
 
@@ -155,7 +155,7 @@ def _test(request: TestRequest, settings: Settings) -> Report:
     for job in fitting:
         result = _run_job(job, container, launcher, request, settings, ranks=ranks)
         reports += result.reports
-        if result.reports:
+        if result.reports and _spans_nodes(job):
             on_all_ranks[job.id] = result.reports[0]
         sections.add(job.id, result.checks, result.output)
     _check_nodes(sections, on_all_ranks, container, launcher, site, request)
@@ -224,8 +224,9 @@ def _check_nodes(
     """Judge the nodes of a test across nodes by the reports of its jobs; measure them if requested."""
     manifest = container.manifest
     if request.nodes:
-        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "")
-        threads_per_rank = int(threads) if threads.isdigit() else 1
+        # Of nested teams (`4,2`), the outer one.
+        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        threads_per_rank = int(threads) if threads.isdecimal() and int(threads) else None
         sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank))
     if request.vet and launcher is not None:
         limit_s = request.timeout_s or manifest.timeout_s
@@ -283,7 +284,23 @@ def _choose_launcher(container: Container, site: Site | None, request: TestReque
         )
     context = launch_context(container, site, request.from_host, srun=request.srun)
     launcher = choose_launcher(with_offer(context))
+    if launcher is not None and 0 < request.nodes < nodes_here():
+        launcher = replace(launcher, options=(*launcher.options, f"--nodes={request.nodes}"))
     return None if judge_architecture(container.manifest) else launcher
+
+
+def _ranks_in_allocation(request: TestRequest) -> int | None:
+    """Return the tasks of the job of Slurm on the nodes that take part (count); None for fewer than two."""
+    tasks, nodes = allocated() if request.srun else None, nodes_here()
+    if tasks is None:
+        return None
+    ranks = tasks * (request.nodes or nodes) // nodes
+    return ranks if ranks > 1 else None
+
+
+def _spans_nodes(job: Job) -> bool:
+    """Whether the ranks of a job may be on several nodes: those that torchrun starts are all on this one."""
+    return job.launcher == "mpiexec"
 
 
 def _launcher_label(launcher: Launcher | None) -> str:
@@ -341,12 +358,15 @@ def _run_job(
     *,
     ranks: int,
 ) -> JobResult:
+    if request.srun and not _spans_nodes(job):
+        # As many as this node has of all ranks, but never one alone.
+        ranks = max(2, ranks // (request.nodes or nodes_here()))
     # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
-    if not (request.srun and container.gpus):
+    if not (request.srun and container.gpus and _spans_nodes(job)):
         ranks = ranks_on_gpus(job, ranks, container.gpus)
     if not ranks:
         return JobResult(checks=(skip_gpu_job(job, f"{container.gpus} GPUs here"),))
-    if job.launcher != "mpiexec":
+    if not _spans_nodes(job):
         # torchrun: its ranks start each other, in one container, without an MPI.
         container, launcher = replace(container, host_libs=None), own_launcher(container, job.launcher)
     limit_s = request.timeout_s or job.timeout_s or container.manifest.timeout_s

@@ -16,7 +16,10 @@ def test_a_job_of_its_own_gives_a_verdict_that_counts_here(login: Desk, image_on
     done = login.envbuild("test", image, "--nodes", "2", "--json", "--report", "nodes.json")
     report = json.loads(done.stdout)
     assert (report["passed"], report["nodes"], report["ranks"]) == (True, 2, 4)
-    assert {check["status"] for check in report["findings"] if check["id"].startswith("nodes.")} == {"PASS"}
+    # This Slurm binds no rank to CPUs, and the image does not say how many threads it starts.
+    expected = {"nodes.hosts": "PASS", "nodes.cpus": "SKIP", "nodes.network": "PASS"}
+    statuses = {check["id"]: check["status"] for check in report["findings"]}
+    assert {name: statuses[name] for name in statuses if name.startswith("nodes.")} == expected
     assert json.loads((login.place / "nodes.json").read_text())["when"] == report["when"]
     (status,) = json.loads(login.envbuild("status", image, "--json").stdout)
     assert (status["state"], status["when"]) == ("passed", report["when"])

@@ -24,7 +24,7 @@ def run(*hosts: str, cpus: list[int] | None = None, received: dict[str, int] | N
 
 
 def status(
-    runs: list[Reports], check: str, nodes: int = 2, site: Site | None = None, threads: int = 1
+    runs: list[Reports], check: str, nodes: int = 2, site: Site | None = None, threads: int | None = 1
 ) -> str:
     jobs = {f"mpi.{number}": run for number, run in enumerate(runs)}
     (result,) = (result for result in judge_nodes(jobs, nodes, site, threads=threads) if result.id == check)
@@ -37,6 +37,8 @@ def test_every_job_must_reach_every_node() -> None:
     assert status([spread, packed], HOSTS) == "FAIL"
     assert status([spread], HOSTS, nodes=3) == "FAIL"
     assert status([], HOSTS) == "FAIL"
+    (hosts, *_) = judge_nodes({}, 2, None, threads=1)
+    assert hosts.hint.startswith("no job that srun starts reported")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,26 @@ def test_every_job_must_reach_every_node() -> None:
 )
 def test_threads_need_a_cpu_each(cpus: list[int], threads: int, expected: str) -> None:
     assert status([run("n1", "n1", "n2", "n2", cpus=cpus)], CPUS, threads=threads) == expected
+
+
+def test_threads_of_which_the_image_says_nothing_are_unknown() -> None:
+    """Without OMP_NUM_THREADS, PyTorch starts a thread for each CPU that a rank may use."""
+    assert status([run("n1", "n1", "n2", "n2", cpus=[0, 1, 2, 3])], CPUS, threads=None) == "SKIP"
+    # More ranks than CPUs are too many whatever they start.
+    assert status([run("n1", "n1", "n2", "n2", cpus=[0])], CPUS, threads=None) == "FAIL"
+    # With CPUs of its own, a rank starts as many threads as it has CPUs.
+    bound = run("n1", "n1", cpus=[0, 1])
+    bound = replace(bound, good=(bound.good[0], {**bound.good[1], "cpus": [2, 3]}))
+    assert status([bound], CPUS, threads=None) == "PASS"
+    assert status([run("n1", "n2", cpus=[0, 1])], CPUS, threads=None) == "PASS"
+    # A run that shares them counts, whatever the others do.
+    assert status([bound, run("n1", "n1", cpus=[0, 1])], CPUS, threads=None) == "SKIP"
+
+
+def test_cpus_that_no_rank_reports_are_unknown() -> None:
+    without = replace(reports(), good=tuple({**report(rank, 2), "host": "n1"} for rank in range(2)))
+    assert status([without], CPUS) == "SKIP"
+    assert status([], CPUS) == "SKIP"
 
 
 def test_tcp_fails_where_the_site_has_a_fast_fabric() -> None:

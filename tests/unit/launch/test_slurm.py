@@ -54,6 +54,10 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         # One rank proves nothing: the image says how many are wanted.
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, None),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "many"}, None),
+        # Of an allocation of nodes srun starts one task on each.
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4"}, 4),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_NTASKS_PER_NODE": "2"}, 8),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, None),
         # A wish for jobs to come, and no job.
         ({"SLURM_NTASKS": "4"}, None),
     ],
@@ -61,7 +65,7 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_how_many_tasks_a_job_has(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], count: int | None
 ) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_NTASKS"):
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
         monkeypatch.setenv(name, text)

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from envbuild.cli.test import command
+from envbuild.cli.main import main
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
+from envbuild.jobs.judge import Job
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
+from envbuild.launch import slurm
+from envbuild.launch.launchers import Launcher
+from envbuild.launch.start import Container
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
@@ -28,7 +32,7 @@ from envbuild.system.process import Finished
 from envbuild.workflows import failures
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
-from tests.unit.jobs.stage import container
+from tests.unit.jobs.stage import container, report, reports
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
 GOOD = CheckResult("PASS", "demo.sum/ranks", "2", "2")
@@ -46,6 +50,8 @@ class Stage:
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = container().manifest
         self.changed: tuple[str, ...] = ()
+        self.nodes, self.cpus = 0, range(8)
+        self.lines: list[list[str]] = []
         monkeypatch.chdir(tmp_path)
         Path("a.sif").write_text("an image")
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
@@ -70,9 +76,35 @@ class Stage:
         facts = {"architecture.image": Fact("amd64")}
         return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
-    def run_image_job(self, *_: object, ranks: int, limit_s: float) -> JobResult:
+    def run_image_job(
+        self, container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
+    ) -> JobResult:
         self.started.append((ranks, limit_s))
-        return JobResult(checks=self.checks, output="why" if BAD in self.checks else "")
+        self.lines.append(launcher.words(ranks, root=False, oversubscribe=True))
+        runs = tuple(
+            replace(reports(), good=tuple(self.report(rank, ranks, launcher) for rank in range(count)))
+            for count in ([ranks] if self.nodes else [])
+        )
+        return JobResult(checks=self.checks, reports=runs, output="why" if BAD in self.checks else "")
+
+    def report(self, rank: int, ranks: int, launcher: Launcher) -> dict[str, object]:
+        """Return what a rank reports: srun starts one rank after the other on each of `nodes`."""
+        number = rank % self.nodes if launcher.is_srun else 0
+        return {**report(rank, ranks), "host": f"n{number + 1}", "cpus": list(self.cpus)}
+
+    def in_slurm(self, monkeypatch: pytest.MonkeyPatch, *, nodes: int, tasks: int | None = None) -> None:
+        """Let the tests run in an allocation; without `tasks` it was asked for nodes alone."""
+        self.nodes = nodes
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", str(nodes))
+        monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
+        if tasks is None:
+            monkeypatch.delenv("SLURM_NTASKS", raising=False)
+        else:
+            monkeypatch.setenv("SLURM_NTASKS", str(tasks))
+        monkeypatch.setattr(slurm, "slurm_offers", lambda: (("pmi2",), "pmi2"))
+        monkeypatch.setattr(slurm, "_offered", lambda: ("pmi2",))
+        monkeypatch.setattr(testing, "slurm_version", lambda: "slurm 25.11.1")
 
 
 def warnings(stage: Stage) -> list[Warned]:
@@ -265,10 +297,11 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
         raise MachineError("the disk is full", hint="mend it")
 
     monkeypatch.setattr(files, "write_atomically", full)
-    options = {"store": tmp_path / "s", "report": tmp_path / "r.json", "json": json}
-    with pytest.raises(MachineError, match="the disk is full"):
-        command(Path("a.sif"), **options)  # type: ignore[arg-type]
+    words = ["test", "a.sif", "--store", str(tmp_path / "s"), "--report", str(tmp_path / "r.json")]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json"] if json else words)
     written = capsys.readouterr()
+    assert (ended.value.code, "error: the disk is full" in written.err) == (5, True)
     shown = "demo.sum/ranks" in written.out if json else "PASS demo.sum " in written.err
     assert shown
 
@@ -300,3 +333,68 @@ def test_a_quick_test_runs_one_job_of_each_framework_and_keeps_no_verdict(stage:
     assert report.passed
     assert report.last_line.endswith("; 2 jobs did not run, and no verdict is kept")
     assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None
+
+
+def with_torchrun(stage: Stage) -> None:
+    """Give the image a job of its MPI and one that torchrun starts, which stays on one node."""
+    (job,) = stage.manifest.jobs
+    names = {"mpi.sum": "mpiexec", "torch.run": "torchrun"}
+    jobs = tuple(job.model_copy(update={"id": name, "launcher": words}) for name, words in names.items())
+    stage.manifest = stage.manifest.model_copy(update={"jobs": jobs})
+
+
+def test_a_job_of_torchrun_says_nothing_of_other_nodes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_torchrun(stage)
+    stage.in_slurm(monkeypatch, nodes=2, tasks=8)
+    report = stage.test(nodes=2, srun=True)
+    found = {check.id: check for check in report.checks}
+    assert (found["nodes.hosts"].status, found["nodes.hosts"].observed) == ("PASS", "n1, n2")
+    assert found["nodes.cpus"].status != "FAIL"
+    # It starts as many ranks as a node has, not those of all nodes.
+    assert [words[0] for words in stage.lines] == ["srun", "torchrun"]
+    assert [ranks for ranks, _ in stage.started] == [8, 4]
+
+
+def test_a_job_that_srun_leaves_on_one_node_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_torchrun(stage)
+    stage.in_slurm(monkeypatch, nodes=2, tasks=4)
+    monkeypatch.setattr(stage, "nodes", 1)
+    assert "nodes.hosts" in stage.test(nodes=2, srun=True).failed
+
+
+def test_without_a_job_on_all_nodes_nothing_is_said_of_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = stage.manifest.jobs
+    jobs = (job.model_copy(update={"launcher": "torchrun"}),)
+    stage.manifest = stage.manifest.model_copy(update={"jobs": jobs})
+    stage.in_slurm(monkeypatch, nodes=2, tasks=4)
+    report = stage.test(nodes=2, srun=True)
+    assert not report.passed
+    assert "nodes.hosts" in report.failed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "wanted", "ranks"),
+    [
+        # Of an allocation without a number of tasks: one a node, as srun itself starts them.
+        (4, None, 4, 4),
+        (2, None, 2, 2),
+        (4, 8, 4, 8),
+        # A part of the allocation takes part.
+        (4, 8, 2, 4),
+        (4, None, 2, 2),
+        # One rank proves nothing of two.
+        (1, None, 1, 2),
+    ],
+)
+def test_ranks_in_an_allocation_are_its_tasks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, nodes: int, tasks: int | None, wanted: int, ranks: int
+) -> None:
+    stage.in_slurm(monkeypatch, nodes=nodes, tasks=tasks)
+    monkeypatch.setattr(stage, "nodes", wanted)
+    report = stage.test(nodes=wanted, srun=True)
+    assert [count for count, _ in stage.started] == [ranks]
+    assert (f"--nodes={wanted}" in stage.lines[0]) == (wanted < nodes)
+    (hosts,) = (check for check in report.checks if check.id == "nodes.hosts")
+    assert hosts.status == "PASS"

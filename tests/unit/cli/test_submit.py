@@ -1,0 +1,44 @@
+"""`test --nodes` and `vet --nodes` submit themselves as a job of Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_images import UNREAD, small_image
+from tests.unit.cli.test_command import run
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file to which an sbatch that refuses every job writes the script of the job."""
+    script = tmp_path / "script"
+    sbatch = tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(f"#!/bin/sh\ncat >{script}\necho 'sbatch: error: Invalid account' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return script
+
+
+@pytest.mark.parametrize("verb", ["test", "vet"])
+def test_the_job_runs_the_command_that_was_given(
+    verb: str,
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image = small_image(tmp_path, UNREAD)
+    # A program that calls envbuild has arguments of its own.
+    monkeypatch.setattr(sys, "argv", ["nightly.py", "--all"])
+    words = ["-q", verb, str(image), "--nodes", "2", "--store", str(tmp_path / "a store")]
+    code, _, said = run(words, capsys)
+    assert (code, "Slurm refuses the job: sbatch: error: Invalid account" in said) == (2, True)
+    (line,) = (line for line in script.read_text().splitlines() if line.startswith("exec "))
+    assert shlex.split(line)[-len(words) :] == words
