@@ -238,19 +238,26 @@ def judge_pmi(
     if not family:
         return [CheckResult("SKIP", OFFERED, expected, "the image holds no MPI")]
     facts = pmi_facts(family, version, host=host)
-    known = [*texts_of(facts, "pmi.spoken"), *texts_of(facts, "pmi.optional")]
-    if not known:
+    spoken, optional = texts_of(facts, "pmi.spoken"), texts_of(facts, "pmi.optional")
+    if not spoken and not optional:
         return [CheckResult("SKIP", OFFERED, expected, f"the PMI of {family} {version} is not known")]
-    speaks, offers = " or ".join(known), f"srun offers {', '.join(offered) or 'nothing'}"
-    common = [mpi_type for mpi_type in known if mpi_type in offered]
-    if not common:
+    (verdict,) = judge({**facts, "pmi.offered": Fact(tuple(offered))}, about=("PMI.intersection",))
+    speaks, offers = " or ".join((*spoken, *optional)), f"srun offers {', '.join(offered) or 'nothing'}"
+    if verdict.outcome == "incompatible":
         hint = "ask the site for one of these types, or choose another MPI: every rank would be alone"
         return [CheckResult("FAIL", OFFERED, speaks, offers, hint)]
+    if verdict.outcome == "unknown":
+        both = ", ".join(mpi_type for mpi_type in optional if mpi_type in offered)
+        hint = (
+            f"{family} {version} speaks {both} only if it was built to: `envbuild test --launcher srun` shows"
+        )
+        return [CheckResult("SKIP", OFFERED, speaks, offers, f"{hint} whether ranks find each other")]
     check = CheckResult("PASS", OFFERED, speaks, offers)
-    if default in known:
+    if default in spoken:
         return [check, CheckResult("PASS", DEFAULT, speaks, f"the default of srun is {default}")]
     observed = f"the default of srun is {default}" if default else "the default of srun is not known"
-    hint = f"`srun --mpi={common[0]}`, or SLURM_MPI_TYPE={common[0]}; `envbuild launch` writes it"
+    common = next(mpi_type for mpi_type in spoken if mpi_type in offered)
+    hint = f"`srun --mpi={common}`, or SLURM_MPI_TYPE={common}; `envbuild launch` writes it"
     return [check, CheckResult("SKIP", DEFAULT, speaks, observed, hint)]
 
 

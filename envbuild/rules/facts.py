@@ -41,7 +41,7 @@ FACTS: Mapping[str, str] = {
     "nccl.version": "version of the image's NCCL",
     "cudnn.built": "cuDNN that was locked with the framework",
     "cudnn.loaded": "oldest cuDNN that a process of the image loads",
-    "jax.releases": "versions of jax, jaxlib and their plug-ins",
+    "jax.releases": "releases of jaxlib and its plug-ins for CUDA",
     "mpi.family": "the image's MPI: `mpich`, `openmpi`, `intel-mpi`",
     "mpi.version": "its version",
     "mpi.source": "MPI that programs run on: `image` or `host`",

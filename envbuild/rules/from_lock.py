@@ -21,7 +21,17 @@ _BRINGS_CUDA = {
     "tensorflow": _CUDA_RUNTIME,
     "jax": re.compile(r"jax-cuda[0-9]+-plugin"),
 }
-_JAX = re.compile(r"jax|jaxlib|jax-(cuda|rocm)[0-9]+-(plugin|pjrt)")
+# jax names the releases of jaxlib that it takes in its metadata, and jaxlib takes any of ROCm's plug-ins.
+_JAX = re.compile(r"jaxlib|jax-cuda[0-9]+-(plugin|pjrt)")
+# Facts of packages that a finished root may hold as well.
+_OF_ROOTS = (
+    "cuda.toolkit",
+    "cuda.majors",
+    "cuda.forward_compat",
+    "nccl.version",
+    "cudnn.built",
+    "jax.releases",
+)
 
 
 def facts_of_lock(lock: Lock) -> dict[str, Fact]:
@@ -49,11 +59,19 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
         "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
         "jax.releases": tuple(
-            sorted({text.partition("+")[0] for name, text in versions.items() if _JAX.fullmatch(name)})
+            sorted({_numbers(text) for name, text in versions.items() if _JAX.fullmatch(name)})
         ),
         **_mpi(lock, debs),
     }
-    return {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
+    facts = {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
+    if lock.base_root:
+        facts = {path: fact for path, fact in facts.items() if path not in _OF_ROOTS or _is_enough(fact)}
+    return facts
+
+
+def _is_enough(fact: Fact) -> bool:
+    """Whether a fact holds whatever else a finished root has, of which the lock says nothing."""
+    return len(fact.value) > 1 if isinstance(fact.value, tuple) else bool(fact.value)
 
 
 def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> dict[str, Fact]:
@@ -144,6 +162,12 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     majors = sorted(brought)
     others = [text for major in majors[:-1] for text in brought[major]]
     return Fact(tuple(majors), f"lock: {', '.join(others)}" if others else "lock")
+
+
+def _numbers(version: str) -> str:
+    """Return what jaxlib compares of a version (``plugin_support.py``): ``0.5.1`` of ``0.5.1.post1``."""
+    numbers = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return numbers[0] if numbers else version
 
 
 def _release(versions: Mapping[str, str], name: str) -> str | None:

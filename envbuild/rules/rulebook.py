@@ -258,15 +258,19 @@ def tensorflow_cuda(stack: Stack) -> None:
 
 @Rule(
     id="JAX.one-release",
-    source=["https://github.com/jax-ml/jax/issues/22416"],
-    seen="2026-11-20",
+    source=[
+        "https://github.com/jax-ml/jax/issues/22416",
+        # `check_plugin_version`; the metadata of jax says which releases of jaxlib it takes.
+        "jaxlib 0.10.2: plugin_support.py",
+    ],
+    seen="2026-11-26",
     when=lambda stack: bool(stack["jax.releases"]),
     hint="pin them all to one version",
 )
 def jax_one_release(stack: Stack) -> None:
-    """The packages jax, jaxlib and their plug-ins are of one release."""
+    """JAX's library and its plug-ins for CUDA are of one release."""
     releases = stack.texts("jax.releases")
-    reason = f"jax, jaxlib and their plug-ins are of several releases: {shown(releases)}"
+    reason = f"jaxlib and its plug-ins for CUDA are of several releases: {shown(releases)}"
     require(len(set(releases)) == 1, reason)
 
 

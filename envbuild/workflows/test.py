@@ -133,7 +133,7 @@ def _test(request: TestRequest, settings: Settings) -> Report:
     host = _fingerprint(container)
 
     sections = Sections(lambda section: _show(section, settings))
-    sections.add("image", _check_files(container, settings))
+    sections.add("image", _check_files(container, settings, request.from_host))
     if not judge_architecture(manifest):
         sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
@@ -317,7 +317,7 @@ def _fingerprint(container: Container) -> HostFingerprint:
     return host
 
 
-def _check_files(container: Container, settings: Settings) -> list[CheckResult]:
+def _check_files(container: Container, settings: Settings, from_host: HostLibraries) -> list[CheckResult]:
     """Check all that needs no start of the image: its bytes, what it would load, and its architecture."""
     total = container.image.stat().st_size
     with task(settings.emit, "test:image", "files of the image", total_bytes=total) as running:
@@ -325,8 +325,15 @@ def _check_files(container: Container, settings: Settings) -> list[CheckResult]:
         preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
         checks = [judge_bytes(changed), *preflight.checks()]
         if settings.site and (site := site_of(settings)) is not None:
-            # The rules that forbid the image, on its own libraries, at the site that was named.
-            verdicts = judge(stack_facts(preflight.facts, site))
+            # The rules that forbid the image on the libraries that its ranks use, at the site that was named.
+            facts = stack_facts(
+                preflight.facts,
+                site,
+                host_mpi=from_host.mpi,
+                host_fabric=from_host.fabric,
+                host=container.host_libs.facts if container.host_libs else None,
+            )
+            verdicts = judge(facts)
             checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.manifest):
             checks.append(foreign)

@@ -19,6 +19,8 @@ from envbuild.launch.launchers import (
     pmi_doubt,
     visible_variables,
 )
+from envbuild.rules.facts import facts_from, pmi_facts
+from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteScheduler
 
 RUNTIME = ["apptainer", "exec", "i.sif"]
@@ -181,6 +183,19 @@ def judged(family: str, version: str, offered: str, default: str = "") -> dict[s
         ("mpich", "5.0.2", "none pmix", "pmix", {"slurm.pmi": "FAIL"}),
         ("", "", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
         ("nobody-knows", "1", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
+        # Types that this MPI speaks only if it was built to: Debian's build does not speak pmi2.
+        ("openmpi", "4.1.4", "none pmi2", "none", {"slurm.pmi": "SKIP"}),
+        ("openmpi", "4.1.4", "none pmi2 pmix", "pmix", {"slurm.pmi": "SKIP"}),
+        ("openmpi", "4.1.4", "none", "none", {"slurm.pmi": "FAIL"}),
+        # The default is such a type, and another one is sure.
+        (
+            "intel-mpi",
+            "2021.18",
+            "none pmi2 pmix",
+            "pmix",
+            {"slurm.pmi": "PASS", "slurm.default-pmi": "SKIP"},
+        ),
+        ("intel-mpi", "2021.18", "none pmix", "pmix", {"slurm.pmi": "SKIP"}),
     ],
 )
 def test_every_case(family: str, version: str, offered: str, default: str, statuses: dict[str, str]) -> None:
@@ -192,10 +207,37 @@ def test_a_failure_says_what_both_know_and_a_remark_what_to_write() -> None:
     assert failed.observed == "srun offers none, pmi2"
     assert "every rank would be alone" in failed.hint
     # A host's MPICH may be built with PMIx; that of an image is known.
-    passed, _ = judge_pmi("mpich", "5.0.2", host=True, offered=["none", "pmix"], default="pmix")
-    assert passed.status == "PASS"
+    (unknown,) = judge_pmi("mpich", "5.0.2", host=True, offered=["none", "pmix"], default="pmix")
+    assert (unknown.status, unknown.observed) == ("SKIP", "srun offers none, pmix")
+    assert "only if it was built to" in unknown.hint
     _, remark = judge_pmi("openmpi", "5.0.11", host=False, offered=["none", "pmix"], default="none")
     assert "`srun --mpi=pmix`" in remark.hint
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize(
+    "offered", [("none",), ("pmi2",), ("none", "pmix"), ("cray_shasta",), ("pmix_v5", "pmi2")]
+)
+@pytest.mark.parametrize(
+    ("family", "version"),
+    [
+        ("openmpi", "1.10.7"),
+        ("openmpi", "4.1.4"),
+        ("openmpi", "5.0.11"),
+        ("mpich", "3.2"),
+        ("mpich", "4.0"),
+        ("mpich", "5.0.2"),
+        ("intel-mpi", "2021.18"),
+        ("cray-mpich", "8.1.32"),
+    ],
+)
+def test_the_check_says_what_the_rule_says(
+    family: str, version: str, offered: tuple[str, ...], host: bool
+) -> None:
+    facts = facts_from({"mpi.family": family, "mpi.version": version, "pmi.offered": offered}, "here")
+    (verdict,) = judge({**facts, **pmi_facts(family, version, host=host)}, about=("PMI.intersection",))
+    expected = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}[verdict.outcome]
+    assert judge_pmi(family, version, host=host, offered=offered, default="")[0].status == expected
 
 
 def test_ranks_in_their_own_containers_do_not_read_each_other_s_memory() -> None:

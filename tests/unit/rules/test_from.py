@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envbuild.errors import Location
-from envbuild.lock.model import DebPin, Lock, PythonPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.rules.facts import Fact, Facts, Value, newest, plugin_file
 from envbuild.rules.from_lock import facts_of_image, facts_of_lock
 from envbuild.rules.from_site import Places, fabric_settings, facts_of_site, stack_facts
@@ -134,9 +135,60 @@ def test_a_lock_for_cpu_is_known_to_have_no_cuda() -> None:
     assert values(facts, "cuda.toolkit", "nccl.version") == [None, None], "it should have: unknown"
 
 
-def test_jax_of_several_releases() -> None:
-    pins = (wheel("jax", "0.10.2"), wheel("jaxlib", "0.10.2"), wheel("jax-cuda13-plugin", "0.10.1"))
-    assert values(facts_of_lock(lock(*pins)), "jax.releases") == [("0.10.1", "0.10.2")]
+def finished(*python: PythonPin, accelerator: str = "cpu", debs: tuple[DebPin, ...] = ()) -> Facts:
+    """Return the facts of a lock on a finished root, which may hold what no lock names."""
+    root = RootPin(kind="squashfs", file="ngc.sqsh", size_bytes=1, sha256="0" * 64)
+    return facts_of_lock(replace(lock(*python, accelerator=accelerator, debs=debs), base_root=(root,)))
+
+
+def test_what_a_finished_root_holds_is_unknown() -> None:
+    paths = (
+        "cuda.forward_compat",
+        "cuda.toolkit",
+        "cuda.majors",
+        "nccl.version",
+        "cudnn.built",
+        "jax.releases",
+    )
+    assert values(finished(), *paths) == [None] * len(paths)
+    # Two majors are too many whatever the root has.
+    both = (RUNTIME, wheel("nvidia-nccl-cu12", "2.20.5"))
+    assert values(finished(*both), "cuda.majors") == [("12", "13")]
+    assert values(finished(RUNTIME), "cuda.toolkit", "cuda.majors") == ["13.0", None]
+    compat = resolved_specs.deb("cuda-compat-13-0", "580.82")
+    assert values(finished(debs=(compat,)), "cuda.forward_compat") == [True]
+
+
+def test_an_old_driver_does_not_exclude_a_root_that_may_have_cuda_compat() -> None:
+    """Images of NVIDIA's have its package, and run on older drivers."""
+    site = Site(name="here", gpus=SiteGpus(vendor="nvidia", driver="550.54"))
+    facts = finished(RUNTIME, accelerator="cuda@==13.0.*")
+    assert of_rule("CUDA.driver-floor", stack_facts(facts, site)).outcome == "unknown"
+    known = facts_of_lock(lock(RUNTIME, accelerator="cuda@==13.0.*"))
+    assert of_rule("CUDA.driver-floor", stack_facts(known, site)).outcome == "incompatible"
+
+
+@pytest.mark.parametrize(
+    ("versions", "outcome"),
+    [
+        ({"jax": "0.10.2", "jaxlib": "0.10.2"}, "compatible"),
+        # Its metadata says `jaxlib<=0.10.2,>=0.10.1`; that of 0.4.37 says `jaxlib<=0.4.37,>=0.4.36`.
+        ({"jax": "0.10.2", "jaxlib": "0.10.1"}, "compatible"),
+        ({"jax": "0.4.37", "jaxlib": "0.4.36", "jax-cuda12-plugin": "0.4.36"}, "compatible"),
+        ({"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda13-plugin": "0.10.1"}, "incompatible"),
+        ({"jax": "0.10.2", "jaxlib": "0.10.1", "jax-cuda13-plugin": "0.10.2"}, "incompatible"),
+        ({"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda13-pjrt": "0.10.1"}, "incompatible"),
+        # jaxlib compares the numbers alone, and those of ROCm's plug-ins not at all.
+        ({"jax": "0.5.1", "jaxlib": "0.5.1+cuda", "jax-cuda12-plugin": "0.5.1.post1"}, "compatible"),
+        ({"jax": "0.10.2", "jaxlib": "0.10.1", "jax-rocm7-plugin": "0.10.2.1"}, "compatible"),
+    ],
+)
+def test_jax_of_several_releases(versions: dict[str, str], outcome: str) -> None:
+    facts = facts_of_lock(lock(*(wheel(name, version) for name, version in versions.items())))
+    assert of_rule("JAX.one-release", facts).outcome == outcome
+
+
+def test_without_jax_there_are_no_releases_of_it() -> None:
     assert values(facts_of_lock(lock()), "jax.releases") == [()]
 
 

