@@ -1,6 +1,6 @@
 """The launcher: one POSIX shell script, which every command of a module and `python3` of a kernelspec are.
 
-It is ``launcher.sh``, after settings that are quoted for the shell.
+It is ``launcher.sh``, after settings that are quoted for the shell and a check of the command.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
+from envbuild.image.command_launchers import shell_text
 from envbuild.image.model import Manifest
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Bind
@@ -96,7 +97,7 @@ def _launcher_text(
         "    :",
         "}",
     ]
-    return "\n".join(lines) + "\n" + data_text("launcher.sh")
+    return "\n".join(lines) + "\n" + shell_text() + data_text("launcher.sh")
 
 
 def _site_binds(binds: Sequence[SiteBind]) -> list[Bind]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envbuild.errors import RequestError
+from envbuild.image.command_launchers import shell_text
 from envbuild.image.model import Manifest
 from envbuild.launch.batch import job_options
 from envbuild.launch.launchers import env_of_ranks
@@ -27,6 +28,10 @@ OF_EDF = {"container-engine": "--environment", "sarus-suite": "--edf"}
 RUNTIMES = (*OF_SIF, *OF_EDF, "pyxis", "podman-hpc", "shifter")
 _WRITTEN = "# Written by `envbuild export`"
 EDF_START = _WRITTEN
+_CHECK = """\
+_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
+_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
+"""
 BATCH_START = f"#!/bin/sh\n{_WRITTEN}"
 
 
@@ -158,6 +163,10 @@ def batch_text(start: Start) -> str:
         *(f"#SBATCH {option}" for option in options),
         "",
         ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
+        "",
+        # A job that was asked for nodes alone has one task on each.
+        *(shell_text() + _CHECK).splitlines(),
+        "",
         # Variables that the user has set stay.
         *(
             f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'

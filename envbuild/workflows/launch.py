@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NoReturn
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Warned
+from envbuild.image.command_launchers import launcher_of
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch import start
 from envbuild.launch.launchers import (
@@ -22,7 +24,7 @@ from envbuild.launch.launchers import (
     spoken_types,
     visible_variables,
 )
-from envbuild.launch.slurm import in_slurm_job, other_nodes, with_offer
+from envbuild.launch.slurm import allocated, in_slurm_job, nodes_here, other_nodes, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
 from envbuild.lock.text import load
 from envbuild.rules.facts import Fact, Facts
@@ -34,6 +36,7 @@ from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
+from envbuild.workflows.arguments import shell_line as written
 from envbuild.workflows.hosting import (
     host_libraries_for,
     judge_own_fabric,
@@ -78,6 +81,7 @@ def launch_line(
     )
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
     count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
+    _check_command(command, image, launcher, count)
     if not launcher.outside and count > 1 and (why := other_nodes(site)):
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
@@ -89,6 +93,33 @@ def launch_line(
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
         container = replace(container, stage=stage)
     return rank_line(container, launcher, command, count, user_set=os.environ)
+
+
+def _check_command(command: Sequence[str], image: Path, launcher: Launcher, ranks: int) -> None:
+    """Raise a RequestError for a command that starts ranks itself, if those would be alone.
+
+    0 ranks leave their number to srun's allocation.
+    """
+    own = launcher_of(command, os.environ)
+    count = ranks or allocated() or 1
+    nodes = None if launcher.outside else 1
+    if launcher.is_srun and in_slurm_job():
+        nodes = nodes_here()
+    if own is None or own.may_start_on(count, nodes):
+        return
+    if not own.of_nodes:
+        line = written(["envbuild", "launch", str(image), "-n", str(count), "--", "PROGRAM"])
+        hint = f"leave `{own.name}` and its options out: `{line}`"
+    elif nodes == 1:
+        before, words = command[: len(command) - len(own.words)], own.words
+        if own.name == "torchrun" and not any(re.match("--nproc.per.node", word) for word in words):
+            words = (f"--nproc-per-node={count}", *words)
+        hint = f"start it once: `{written(['envbuild', 'exec', str(image), '--', *before, *words])}`"
+    else:
+        line = written(["envbuild", "launch", str(image), "-n", str(nodes or "NODES"), "--"])
+        hint = f"start it once on each node: `{line} {own.on_nodes(nodes)} SCRIPT`"
+    problem = f"`{own.name}` starts ranks itself: on each of {count} ranks it would run as rank 0 of 1"
+    raise RequestError(problem, hint=hint)
 
 
 def _launcher(context: LaunchContext, container: Container, emit: Emit, elsewhere: Site | None) -> Launcher:

@@ -17,7 +17,7 @@ SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA
 def launcher(place):
     """Install an image whose Apptainer is a stand-in; returns a command of it."""
 
-    def make(mpi="mpich", **changes):
+    def make(mpi="mpich", commands=None, **changes):
         image = place.path / "image.sif"
         image.write_text("")
         os.utime(image, (1_600_000_000, 1_600_000_000))
@@ -25,7 +25,10 @@ def launcher(place):
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
         fields = {"apptainer": stand_in, **changes}
-        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
+        said = {**facts("1.0"), "mpi": mpi, "mpi_family": mpi}
+        manifest = trees.manifest(
+            file_system=None, **(said if commands is None else said | {"commands": commands})
+        )
         installation = Installation(
             root=place.path / "sw", image=image, manifest=manifest, tested="passed", **fields
         )
@@ -196,3 +199,69 @@ def test_scratch_that_cannot_be_bound_is_left_out(launcher, place, scratch):
     place.directory('with "quotes"')
     value = "." if scratch == "relative" else str(place.path / scratch)
     assert "--mount" not in words(place.run(launcher(), env={"TMPDIR": value}))
+
+
+MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500", "train.py")
+STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "env", "refused"),
+    [
+        ("torchrun", ["train.py"], {}, ""),
+        ("torchrun", ["train.py"], {**STEP, "SLURM_STEP_NUM_NODES": "1"}, "torchrun"),
+        ("torchrun", ["train.py"], {**STEP, "SLURM_STEP_NUM_NODES": "2"}, "torchrun"),
+        ("torchrun", MEETING, {**STEP, "SLURM_STEP_NUM_NODES": "1"}, "torchrun"),
+        ("torchrun", MEETING, {**STEP, "SLURM_STEP_NUM_NODES": "2"}, ""),
+        ("python", ["-m", "torch.distributed.run", "train.py"], STEP, "torchrun"),
+        ("envbuild-exec", ["env", "A=b", "accelerate", "launch", "train.py"], STEP, "accelerate"),
+        ("mpiexec", ["-n", "4", "python", "train.py"], {**STEP, "SLURM_STEP_NUM_NODES": "2"}, ""),
+        # Started by the host's mpiexec.
+        ("torchrun", ["train.py"], {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, "torchrun"),
+        ("torchrun", MEETING, {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, ""),
+        (
+            "torchrun",
+            MEETING,
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "SLURM_STEP_NUM_TASKS": "1"},
+            "torchrun",
+        ),
+        # By the image's own, whose ranks are all on this machine.
+        ("mpiexec", ["-n", "2", "torchrun", "train.py"], {}, "torchrun"),
+        ("mpiexec", ["-np", "2", "-genv", "A", "b", "torchrun", *MEETING], {}, "torchrun"),
+        (
+            "mpiexec",
+            ["--hostfile", "hosts", "-n", "2", "python", "-m", "torch.distributed.run"],
+            {},
+            "torchrun",
+        ),
+        ("mpiexec", ["-n", "2", "env", "A=b", "deepspeed", "train.py"], {}, "deepspeed"),
+        ("envbuild-exec", ["mpiexec", "-n", "2", "torchrun", "train.py"], {}, "torchrun"),
+        ("mpiexec", ["-n", "1", "torchrun", "train.py"], {}, ""),
+        ("mpiexec", ["torchrun", "train.py"], {}, ""),
+        ("mpiexec", ["-n", "2", "python", "train.py", "torchrun"], {}, ""),
+        ("mpiexec", ["-n", "2", "/bin/echo", "torchrun"], {}, ""),
+    ],
+)
+def test_a_launcher_of_the_user_s_does_not_start_on_several_ranks(
+    launcher, place, name, arguments, env, refused
+):
+    command = launcher(commands=("mpiexec", "python", "python3", "torchrun"))
+    done = place.run(command.with_name(name), *arguments, env=env)
+    if not refused:
+        # The stand-in's `echo` takes `-n` for an option.
+        shown = [word for word in arguments if word != "-n"]
+        assert words(done)[-1 - len(shown) : -1] == shown
+        return
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"envbuild: {refused} starts ranks itself: on each of" in done.stderr
+
+
+def test_one_rank_says_why_a_launcher_does_not_start(launcher, place):
+    command = launcher(commands=("python", "python3", "torchrun")).with_name("torchrun")
+    done = place.run(command, "train.py", env={**STEP, "SLURM_PROCID": "1"})
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_open_mpi_starts_as_many_ranks_as_there_are_cores(launcher, place):
+    command = launcher(mpi="openmpi", commands=("mpiexec", "python", "python3"))
+    assert place.run(command.with_name("mpiexec"), "torchrun", "train.py").returncode == 2

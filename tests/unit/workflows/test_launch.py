@@ -86,13 +86,19 @@ class Bench:
 
         self._patch.setattr(process, "run", run)
 
-    def line(self, *, ranks: int | None = 2, on_host_mpi: bool = False) -> list[str]:
+    def line(
+        self, *words: str, ranks: int | None = 2, on_host_mpi: bool = False, image: str = "/i.sif"
+    ) -> list[str]:
         self.told.clear()
         settings = Settings.of(
             store=self._store, apptainer=self.apptainer, recipes=None, site=None, emit=self.told.append
         )
         return launch.launch_line(
-            Path("/i.sif"), ["job"], ranks=ranks, from_host=HostLibraries(mpi=on_host_mpi), settings=settings
+            Path(image),
+            words or ["job"],
+            ranks=ranks,
+            from_host=HostLibraries(mpi=on_host_mpi),
+            settings=settings,
         )
 
     def line_for(self, site: str) -> list[str]:
@@ -430,3 +436,63 @@ def test_what_a_launch_warns_of_is_shown(bench: Bench, capsys: pytest.CaptureFix
     said = capsys.readouterr()
     assert said.out == "apptainer --silent exec /i.sif mpiexec -n 2 job\n"
     assert "HOST.binds-exist: the site `here` binds /nowhere" in said.err
+
+
+MEETING = ("--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500")
+
+
+def test_a_launcher_is_not_started_on_several_ranks_of_this_machine(bench: Bench) -> None:
+    with pytest.raises(RequestError) as caught:
+        bench.line("torchrun", "train.py")
+    assert caught.value.problem == (
+        "`torchrun` starts ranks itself: on each of 2 ranks it would run as rank 0 of 1"
+    )
+    assert caught.value.hint == (
+        "start it once: `envbuild exec /i.sif -- torchrun --nproc-per-node=2 train.py`"
+    )
+    words = ["env", "A=b", "python", "-m", "torch.distributed.run", "--nproc_per_node", "4", "train.py"]
+    with pytest.raises(RequestError) as caught:
+        bench.line(*words)
+    assert caught.value.hint == f"start it once: `envbuild exec /i.sif -- {' '.join(words)}`"
+    with pytest.raises(RequestError) as caught:
+        bench.line("mpiexec", "-n", "4", "python", "train.py")
+    assert caught.value.hint == (
+        "leave `mpiexec` and its options out: `envbuild launch /i.sif -n 2 -- PROGRAM`"
+    )
+    # A rendezvous does not help ranks of one machine.
+    for words in (["torchrun", "--nnodes=2", *MEETING, "train.py"], ["accelerate", "launch", "train.py"]):
+        with pytest.raises(RequestError, match="starts ranks itself"):
+            bench.line(*words)
+    assert bench.line("torchrun", "train.py", ranks=1)[-2:] == ["torchrun", "train.py"]
+    assert bench.line("torchrun", "train.py", ranks=None)[-2:] == ["torchrun", "train.py"]
+
+
+def test_a_launcher_on_each_node_meets_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
+    bench.srun("srun: MPI types are...\nsrun: pmi2\n")
+    right = ["torchrun", "--nnodes=2", "--nproc-per-node=4", *MEETING, "train.py"]
+    for ranks in (None, 2, 1):
+        assert bench.line(*right, ranks=ranks)[-len(right) :] == right
+    with pytest.raises(RequestError) as caught:
+        bench.line("torchrun", "--nproc-per-node=4", "train.py", ranks=None)
+    assert caught.value.problem.endswith("on each of 2 ranks it would run as rank 0 of 1")
+    assert caught.value.hint == (
+        "start it once on each node: `envbuild launch /i.sif -n 2 -- torchrun --nnodes=2"
+        " --nproc-per-node=RANKS --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 SCRIPT`"
+    )
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    with pytest.raises(RequestError, match="on each of 8 ranks"):
+        bench.line(*right, ranks=None)
+
+
+def test_outside_of_a_job_the_nodes_are_those_that_the_launcher_is_told_of(bench: Bench) -> None:
+    bench.srun(None)
+    bench.site(Site(name="here", scheduler=SiteScheduler(name="slurm", mpi_types=("pmi2",))))
+    right = ["torchrun", "--nnodes=2", *MEETING, "train.py"]
+    assert bench.line(*right)[:4] == ["srun", "--mpi=pmi2", "-n", "2"]
+    for words, ranks in ((right, 4), (["torchrun", "train.py"], 2), (["srun", "hostname"], 2)):
+        with pytest.raises(RequestError, match="starts ranks itself"):
+            bench.line(*words, ranks=ranks)

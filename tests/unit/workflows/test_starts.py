@@ -145,6 +145,36 @@ def test_the_batch_script_passes_the_command_on_as_it_is(
     assert "sbatch FILE COMMAND [ARGUMENT ...]" in nothing.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "job", "refused"),
+    [
+        ("torchrun train.py", {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "1"}, True),
+        ("torchrun train.py", {"SLURM_JOB_NUM_NODES": "2"}, True),
+        ("python -m torch.distributed.run train.py", {"SLURM_NTASKS": "2", "SLURM_JOB_NUM_NODES": "2"}, True),
+        ("mpiexec -n 4 python train.py", {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}, True),
+        ("torchrun --nnodes=2 --rdzv-endpoint=n1:1 train.py", {"SLURM_JOB_NUM_NODES": "2"}, False),
+        ("torchrun train.py", {"SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}, False),
+        ("torchrun train.py", {"SLURM_JOB_NUM_NODES": "1"}, False),
+        ("python train.py --launcher torchrun", {"SLURM_NTASKS": "8", "SLURM_JOB_NUM_NODES": "2"}, False),
+    ],
+)
+def test_the_batch_script_refuses_a_launcher_on_several_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, job: dict[str, str], refused: bool
+) -> None:
+    an_image("mpich")
+    export("sbatch", PYXIS, named="/data/demo.sqsh", out="job")
+    (tmp_path / "bin").mkdir()
+    srun = tmp_path / "bin/srun"
+    srun.write_text("#!/bin/sh\necho started\n")
+    srun.chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", **job}
+    done = subprocess.run(
+        ["sh", "job", *command.split()], env=env, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == ((2, "") if refused else (0, "started\n"))
+    assert ("starts ranks itself" in done.stderr) == refused
+
+
 def test_what_is_for_no_gpu_asks_for_none() -> None:
     an_image("mpich", accelerator="cpu")
     text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
