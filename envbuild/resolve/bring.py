@@ -8,7 +8,7 @@ from pathlib import Path
 from envbuild.errors import Location, RequestError
 from envbuild.events import task
 from envbuild.lock.model import PythonPin
-from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext
 from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.wheels import Candidate
 from envbuild.system import network
@@ -23,18 +23,30 @@ def bring(file: Candidate, at: Location, context: ResolveContext) -> Path:
     RequestError: its address has another file, or it is not here and `context.offline` is set. MachineError:
     the address cannot be reached.
     """
-    local = network.local_path(file.address)
     cached = context.files.place(file.sha256, file.file)
-    kept = (root / "wheels" / file.file for root in context.directories)
-    for path in (*([local] if local is not None else []), cached, *kept):
-        with contextlib.suppress(OSError):
-            if sha256(path) == file.sha256:
-                return _readable(path, cached, context)
+    path = local_copy(file, context)
+    if path is not None:
+        return _readable(path, cached, context)
     if context.offline:
-        hint = "run it once with a network and the same store"
-        raise RequestError(f"offline: `{file.file}` is not on this machine", at=at, hint=hint)
+        raise not_here(file, at)
     _download(file, at, context)
     return _readable(cached, cached, context)
+
+
+def local_copy(file: Candidate, context: ResolveContext) -> Path | None:
+    """Return a path of this machine that has the bytes of a file; None if there is none."""
+    local = network.local_path(file.address)
+    kept = (path / file.file for root in context.directories for path in (root / "wheels", root))
+    for path in (*([local] if local is not None else []), context.files.place(file.sha256, file.file), *kept):
+        with contextlib.suppress(OSError):
+            if sha256(path) == file.sha256:
+                return path
+    return None
+
+
+def not_here(file: Candidate, at: Location) -> RequestError:
+    """Return the error for a file that could be fetched only with a network."""
+    return RequestError(f"offline: `{file.file}` is not on this machine", at=at, hint=NOT_HERE_HINT)
 
 
 def _readable(path: Path, cached: Path, context: ResolveContext) -> Path:

@@ -12,6 +12,11 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources, python_sources
 from envbuild.spec.resolved import ResolvedSpec
 
+NOT_HERE_HINT = (
+    "without `--offline` it would be fetched; or carry it here: `--from DIR` takes what"
+    " `envbuild fetch SPEC --to DIR` kept elsewhere"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
@@ -40,14 +45,16 @@ class ResolveContext:
     readable: Callable[[Path], Path] = Path
     """A path of `files` → one by which other programs can read it."""
     directories: tuple[Path, ...] = ()
-    """Directories that `fetch.export` filled; their wheels are found without a network, before all others."""
+    """Directories that `fetch.export` filled, or that hold wheels themselves; these are found without a
+    network, before all others."""
 
     def python_sources(self, resolved: ResolvedSpec) -> PythonSources:
         """Return where the Python distributions of a spec come from."""
         sources = python_sources(resolved.site, self.machine)
-        wheels = [*(path / "wheels" for path in self.directories), *resolved.wheel_directories]
-        kept = (str(path.absolute()) for path in wheels if path.is_dir())
-        return replace(sources, find_links=(*kept, *sources.find_links))
+        kept = (path for root in self.directories for path in (root / "wheels", root))
+        wheels = [*kept, *resolved.wheel_directories]
+        links = (str(path.absolute()) for path in wheels if path.is_dir())
+        return replace(sources, find_links=(*links, *sources.find_links))
 
 
 def cannot_write(path: Path, error: OSError) -> MachineError:

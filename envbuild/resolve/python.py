@@ -16,7 +16,7 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Warned
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import named, passed_over, repository, wheels
-from envbuild.resolve.bring import bring
+from envbuild.resolve.bring import bring, local_copy, not_here
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.sources import SourceMetadata, read_archive
@@ -132,7 +132,7 @@ def _archive_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext)
     file = Candidate(
         name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
     )
-    if not cached.is_file() and not repository.pack_locked(resolved, pin, context):
+    if local_copy(file, context) is None and not repository.pack_locked(resolved, pin, context):
         offered = locate(Uv(resolved, context), {pin.name: pin.version}).get(pin.name, ())
         file = next((other for other in offered if other.is_same(pin)), file)
     return read_archive(bring(file, at, context), at=at)
@@ -234,7 +234,7 @@ def pin_files(
     """
     candidates = locate(resolver, {entry.name: entry.version for entry in wanted})
     files = _choose(resolver.resolved, wanted, candidates, {pin.name: pin for pin in kept}, hashes)
-    sizes = _sizes(files, old)
+    sizes = _sizes(files, old, resolver)
     return tuple(
         sorted(
             PythonPin(
@@ -317,12 +317,24 @@ def _choose(
     return files
 
 
-def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin]) -> list[int]:
-    """Return the length of each file: from the index or the last lock, else by a request."""
+def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin], resolver: Uv | Python27) -> list[int]:
+    """Return the length of each file: from the index, the last lock or a copy here, else by a request.
+
+    RequestError: without a network, files are not on this machine; all are named.
+    """
+    context, resolved = resolver.context, resolver.resolved
     sizes = {pin.sha256: pin.size_bytes for pin in old}
     sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
+    unknown = [file for file in files if file.sha256 not in sizes]
+    copies = {file.sha256: path for file in unknown if (path := local_copy(file, context)) is not None}
+    sizes |= {digest: path.stat().st_size for digest, path in copies.items()}
+    unknown = [file for file in unknown if file.sha256 not in sizes]
+    if context.offline:
+        raise_all([not_here(file, resolved.python_place(file.name)) for file in unknown])
     with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(lambda file: sizes.get(file.sha256) or client.length(file.address), files))
+        lengths = pool.map(lambda file: client.length(file.address), unknown)
+        sizes |= zip((file.sha256 for file in unknown), lengths, strict=True)
+    return [sizes[file.sha256] for file in files]
 
 
 def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:

@@ -25,8 +25,9 @@ from packaging.version import InvalidVersion, Version
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
 from envbuild.events import task
 from envbuild.lock.model import PythonPin
-from envbuild.resolve.context import ResolveContext, cannot_write
-from envbuild.resolve.files import WrongBytes, is_whole
+from envbuild.resolve.bring import local_copy
+from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, cannot_write
+from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.sources import SourceMetadata, read_archive
 from envbuild.resolve.wheels import Candidate
 from envbuild.spec.fields import repository_address
@@ -72,23 +73,28 @@ def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[Pyth
         if repository is None:
             continue
         try:
-            locked = pin is not None and repository.admits(pin.origin, pin.version)
-            if pin is None or not locked or not is_whole(context.files.path(pin), pin):
+            path = None
+            if pin is not None and repository.admits(pin.origin, pin.version):
+                path = local_copy(_archive_of(pin, context), context)
+            if pin is None or path is None:
                 pin = pack(name, repository, request.at, context)
-            path = context.files.path(pin)
-            file = Candidate(
-                name=name,
-                version=pin.version,
-                file=pin.file,
-                address=str(path),
-                sha256=pin.sha256,
-                size_bytes=pin.size_bytes,
-            )
-            packed[name] = Packed(file=file, metadata=read_archive(path, at=request.at))
+                path = context.files.path(pin)
+            packed[name] = Packed(file=_archive_of(pin, context), metadata=read_archive(path, at=request.at))
         except EnvbuildError as error:
             errors += error.each()
     raise_all(errors)
     return packed
+
+
+def _archive_of(pin: PythonPin, context: ResolveContext) -> Candidate:
+    return Candidate(
+        name=pin.name,
+        version=pin.version,
+        file=pin.file,
+        address=str(context.files.path(pin)),
+        sha256=pin.sha256,
+        size_bytes=pin.size_bytes,
+    )
 
 
 def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext) -> bool:
@@ -112,7 +118,7 @@ def pack(name: str, repository: Repository, at: Location, context: ResolveContex
     """Fetch one commit, put its source archive into the cache, and return its pin."""
     if context.offline:
         problem = f"offline: commit {repository.commit[:12]} of `{name}` is not on this machine"
-        raise RequestError(problem, at=at, hint="run it once with a network and the same store")
+        raise RequestError(problem, at=at, hint=NOT_HERE_HINT)
     git = host.find_program("git", hint=_GIT)
     with (
         task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"),

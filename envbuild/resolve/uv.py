@@ -15,10 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError, near, raise_all
+from envbuild.errors import EnvbuildError, MachineError, RequestError, near, raise_all, some
 from envbuild.events import Warned
 from envbuild.resolve import uvtext, wheels
-from envbuild.resolve.context import ResolveContext, cannot_write
+from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
 from envbuild.resolve.repository import Packed
 from envbuild.resolve.sources import SourceMetadata
@@ -39,6 +39,7 @@ _RESOLUTION = ("--format", "requirements.txt", "--annotation-style", "line", "--
 _FILES = ("--format", "pylock.toml", "--no-deps")
 _NO_SOLUTION = "no set of Python packages meets what was asked: "
 _ASK_S = 30.0
+_SHOWN = 10  # names in an error
 # Name of a module → the distribution that has it.
 _MODULES = {
     "bio": "biopython",
@@ -239,6 +240,7 @@ class Uv:
         """
         errors: list[EnvbuildError] = []
         without_wheels: dict[str, str] = {}  # name → what uv said
+        not_here: list[str] = []  # what uv said of distributions that only a network has
         messages: list[str] = []
         while requirements:
             finished, text = self._run(
@@ -250,7 +252,7 @@ class Uv:
                 only_wheels=not any_source,
             )
             if finished.ok:
-                errors += self._without_wheels(without_wheels)
+                errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
                 return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
             if self._stands_in(finished.stderr):
                 continue
@@ -263,15 +265,19 @@ class Uv:
                 without_wheels |= dict.fromkeys(new, finished.stderr)
                 continue
             absent = uvtext.without_sources(finished.stderr)
-            if not absent:
+            uncached = uvtext.not_in_cache(finished.stderr) if self.context.offline else {}
+            not_here += [finished.stderr] if uncached else []
+            if not absent and not uncached:
                 errors.append(self._failure(finished))
-            named = uvtext.missing(finished.stderr) | absent
+            named = uvtext.missing(finished.stderr) | absent | uncached.keys()
             others = [text for text in requirements if _name(text) not in named]
             if len(others) == len(requirements):
+                errors += self._not_on_this_machine(not_here)
                 # In a clash, wheels may or may not matter.
                 raise_all(errors or [*self._without_wheels(without_wheels)])
             requirements = others
-        return _Answer("", (), (*errors, *self._without_wheels(without_wheels)))
+        errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
+        return _Answer("", (), tuple(errors))
 
     def _run(
         self,
@@ -445,9 +451,21 @@ class Uv:
             hint = f"no index has {names}; `find_links` in site.yaml names a directory with wheels of yours"
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.context.offline:
-            hint = f"only what is on this machine was asked; {hint}"
+            hint = f"only packages on this machine were considered (`--offline`); {hint}"
         asking = self._recipes_asking(reason, bounds=True)
         return RequestError(_NO_SOLUTION + reason + asking, at=self.resolved.python_place(reason), hint=hint)
+
+    def _not_on_this_machine(self, said: Sequence[str]) -> Iterator[RequestError]:
+        """Yield one error for all distributions that would be fetched if there were a network."""
+        versions = {name: version for text in said for name, version in uvtext.not_in_cache(text).items()}
+        if versions:
+            names = [f"`{f'{name} {version}'.rstrip()}`" for name, version in sorted(versions.items())]
+            verb = "is" if len(names) == 1 else "are"
+            yield RequestError(
+                f"offline: {some(names, _SHOWN)} {verb} not on this machine",
+                at=self.resolved.python_place(" ".join([*versions, *map(uvtext.reason, said)])),
+                hint=NOT_HERE_HINT,
+            )
 
     def _without_wheels(self, said: Mapping[str, str]) -> Iterator[RequestError]:
         """Yield an error for each distribution without a wheel; `said` maps it to what uv wrote."""

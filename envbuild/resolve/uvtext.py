@@ -210,6 +210,16 @@ def without_origin(stderr: str) -> set[str]:
     return set(map(canonicalize_name, names))
 
 
+def not_in_cache(stderr: str) -> dict[str, str]:
+    """Return the distributions that uv without a network lacks, and the version of each (perhaps empty)."""
+    found = re.findall(
+        r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[\S*\])?(?:==(\S+))?"
+        r" (?:was not found in the cache|needs to be downloaded from a registry)",
+        _proof(stderr),
+    )
+    return {canonicalize_name(name): version for name, version in found}
+
+
 def _proof(stderr: str) -> str:
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()

@@ -170,6 +170,8 @@ class Mirror:
         (bytes until nobody reads them), ``-> ADDRESS`` (a redirection).
     requests : list
         Method, path and Range header of what was asked.
+    connections : int
+        How many were opened, whatever was asked on them.
     """
 
     root: Path
@@ -178,6 +180,7 @@ class Mirror:
     script: dict[str, list[str]] = field(default_factory=dict)
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
+    connections: int = 0
 
     @property
     def private_address(self) -> str:
@@ -206,7 +209,12 @@ def mirror(root: Path) -> Iterator[Mirror]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        def verify_request(self, request: object, client_address: object) -> bool:
+            state.connections += 1
+            return True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         state.address = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

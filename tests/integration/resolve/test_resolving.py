@@ -770,6 +770,76 @@ def test_a_named_wheel_of_the_web_is_verified_and_kept(desk: Desk, tmp_path: Pat
     assert "is not the file that is named" in desk.refused(what).problem
 
 
+@pytest.mark.parametrize("kept", ["wheels", "."])
+def test_without_a_network_a_kept_wheel_of_the_web_is_locked_anew(
+    desk: Desk, tmp_path: Path, kept: str
+) -> None:
+    own = write_wheel(tmp_path / "kept" / kept, "own", "1.0", requires=["gamma"])
+    write_wheel(tmp_path / "kept" / kept, "gamma", "1.0")
+    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    what = replace(desk.resolved(), requested=(request,))
+    desk.lock(desk.resolved())  # package lists
+    desk.server.connections = 0
+    lock = desk.lock(what, offline=True, sources=[tmp_path / "kept"])
+    assert {pin.name: pin.version for pin in lock.python} == {"own": "1.0", "gamma": "1.0"}
+    assert all(pin.size_bytes == (own.parent / pin.file).stat().st_size for pin in lock.python)
+    assert "not on this machine" in desk.refused(what, offline=True).problem
+    assert desk.server.connections == 0
+
+
+def test_without_a_network_no_index_is_asked_for_a_length(desk: Desk) -> None:
+    """An index page states none, and uv remembers the page."""
+    what = desk.resolved(python=["alpha"])
+    lock = desk.lock(what)
+    desk.server.connections = 0
+    refused = desk.refused(what, offline=True)
+    assert [error.problem for error in refused.each()] == [
+        f"offline: `{pin.file}` is not on this machine" for pin in lock.python
+    ]
+    files = desk.fetch(what, lock)
+    assert files.path(lock.python[0]).is_file()
+    desk.server.connections = 0
+    assert desk.lock(what, offline=True) == lock
+    assert desk.server.connections == 0
+
+
+def test_without_a_network_all_that_is_missing_is_one_error(desk: Desk) -> None:
+    write_index(desk.server.root, [write_wheel(desk.wheels, "outer", "1.0", requires=["inner"])])
+    write_index(desk.server.root, [write_wheel(desk.wheels, "inner", "1.0")])
+    desk.lock(desk.resolved())  # package lists
+    asked = ["alpha", "beta>=1", "gamma==1.5"]
+    refused = desk.refused(desk.resolved(python=asked), offline=True)
+    assert refused.problem == "offline: `alpha`, `beta`, `gamma` are not on this machine"
+    assert refused.hint.startswith("without `--offline` it would be fetched")
+    # The page of an index is here, and another release's wheel.
+    desk.lock(desk.resolved(python=["gamma==1.0"]))
+    refused = desk.refused(desk.resolved(python=["gamma>=1.5", "alpha"]), offline=True)
+    assert refused.problem == "offline: `alpha`, `gamma 1.5` are not on this machine"
+    # What a package needs in turn is named, and the place of that package.
+    what = replace(desk.resolved(), requested=(named(desk.wheels / "outer-1.0-py3-none-any.whl"),))
+    refused = desk.refused(what, offline=True)
+    assert (refused.problem, str(refused.at)) == (
+        "offline: `inner` is not on this machine", "spec.yaml:6:3"
+    )  # fmt: skip
+    # What no network would cure is told as it is.
+    clash = desk.refused(desk.resolved(python=["gamma==1.0", "gamma==1.5"]), offline=True)
+    assert "no set of Python packages meets what was asked" in clash.problem
+    assert desk.warnings() == []
+
+
+def test_without_a_network_a_kept_archive_of_a_commit_is_used(desk: Desk, tmp_path: Path) -> None:
+    project = '[build-system]\nrequires = []\n[project]\nname = "tool"\nversion = "1.0"\n'
+    commit = a_commit(tmp_path / "tool", {"pyproject.toml": project})
+    repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
+    request = Requested(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
+    what = replace(desk.resolved(), requested=(request,))
+    lock = desk.lock(what)
+    export(lock.python, desk.files, tmp_path / "kept")
+    desk.files = FileCache(tmp_path / "new")
+    assert "is not on this machine" in desk.refused(what, previous=lock, upgrade=[], offline=True).problem
+    assert desk.lock(what, lock, upgrade=[], offline=True, sources=[tmp_path / "kept"]) == lock
+
+
 def test_a_directory_of_the_spec_has_candidates(desk: Desk, tmp_path: Path) -> None:
     write_wheel(tmp_path / "own", "mine", "1.0")
     what = replace(desk.resolved(python=["mine", "gamma"]), wheel_directories=(tmp_path / "own",))
