@@ -44,8 +44,13 @@ _INSTALL = re.compile(
 )
 _APT_OPTION_WITH_VALUE = re.compile(r"-[toc]|--(?:target-release|default-release|option)")
 _PIP_OPTION_WITH_VALUE = re.compile(
-    r"-[rcifetp]|--(?:requirement|constraint|(?:extra-)?index-url|find-links|trusted-host|editable|target|prefix"
-    r"|root(?:-user-action)?|timeout|retries|progress-bar|no-binary|only-binary|python|cache-dir|proxy)"
+    r"-[rcifetpCbP]|--(?:requirements?|constraints?|(?:extra-)?index-url|(?:default-)?index|find-links|editable"
+    r"|trusted-host|allow-insecure-host|target|prefix|root(?:-user-action)?|timeout|(?:resume-)?retries"
+    r"|progress-bar|no-binary|only-binary|python(?:-version|-platform)?|cache-dir|proxy|cert|client-cert|header"
+    r"|password|token|auth|username|keyring-provider|src|log|abi|implementation|platform|report|exists-action"
+    r"|upgrade-strategy|upgrade-package|reinstall-package|config-settings?|global-option|build-option"
+    r"|install-option|build-constraints?|overrides?|use-feature|use-deprecated|group|extra|index-strategy"
+    r"|torch-backend|exclude-newer|resolution|prerelease|link-mode|config-file|directory|project)"
 )
 _IGNORED_PIP_OPTION = re.compile(
     r"-[UIqvy]+|--(?:no-cache(?:-dir)?|upgrade|quiet|system|break-system-packages|root-user-action|timeout)"
@@ -343,7 +348,15 @@ class _Importer:
             self.passed_over.add("hashes")
             why = "hashes are not taken over, here and below; `envbuild init -r FILE` keeps them"
             self.note("unsupported", f"{place}{requirement} --hash", why)
-        self.install_python(line.split() if line.startswith("-") else [requirement], place, beside)
+        if not line.startswith("-"):
+            self.install_python([requirement], place, beside)
+        elif may_hold_secret(line):
+            self.note(
+                "unsupported", place + line, "a spec has no options, and a secret does not belong in one"
+            )
+        else:
+            # One option: what follows its value is neither another nor a package.
+            self.install_python(line.split(maxsplit=1), place, beside)
 
     def read_requirement(self, text: str, place: str) -> None:
         if why := _refusal(packages={"python": (text,)}):

@@ -19,9 +19,10 @@ _KEYWORD = re.compile(
 )
 _SECRET = re.compile(
     r"""token(?![a-z]) | (?<![a-z])(?:key|pass|pwd|authorization)s?(?![a-z])
+      | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
       | passw(?:or)?d | passphrase | secret | credential | apikey
       | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
-      | (?<!\S)(?:-u|--user|--proxy-user)[\s=]*[^\s:]+:
+      | (?<!\S)(?:-u|--user|--proxy(?:-user)?)[\s=]*[^\s:/]+:(?!//)
       | \b(?:mysql\w*|mariadb\w*|sshpass|login)\b
       | \b(?-i:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-|AKIA|ASIA|eyJ)(?=\w)
       | BEGIN\ [A-Z ]*PRIVATE\ KEY""",

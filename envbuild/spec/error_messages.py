@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
+from envbuild.spec.fields import without_secrets
 from envbuild.spec.meant import OTHER_KEYS, line, python_file
 from envbuild.spec.meant import choice as choice_as_meant
 from envbuild.spec.meant import requirement as requirement_as_meant
@@ -157,7 +158,7 @@ def _is_model(wanted: Any) -> bool:  # noqa: ANN401  # an annotation
 def explain(problem: SchemaProblem, document: Document) -> RequestError:
     """Return a problem in plain words."""
     loc = problem.loc
-    key = shorten(str(loc[-1])) if loc else ""
+    key = without_secrets(shorten(str(loc[-1]))) if loc else ""
     parent = name_of(loc[:-1])
     inside = f" in `{parent}`" if parent else ""
     hint = problem.meaning or "docs/reference has an example of each kind of file"
@@ -170,6 +171,7 @@ def explain(problem: SchemaProblem, document: Document) -> RequestError:
         return RequestError(f"unknown key `{key}`{inside}", at=problem.at, hint=hint)
     name = parent if problem.is_key else name_of(loc)
     words, own_hint = _words(problem, document.words.get(loc))
+    words, own_hint = without_secrets(words), without_secrets(own_hint or "")
     own_hint = _meant_hint(problem, document) or own_hint
     return RequestError(f"`{name}`: {words}" if name else words, at=problem.at, hint=own_hint or hint)
 

@@ -15,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 FORMAT = 1
+NO_CREDENTIALS = "an address may not hold a user or password; they belong into ~/.netrc"
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Checked(AfterValidator):
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without possible passwords and tokens in its addresses."""
+    """Return a text without possible passwords and tokens in its addresses; messages may hold some."""
     # Up to the last `@` of a word: a password may contain `/`, `:` and `@`.
-    return re.sub(r"[?#]\S*", "…", re.sub(r":\S*@", ":…@", text))
+    return re.sub(r"[?#][^\s`]+", "…", re.sub(r"(?<!\S)([^\s:]*):\S*@", r"\1:…@", text))
 
 
 def _proven_version(value: str) -> str:
@@ -60,14 +61,14 @@ def _distribution(value: str) -> str:
 
 
 def _address(value: str) -> str:
-    problem = f"`{value}` is not an address, such as `https://mirror.example.org/debian`"
+    problem = f"`{without_secrets(value)}` is not an address, such as `https://mirror.example.org/debian`"
     try:
         parts = urlsplit(value)
         nameless = parts.port is not None and not parts.hostname
     except ValueError:
         raise ValueError(problem) from None
     if "@" in parts.netloc:
-        raise ValueError("an address may not hold a user or password; they belong into ~/.netrc")
+        raise ValueError(NO_CREDENTIALS)
     if parts.scheme not in ("https", "http", "file") or not (parts.netloc or parts.path.startswith("/")):
         raise ValueError(problem)
     if nameless or not value.isprintable() or " " in value:
@@ -92,11 +93,14 @@ def wheel_location(value: str) -> str:
 def repository_address(value: str) -> str:
     """Return an address of a git repository unchanged; ValueError if it is not one."""
     shown = without_secrets(value)
+    problem = f"`{shown}` is not an address of a repository, such as `https://example.org/group/tool.git`"
     if not re.fullmatch(r"(?:https?|ssh|file)://[^\s?#]+", value):
-        raise ValueError(
-            f"`{shown}` is not an address of a repository, such as `https://example.org/group/tool.git`"
-        )
+        raise ValueError(problem)
     parts = urlsplit(value)
+    try:
+        parts.port  # noqa: B018  # a password with a slash looks like a port
+    except ValueError:
+        raise ValueError(problem) from None
     if parts.password is not None or (parts.username is not None and parts.scheme != "ssh"):
         raise ValueError("an address may not hold a user or password; git's credential helpers know them")
     return value

@@ -142,6 +142,9 @@ def python_requirement(value: str) -> str:
     except (InvalidRequirement, RecursionError):
         parsed = None
     shown = without_secrets(value)
+    if option := re.match(r"\s*(--?[A-Za-z][A-Za-z-]*)", value):
+        # Its value may be a password.
+        raise ValueError(f"`{option[1]}` is an option of pip, not a package")
     if re.fullmatch(REQUIREMENT_FILE, value):
         raise ValueError(f"`{shown}` is a file, not a package")
     if parsed is None and "://" not in value:

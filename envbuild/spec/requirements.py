@@ -31,7 +31,13 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
-from envbuild.spec.fields import relative_path, repository_address, wheel_location, without_secrets
+from envbuild.spec.fields import (
+    NO_CREDENTIALS,
+    relative_path,
+    repository_address,
+    wheel_location,
+    without_secrets,
+)
 from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import python_requirement
 from envbuild.spec.python_platform import base_environment, base_tags
@@ -51,6 +57,7 @@ _ADDRESSES = (
     *("-f", "--find-links", "--trusted-host"),
 )
 _LINKS = ("-f", "--find-links")
+_ADDRESS = re.compile(r"[\"']?(?:[A-Za-z][A-Za-z0-9+.-]*:/|//|[^\s/]*:\S*@)")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _GIT = re.compile(
     r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*@\s*)?git\+(?P<address>[^\s#;]+?)"
@@ -236,7 +243,8 @@ class RequirementFiles:
             hashes = [option.removeprefix("--hash").lstrip("= ") for option in options]
             digests = {value.removeprefix("sha256:") for value in hashes if value.startswith("sha256:")}
             if others := [option for option in options if not option.startswith("--hash")]:
-                problem = f"`{others[0].partition('=')[0]}` is not supported: it is an option of a build"
+                option = re.split(r"[^A-Za-z-]", others[0])[0]
+                problem = f"`{option}` is not supported: it is an option of a build"
                 self._reject(problem, at, "remove it; packages are installed from wheels")
             elif options and not (digests and all(map(_SHA256.fullmatch, digests))):
                 hint = "write `--hash=sha256:` and 64 hexadecimal digits"
@@ -246,10 +254,15 @@ class RequirementFiles:
 
     def _option(self, line: str, at: Location) -> None:
         match = _OPTION.fullmatch(line)
-        name, value = (match[1], match[2].strip()) if match else (line.split(maxsplit=1)[0], "")
-        if name in (*_INCLUDES, *_CONSTRAINTS) and value:
+        # Without its value, which may hold a password.
+        name, value = (match[1], match[2].strip()) if match else (re.split(r"[^A-Za-z-]", line)[0], "")
+        is_address = _ADDRESS.match(value) is not None
+        if name in (*_INCLUDES, *_CONSTRAINTS) and is_address:
+            hint = "keep that file beside the spec, and name its path"
+            self._reject(f"`{name}` names an address, and only files on this machine are read", at, hint)
+        elif name in (*_INCLUDES, *_CONSTRAINTS) and value:
             self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
-        elif name in _LINKS and "://" not in value and self.digest is not None:
+        elif name in _LINKS and not is_address and self.digest is not None:
             self.directories.append((at.path.parent / value, at))
         elif name in _ADDRESSES:
             # Without its value, which may hold a password.
@@ -285,6 +298,8 @@ class RequirementFiles:
         if place.startswith("file:"):
             place = unquote(urlsplit(place).path)
         try:
+            if "@" in fragment:
+                raise ValueError(NO_CREDENTIALS)
             wheel_location(place.removeprefix("./") if "://" in place else posixpath.basename(place))
             if not all(map(_SHA256.fullmatch, digests)) or ("://" in place and len(digests) != 1):
                 raise ValueError(f"`{without_secrets(place)}` has no sha256 of 64 hexadecimal digits")
@@ -381,7 +396,8 @@ class RequirementFiles:
             return {}
 
     def _reject(self, problem: str, at: Location, hint: str) -> None:
-        self.errors.append(RequestError(problem, at=at, hint=hint))
+        # A line may hold the password of an index.
+        self.errors.append(RequestError(without_secrets(problem), at=at, hint=hint))
 
 
 def _named_wheel(text: str) -> tuple[str, str, str] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import envbuild
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean
 from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.redaction import redact_text
 
 # Limit of envbuild's own files.
 NOTE_LIMIT_BYTES = 64 << 20
@@ -81,18 +82,19 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
 
     `hint` is used if there is neither such a file nor one with a similar name.
     """
+    shown = redact_text(str(path))  # it may be meant as an address, with a password
     try:
         return read_small(path, limit_bytes=limit_bytes)
     except FileNotFoundError:
         hint = neighbour_hint(path) or hint or "name one that is there"
-        raise RequestError(f"there is no file `{path}`", at=at, hint=hint) from None
+        raise RequestError(f"there is no file `{shown}`", at=at, hint=hint) from None
     except IrregularError as error:
-        raise RequestError(f"`{path}` is {error.strerror}", at=at, hint=hint or "name a file") from None
+        raise RequestError(f"`{shown}` is {error.strerror}", at=at, hint=hint or "name a file") from None
     except TooLargeError:
-        problem = f"`{path}` is too large: more than {limit_bytes} bytes"
+        problem = f"`{shown}` is too large: more than {limit_bytes} bytes"
         raise RequestError(problem, at=at, hint="name another file, or make it shorter") from None
     except (OSError, ValueError) as error:
-        raise RequestError(f"`{path}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
+        raise RequestError(f"`{shown}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
 
 
 def is_below(path: Path, directory: Path) -> bool:

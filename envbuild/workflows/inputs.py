@@ -46,6 +46,7 @@ from envbuild.system.files import (
     sha256,
 )
 from envbuild.system.host import architecture
+from envbuild.system.redaction import redact_text
 from envbuild.workflows.arguments import check_is_spec
 from envbuild.workflows.settings import Settings
 
@@ -430,7 +431,8 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
     def check_below(path: Path, at: Location) -> None:
         if not is_below(path, directory):
             hint = "keep it in that directory or below"
-            raise RequestError(f"`{path}` leads out of the spec's directory", at=at, hint=hint)
+            problem = f"`{redact_text(str(path))}` leads out of the spec's directory"
+            raise RequestError(problem, at=at, hint=hint)
 
     def read(path: Path, at: Location) -> bytes:
         check_below(path, at)
@@ -441,7 +443,7 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
         try:
             return sha256(path)
         except OSError as error:
-            problem = f"`{path}` cannot be read: {error.strerror or error}"
+            problem = f"`{redact_text(str(path))}` cannot be read: {error.strerror or error}"
             raise RequestError(problem, at=at, hint="name a wheel that is there") from error
 
     requirements = RequirementFiles(read, digest)
@@ -471,8 +473,9 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
             requirements.errors.append(error)
         else:
             if not is_directory(path):
+                problem = f"there is no directory `{redact_text(str(path))}`"
                 hint = "name a directory with wheels"
-                requirements.errors.append(RequestError(f"there is no directory `{path}`", at=at, hint=hint))
+                requirements.errors.append(RequestError(problem, at=at, hint=hint))
     return requirements
 
 

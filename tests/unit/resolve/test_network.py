@@ -23,6 +23,14 @@ from envbuild.system.redaction import redact, redact_text
         ("http://me:pw@host:port/a", "http://host/a"),
         ("file:///srv/wheels", "file:///srv/wheels"),
         ("file:///srv/Some1LongerName/x", "file:///srv/Some1LongerName/x"),
+        ("HTTPS://me:secret@host/a", "https://host/a"),
+        ("https://me:se/cr@e:t#?@host/a", "https://host/a"),
+        ("https:/me:secret@host/a", "https:///host/a"),
+        ("//me:secret@host/a", "//host/a"),
+        ("me:secret@host:3128", "host:3128"),
+        ("https://host:8080/a.git@1234", "https://host:8080/a.git@1234"),
+        ("http://host/a,http://me:secret@other/", "http://host/a,http://…"),
+        ("https://[secret", "…"),
         ("https://host/tokS3cr3tPath/simple/torch/", "https://host/…/simple/torch/"),
         ("https://host/aB3-_dEf9hIjKl/a.whl", "https://host/…/a.whl"),
         ("https://host/packages/ab/nvidia_cuda_runtime/", "https://host/packages/ab/nvidia_cuda_runtime/"),
@@ -38,6 +46,25 @@ def test_every_address_in_a_text_is_cleaned() -> None:
     assert redact_text(text) == (
         "cause: Failed to fetch: `https://one.example.org/x`\n(ftp://two.example.org) <http://three/>"
     )
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "HTTPS://me:secret@host/a",
+        "https://me:it's(secret)@host/a",
+        "git+SSH://secret@host/a",
+        "https:/me:secret@host/a",
+        "//me:secret@host/a",
+        "me:secret@host:3128",
+        "https://host/a,https://me:secret@host/b",
+        "http://host/?token=secret",
+    ],
+)
+def test_no_spelling_of_an_address_in_a_text_shows_its_credentials(address: str) -> None:
+    for text in (f"fatal: unable to access '{address}': no", f"({address})", f"proxy={address}; `{address}`"):
+        assert "secret" not in redact_text(text)
+        assert "host" in redact_text(text)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,56 @@ def test_lines_that_name_addresses_are_pointed_out_without_them() -> None:
         "requirements.txt:1:1: `-i` is not used: addresses are settings of the site",
         "requirements.txt:2:1: `--extra-index-url` is not used: addresses are settings of the site",
     )
+
+
+WITH_CREDENTIALS = (
+    "https://me:secret@example.org/x",
+    "HTTPS://me:secret@example.org/x",
+    "https://secret@example.org/x",
+    "https://me:se/secret@example.org/x",
+    "https://me:it's@secret#?@example.org/x",
+    "https:/me:secret@example.org/x",
+    "//me:secret@example.org/x",
+    "me:secret@example.org/x",
+    "https://example.org/x?token=secret",
+)
+LINES = (
+    *("-r {}", "-r{}", "--requirement={}", "-c {}", "-i {}", "--index-url={}", "--Index-URL={}", "-f {}"),
+    *("--find-links={}", "--proxy {}", "--trusted-host={}", "--x:{}", "-e git+{}", "{}", "x @ {}", "x@{}"),
+    *("{}/x-1-py3-none-any.whl", "x @ {}/x-1.tar.gz", "x @ {}/x-1.tar.gz --hash=md5:0", "x @ git+{}"),
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_no_line_of_a_file_shows_credentials(line: str) -> None:
+    for address in WITH_CREDENTIALS:
+        text = line.format(address)
+        try:
+            said = str(read(requirements_txt=f"{text}\n").remarks())
+        except EnvbuildError as error:
+            said = render(error)
+        assert "secret" not in said, text
+
+
+@pytest.mark.parametrize(
+    "line", ["--header 'Authorization: Bearer secret'", "--password secret", "x --pw secret"]
+)
+def test_no_value_of_an_option_is_shown(line: str) -> None:
+    assert "secret" not in refused(requirements_txt=f"{line}\n")
+
+
+@pytest.mark.parametrize("address", WITH_CREDENTIALS)
+def test_no_entry_of_a_spec_shows_credentials(address: str) -> None:
+    text = json.dumps(address)
+    for entry in (
+        text,
+        json.dumps(f"--index-url={address}"),
+        f"{{file: {text}}}",
+        f"{{directory: {text}}}",
+        f"{{wheel: {json.dumps(address + '/x-1-py3-none-any.whl')}}}",
+        f"{{name: x, git: {text}, commit: {A[:40]}}}",
+    ):
+        assert "secret" not in refused(f"[{entry}]"), entry
 
 
 def test_the_dependencies_of_a_project() -> None:

@@ -135,12 +135,37 @@ def test_the_summary_says_that_names_are_not_looked_up(place: Path, text: str, m
         "RUN pip install --extra-index-url https://u:S3CR3T@example.org/simple x",
         'RUN pip install "x @ https://u:S3/C:R3T@example.org/x.whl"',
         "LABEL token=S3CR3T",
+        'RUN pip install --client-cert /x --header "Authorization: Bearer S3CR3T" x',
+        "RUN pip install --password S3CR3T x",
+        "RUN pip install --proxy HTTPS://u:S3CR3T@example.org x",
+        "RUN pip install -r HTTPS://u:S3CR3T@example.org/r.txt",
+        'RUN curl -H "X-Access: S3CR3T" https://example.org',
     ],
 )
 def test_secrets_are_neither_taken_nor_shown(line: str, place: Path) -> None:
     (place / "Dockerfile").write_text(f"FROM debian:12\n{line}\nENV USED=$OPENAI_KEY$PIP_PASS$HF$MYSQL_PWD\n")
     result = import_file(place / "Dockerfile")
     assert "S3" not in result.text + repr(result.proposal) + "".join(format_notes(result))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '--client-cert /x --header "Authorization: Bearer S3CR3T"',
+        "--header=Authorization:S3CR3T",
+        "--password S3CR3T",
+        "-i HTTPS://u:S3CR3T@example.org",
+        "-r https://u:S3CR3T@example.org/r.txt",
+        "--proxy u:S3CR3T@example.org",
+        "x @ HTTPS://u:S3CR3T@example.org/x.whl",
+        "x --config-settings token=S3CR3T",
+    ],
+)
+def test_secrets_of_a_requirements_file_are_neither_taken_nor_shown(line: str, place: Path) -> None:
+    (place / "requirements.txt").write_text(f"{line}\nscipy\n")
+    result = import_file(place / "requirements.txt")
+    assert "S3" not in result.text + repr(result.proposal) + "".join(format_notes(result))
+    assert result.proposal.spec["packages"] == {"python": ["scipy"]}
 
 
 def test_names_that_only_resemble_those_of_secrets_are_taken(place: Path) -> None:
