@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from packaging.version import InvalidVersion, Version
 
@@ -34,6 +35,7 @@ from envbuild.spec.fields import repository_address
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, process
+from envbuild.system.files import is_below
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
@@ -77,7 +79,7 @@ def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[Pyth
             if pin is not None and repository.admits(pin.origin, pin.version):
                 path = local_copy(_archive_of(pin, context), context)
             if pin is None or path is None:
-                pin = pack(name, repository, request.at, context)
+                pin = pack(name, repository, request.at, context, directory=resolved.path.parent)
                 path = context.files.path(pin)
             packed[name] = Packed(file=_archive_of(pin, context), metadata=read_archive(path, at=request.at))
         except EnvbuildError as error:
@@ -106,7 +108,7 @@ def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext)
     repository = request.repository if request is not None else None
     if request is None or repository is None or repository.origin != pin.origin:
         return False
-    again = pack(pin.name, repository, request.at, context)
+    again = pack(pin.name, repository, request.at, context, directory=resolved.path.parent)
     if again.sha256 != pin.sha256:
         hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
         problem = f"commit {repository.commit[:12]} of `{pin.name}` gives another archive than the locked one"
@@ -114,17 +116,22 @@ def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext)
     return True
 
 
-def pack(name: str, repository: Repository, at: Location, context: ResolveContext) -> PythonPin:
-    """Fetch one commit, put its source archive into the cache, and return its pin."""
+def pack(
+    name: str, repository: Repository, at: Location, context: ResolveContext, *, directory: Path
+) -> PythonPin:
+    """Fetch one commit, put its source archive into the cache, and return its pin.
+
+    Repositories of this machine, submodules too, are read only below a directory, that of the spec.
+    """
     if context.offline:
         problem = f"offline: commit {repository.commit[:12]} of `{name}` is not on this machine"
         raise RequestError(problem, at=at, hint=NOT_HERE_HINT)
     git = host.find_program("git", hint=_GIT)
     with (
         task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"),
-        tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as directory,
+        tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as work,
     ):
-        files = _fetch_tree(git, Path(directory), repository, at)
+        files = _fetch_tree(git, Path(work), repository, at, directory)
     if pointers := sorted(str(path) for path, (_, text) in files.items() if text.startswith(_LFS_POINTER)):
         problem = f"files of `{name}` are in Git LFS, which is not fetched: {some(pointers)}"
         raise RequestError(problem, at=at, hint=_WHEEL)
@@ -149,12 +156,41 @@ def pack(name: str, repository: Repository, at: Location, context: ResolveContex
     return pin
 
 
-def _fetch_tree(git: Path, directory: Path, repository: Repository, at: Location) -> _Files:
+def check_is_inside(address: str, directory: Path, at: Location) -> None:
+    """Raise a RequestError if a repository of this machine is outside a directory, or leads out of it."""
+    parts = urlsplit(address)
+    if parts.scheme == "file" and (parts.netloc or _leads_out(unquote(parts.path), directory)):
+        problem = f"the repository {redact(address)} is outside the spec's directory, or leads out of it"
+        hint = "clone it into that directory (`git clone --no-local`), or name an https or ssh address"
+        raise RequestError(problem, at=at, hint=hint)
+
+
+def _leads_out(path: str, directory: Path) -> bool:
+    """Return whether git would read files outside of a directory for the repository at a path."""
+    if not is_below(Path(path), directory):
+        return True
+    # As git looks for it: enter_repo() in path.c of git 2.39.
+    for place in map(Path, (f"{path}/.git", path, f"{path}.git/.git", f"{path}.git")):
+        if place.is_file() or not is_below(place, directory):
+            return True  # a file `.git` names another directory
+        if not (place / "HEAD").exists():
+            continue
+        if any(os.path.lexists(place / name) for name in ("commondir", "objects/info/alternates")):
+            return True
+        for parent, directories, files in os.walk(place):
+            entries = (Path(parent, name) for name in (*directories, *files))
+            if not all(is_below(entry, directory) for entry in entries if entry.is_symlink()):
+                return True
+    return False
+
+
+def _fetch_tree(git: Path, work: Path, repository: Repository, at: Location, directory: Path) -> _Files:
     """Return the files of a commit and of its submodules, at the recorded commits, by relative path."""
     files: _Files = {}
     repositories = [(PurePosixPath(), repository)]
     for number, (place, wanted) in enumerate(repositories):
-        fetched = _Fetched(git=git, directory=directory / str(number), repository=wanted, at=at)
+        check_is_inside(wanted.url, directory, at)
+        fetched = _Fetched(git=git, directory=work / str(number), repository=wanted, at=at)
         fetched.fetch()
         files |= {place / path: file for path, file in fetched.files().items()}
         if sum(len(content) for _, content in files.values()) > _MAX_BYTES:

@@ -379,7 +379,7 @@ class GitCommit(Model):
     name: Distribution
     """The distribution."""
     git: RepositoryAddress
-    """Address of the repository (https, ssh or file)."""
+    """Address of the repository: https, ssh, or file for one below the spec's directory."""
     commit: Annotated[str, full_match("[0-9a-f]{40}", "a commit: 40 hexadecimal digits, not a branch or tag")]
     """The commit, 40 hexadecimal digits."""
     subdirectory: RelativePath | None = None

@@ -13,6 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.resolve.repository import check_is_inside
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
@@ -428,18 +429,12 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
     """Read what the spec asks for of Python packages, in files or itself."""
     directory = spec.path.parent
 
-    def check_below(path: Path, at: Location) -> None:
-        if not is_below(path, directory):
-            hint = "keep it in that directory or below"
-            problem = f"`{redact_text(str(path))}` leads out of the spec's directory"
-            raise RequestError(problem, at=at, hint=hint)
-
     def read(path: Path, at: Location) -> bytes:
-        check_below(path, at)
+        _check_below(path, directory, at)
         return read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at)
 
     def digest(path: Path, at: Location) -> str:
-        check_below(path, at)
+        _check_below(path, directory, at)
         try:
             return sha256(path)
         except OSError as error:
@@ -466,17 +461,29 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
             requirements.entries.append(Requested(text=entry.name, at=at, repository=repository))
         else:
             requirements.entries.append(Requested(text=entry, at=at))
+    reading = _Errors()
     for path, at in requirements.directories:
-        try:
-            check_below(path, at)
-        except RequestError as error:
-            requirements.errors.append(error)
-        else:
-            if not is_directory(path):
-                problem = f"there is no directory `{redact_text(str(path))}`"
-                hint = "name a directory with wheels"
-                requirements.errors.append(RequestError(problem, at=at, hint=hint))
+        reading.collect(partial(_check_wheel_directory, path, directory, at))
+    for request in requirements.entries:
+        if isinstance(request, Requested) and request.repository is not None:
+            reading.collect(partial(check_is_inside, request.repository.url, directory, request.at))
+    requirements.errors += reading.errors
     return requirements
+
+
+def _check_below(path: Path, directory: Path, at: Location) -> None:
+    if not is_below(path, directory):
+        problem = f"`{redact_text(str(path))}` leads out of the spec's directory"
+        raise RequestError(problem, at=at, hint="keep it in that directory or below; a link may not lead out")
+
+
+def _check_wheel_directory(path: Path, directory: Path, at: Location) -> None:
+    _check_below(path, directory, at)
+    if not is_directory(path):
+        problem = f"there is no directory `{redact_text(str(path))}`"
+        raise RequestError(problem, at=at, hint="name a directory with wheels")
+    for name in list_directory(path):
+        _check_below(path / name, directory, at)
 
 
 def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:

@@ -20,7 +20,7 @@ def git(place: Path, *words: str, date: str = "2024-01-01T00:00:00") -> str:
 
 def a_commit(place: Path, files: Mapping[str, str], *, date: str = "2024-01-01T00:00:00") -> str:
     """Make a repository of files, a program and a link; return its commit."""
-    place.mkdir()
+    place.mkdir(parents=True)
     git(place, "init", "--quiet", "--initial-branch=main")
     for name, text in files.items():
         path = place / name

@@ -62,6 +62,7 @@ class TestPreferences:
                 self, resolved: ResolvedSpec, context: ResolveContext, named: Mapping[str, Path]
             ) -> None:
                 self.resolved = resolved
+                self.context = context
 
             def resolve(
                 self, requests: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]

@@ -25,7 +25,9 @@ def commit(place: Path, files: Mapping[str, str], *, date: str = "2024-01-01T00:
     return Repository(url=f"file://{place}", commit=a_commit(place, files, date=date))
 
 
-def packed(place: Path, repository: Repository, *, offline: bool = False) -> tuple[PythonPin, Path]:
+def packed(
+    place: Path, repository: Repository, *, offline: bool = False, directory: Path | None = None
+) -> tuple[PythonPin, Path]:
     context = ResolveContext(
         machine=Machine(),
         cache_dir=place / "cache",
@@ -33,13 +35,16 @@ def packed(place: Path, repository: Repository, *, offline: bool = False) -> tup
         emit=lambda _: None,
         offline=offline,
     )
-    pin = pack("my-tool", repository, AT, context)
+    # The directories of all tests: whatever a test makes is inside.
+    pin = pack("my-tool", repository, AT, context, directory=directory or place.parent)
     return pin, context.files.path(pin)
 
 
-def refused(place: Path, repository: Repository, *, offline: bool = False) -> str:
+def refused(
+    place: Path, repository: Repository, *, offline: bool = False, directory: Path | None = None
+) -> str:
     with pytest.raises(EnvbuildError) as caught:
-        packed(place, repository, offline=offline)
+        packed(place, repository, offline=offline, directory=directory)
     return caught.value.problem
 
 
@@ -122,6 +127,72 @@ def test_a_submodule_of_a_remote_repository_is_not_read_from_this_machine(
 def test_a_submodule_that_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
     made = with_submodule(tmp_path / "one", "../gone", "1" * 40)
     assert f"git cannot fetch commit {'1' * 40} of file://{tmp_path}/gone" in refused(tmp_path, made)
+
+
+def elsewhere(kind: str, mine: Path, private: Path) -> str:
+    """Make a repository that leads from one directory into another, as a kind; return its address."""
+    here = mine / "tool"
+    if kind == "named":
+        return f"file://{private}"
+    if kind == "parent":
+        return f"file://{mine}/../private"
+    if kind == "encoded":
+        return f"file://{mine}/%2e%2e/private"
+    if kind == "localhost":
+        return f"file://localhost{private}"
+    if kind == "link":
+        here.symlink_to(private)
+    elif kind == "link to .git":
+        here.mkdir()
+        (here / ".git").symlink_to(private / ".git")
+    elif kind == "link with a suffix":
+        (mine / "tool.git").symlink_to(private / ".git")
+    elif kind == "file .git":
+        here.mkdir()
+        (here / ".git").write_text(f"gitdir: {private}/.git\n")
+    elif kind == "links in .git":
+        git(mine, "init", "--quiet", "tool")
+        (here / ".git/objects/pack").rmdir()
+        (here / ".git/objects/pack").symlink_to(private / ".git/objects/pack")
+    elif kind == "alternates":
+        git(mine, "init", "--quiet", "tool")
+        (here / ".git/objects/info").mkdir(exist_ok=True)
+        (here / ".git/objects/info/alternates").write_text(f"{private}/.git/objects\n")
+    elif kind == "common directory":
+        git(mine, "init", "--quiet", "tool")
+        (here / ".git/commondir").write_text(f"{private}/.git\n")
+    return f"file://{here}"
+
+
+KINDS = (
+    *("named", "parent", "encoded", "localhost", "link", "link to .git", "link with a suffix", "file .git"),
+    *("links in .git", "alternates", "common directory"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_submodule", [False, True], ids=["spec", "submodule"])
+def test_a_repository_outside_the_directory_of_the_spec_is_refused(
+    kind: str, is_submodule: bool, tmp_path: Path
+) -> None:
+    private = commit(tmp_path / "private", {"pyproject.toml": PROJECT})
+    git(tmp_path / "private", "repack", "-adq")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    made = Repository(url=elsewhere(kind, mine, tmp_path / "private"), commit=private.commit)
+    if is_submodule:
+        made = with_submodule(mine / "outer", made.url, made.commit)
+    assert "outside the spec's directory" in refused(tmp_path, made, directory=mine)
+    assert not list((tmp_path / "files").rglob("*.tar.gz"))
+
+
+def test_a_repository_inside_may_be_bare_or_linked_inside(tmp_path: Path) -> None:
+    made = commit(tmp_path / "mine/tool", {"pyproject.toml": PROJECT})
+    git(tmp_path / "mine", "clone", "--quiet", "--bare", "tool", "bare.git")
+    (tmp_path / "mine/link").symlink_to("tool")
+    for name in ("tool", "bare", "bare.git", "link"):
+        repository = Repository(url=f"file://{tmp_path}/mine/{name}", commit=made.commit)
+        assert packed(tmp_path, repository, directory=tmp_path / "mine")[0].version == "1.0.0rc1"
 
 
 def test_pointers_of_git_lfs_are_refused(tmp_path: Path) -> None:

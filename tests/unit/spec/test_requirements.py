@@ -233,6 +233,39 @@ def test_a_file_may_not_lie_elsewhere(tmp_path: Path) -> None:
     assert "leads out of the spec's directory\n  --> requirements.txt:2:1" in text
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        f"{{name: tool, git: 'file:///etc', commit: {A[:40]}}}",
+        f"{{name: tool, git: 'file://{{here}}/../other', commit: {A[:40]}}}",
+        f"{{name: tool, git: 'file://{{here}}/linked', commit: {A[:40]}}}",
+        "{directory: linked}",
+        "{directory: wheels}",
+        "{wheel: wheels/own-1.0-py3-none-any.whl}",
+        "{wheel: linked/own-1.0-py3-none-any.whl}",
+        "{file: linked/r.txt}",
+        "{file: options.txt}",
+    ],
+)
+def test_nothing_is_taken_from_outside_the_directory_of_the_spec(
+    entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (outside / "r.txt").write_text("scipy\n")
+    (outside / "own-1.0-py3-none-any.whl").write_text("secret")
+    (here / "wheels").mkdir()
+    (here / "wheels/own-1.0-py3-none-any.whl").symlink_to(outside / "own-1.0-py3-none-any.whl")
+    (here / "linked").symlink_to(outside)
+    (here / "options.txt").write_text(f"--find-links {outside}\n")
+    text = refused(f"[{entry.replace('{here}', str(here))}]")
+    assert "the spec's directory" in text
+    assert "secret" not in text
+
+
 def a_wheel(name: str, content: str = "") -> str:
     """Write something in place of a wheel; return its digest."""
     path = Path("wheels", name)
@@ -305,7 +338,8 @@ def test_commits_of_repositories() -> None:
 tool[gpu] @ git+https://example.org/group/tool.git@{commit}#subdirectory=python/tool&egg=tool
 mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
 """
-    entry = f"{{name: Third_One, git: 'file:///srv/third', commit: {commit}, version: '1.0'}}"
+    third = f"file://{Path.cwd()}/third"
+    entry = f"{{name: Third_One, git: '{third}', commit: {commit}, version: '1.0'}}"
     resolved = read(f"[{entry}, {{file: requirements.txt}}]", requirements_txt=text)
     assert resolved.python_requests() == (
         'mine ; python_version > "3"', "third-one", "tool[gpu]", "torch==2.13.0+cpu"
@@ -316,7 +350,7 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
             url="https://example.org/group/tool.git", commit=commit, subdirectory="python/tool"
         ),
         "mine": Repository(url="ssh://git@example.org/mine", commit=commit),
-        "third-one": Repository(url="file:///srv/third", commit=commit, version="1.0"),
+        "third-one": Repository(url=third, commit=commit, version="1.0"),
     }
     assert {name: build.layer for name, build in resolved.built.items()} == {
         "mine": "source:mine", "third-one": "source:third-one", "tool": "source:tool"
@@ -332,6 +366,13 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
         (f"tool @ git+https://me:secret@example.org/tool@{A[:40]}", "may not hold a user or password"),
         (f"tool @ git+ext://x@{A[:40]}", "is not an address of a repository"),
         (f"tool @ git+file:///x@{A[:40]}#subdirectory=../y", "is not a relative path"),
+        (f"tool @ git+file:///etc@{A[:40]}", "the repository file:///etc is outside the spec's directory"),
+        (f"tool @ git+file://localhost/x@{A[:40]}", "is outside the spec's directory"),
+        (f"tool @ git+file:../x@{A[:40]}", "is not an address of a repository"),
+        (f"tool @ git+/etc@{A[:40]}", "is not an address of a repository"),
+        (f"tool @ git+../x@{A[:40]}", "is not an address of a repository"),
+        (f"tool @ git+~/x@{A[:40]}", "is not an address of a repository"),
+        (f"tool @ git+FILE:///x@{A[:40]}", "is not an address of a repository"),
         (f"torch @ git+file:///x@{A[:40]}", "belongs to the recipe `pytorch`"),
         (f"x @ git+file:///x@{A[:40]}\nx @ git+file:///x@{B[:40]}", "two files of `x` are named"),
     ],
