@@ -181,10 +181,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise _unwritable(path, error) from None
 
 
-def write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not exist yet, and its parent directories; errors as `write_atomically`."""
+def write_new(path: Path, data: bytes, *, parents: bool = False) -> None:
+    """Write a file that must not exist yet, perhaps with its parents; errors as `write_atomically`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         # Does not follow links; of two simultaneous commands one fails.
         stream = path.open("xb")
     except FileExistsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import Requested
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system.files import read_input, write_atomically
+from envbuild.system.files import read_input
 from envbuild.workflows.arguments import check_is_spec
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.recipes import list_recipes
+from envbuild.workflows.saving import ATTEMPTS, ChangedMeanwhileError, Edit, changed_meanwhile, save
 from envbuild.workflows.settings import Settings
 
 _WRITTEN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>.*)", re.DOTALL)
@@ -105,7 +107,7 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
         return text, f"{' and '.join(keys)} lost `{name}`"
 
     edited = _edit(spec, names, settings, change, lock=lock)
-    for warning in warnings:
+    for warning in dict.fromkeys(warnings):  # repeated if it was changed again
         settings.emit(warning)
     return edited
 
@@ -131,7 +133,23 @@ def _edit(
     *,
     lock: bool,
 ) -> Edited:
+    """Change a spec and save it with its lock; if it was saved meanwhile, change the new text."""
     check_is_spec(spec)
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(ChangedMeanwhileError):
+            return _edit_once(spec, names, settings, change, lock=lock)
+        settings.emit(changed_meanwhile(spec))
+    return _edit_once(spec, names, settings, change, lock=lock)
+
+
+def _edit_once(
+    spec: Path,
+    names: Sequence[str],
+    settings: Settings,
+    change: Callable[[str, str, Loaded[EnvSpec]], tuple[str, str]],
+    *,
+    lock: bool,
+) -> Edited:
     content = read_input(spec, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
     loaded = load(EnvSpec, content, spec)
     text = content.decode("utf-8-sig")
@@ -150,22 +168,22 @@ def _edit(
             text = changed
             changes += [sentence] if sentence else []
     raise_all(errors)
-    edited = text.encode()
+    after = text.encode() if changes else content
     locked = None
     try:
         if lock:
-            locked = lock_spec(spec, settings, content=edited)
+            locked = lock_spec(spec, settings, edit=Edit(before=content, after=after))
         else:
-            read_spec(spec, recipes=settings.recipes, site=settings.site, content=edited)
+            read_spec(spec, recipes=settings.recipes, site=settings.site, content=after)
     except EnvbuildError as error:
-        before, after = content.decode("utf-8-sig").splitlines(), text.splitlines()
+        before, after_lines = content.decode("utf-8-sig").splitlines(), text.splitlines()
         for single in error.each():
             at = single.at
-            if at is not None and at.path == spec and before[: at.line] != after[: at.line]:
+            if at is not None and at.path == spec and before[: at.line] != after_lines[: at.line]:
                 single.at = None  # there is no such line yet
         raise
-    if changes:
-        write_atomically(spec, edited)
+    if not lock and changes:
+        save(spec, {spec: after}, seen={spec: content}, emit=settings.emit)
     return Edited(changes=tuple(changes), locked=locked)
 
 

@@ -17,7 +17,7 @@ from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.resolve.uv import lacking
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load_spec
-from envbuild.system.files import read_input, write_atomically
+from envbuild.system.files import read_input, write_new
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import read_bases, read_site
@@ -68,7 +68,7 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
     text = _to_yaml(proposal, shown(source.name))
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
     if output is not None:
-        write_atomically(output, text.encode())
+        write_new(output, text.encode())
     is_conda = any(statement.name == "conda" for statement in statements)
     return Imported(source=source, proposal=proposal, text=text, is_conda=is_conda)
 

@@ -181,7 +181,7 @@ def write_spec(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
         raise RequestError(f"`{beside}` exists already", hint="leave out `--schema`, or move it away")
-    write_new(path, text.encode())
+    write_new(path, text.encode(), parents=True)
     if not schema:
         return (path,)
     write_new(beside, schema_text("spec").encode())

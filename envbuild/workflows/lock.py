@@ -28,8 +28,16 @@ from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_is_spec, check_outside_store, shell_path
 from envbuild.workflows.inputs import read_spec
+from envbuild.workflows.saving import (
+    ATTEMPTS,
+    ChangedMeanwhileError,
+    Edit,
+    changed_meanwhile,
+    content_of,
+    save,
+)
 from envbuild.workflows.settings import Settings
 
 _LACKING = re.compile(r"(?:^`|\b)([a-z0-9][a-z0-9.-]*)(?:`: no wheel fits| was not found in)")
@@ -65,19 +73,53 @@ def lock_spec(
     upgrade: Sequence[str] | None = None,
     offline: bool = False,
     sources: Sequence[Path] = (),
-    content: bytes | None = None,
+    edit: Edit | None = None,
     write: bool = True,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
-    which the spec requires it. `content` stands for that of the spec's file. RequestError: the spec is
-    invalid or cannot be satisfied, or the locked packages do not fit together or their site.
+    which the spec requires it. An `edit` of the spec is written with the lock. If spec or lock change
+    meanwhile, it resolves again; ChangedMeanwhileError if that does not end, or if there is an `edit`.
+    RequestError: the spec is invalid or cannot be satisfied, or the locked packages do not fit together or
+    their site.
     """
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
+    check_is_spec(spec)
     path = lock_path(spec)
     if write:
         check_outside_store(path, settings.store.path, hint="keep the spec and its lock elsewhere")
+    for attempt in range(1, ATTEMPTS + 1):
+        # Before anything is read from them.
+        seen = {spec: content_of(spec) if edit is None else edit.before, path: content_of(path)}
+        content = seen[spec] if edit is None else edit.after
+        locked, is_new = _lock(spec, settings, content, upgrade=upgrade, offline=offline, sources=sources)
+        new = {path: dump(locked.lock).encode()} if is_new else {}
+        if edit is not None and edit.after != edit.before:
+            new[spec] = edit.after
+        if not new or not write:
+            break
+        try:
+            save(spec, new, seen=seen, emit=settings.emit)
+            break
+        except ChangedMeanwhileError:
+            if edit is not None or attempt == ATTEMPTS:
+                raise
+            settings.emit(changed_meanwhile(spec))
+    return locked
+
+
+def _lock(
+    spec: Path,
+    settings: Settings,
+    content: bytes | None,
+    *,
+    upgrade: Sequence[str] | None,
+    offline: bool,
+    sources: Sequence[Path],
+) -> tuple[Locked, bool]:
+    """Return a lock that satisfies a spec, and whether it is new; arguments and errors as `lock_spec`."""
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
+    path = lock_path(spec)
     previous = _read_lock(spec)
     pins = tool_pins(_tool_names(resolved))
     changes = _changes(previous, resolved, pins)
@@ -95,11 +137,10 @@ def lock_spec(
                 _hint_at_debian(error, resolved, context)
                 raise
     rule_results = _check_fit(resolved, lock, settings)
-    if lock != previous and write:
-        write_atomically(path, dump(lock).encode())
     if previous is not None:
         changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
-    return Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
+    locked = Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
+    return locked, lock != previous
 
 
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:

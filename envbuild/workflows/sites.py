@@ -16,7 +16,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system.files import exists, is_directory, read_input, write_atomically
+from envbuild.system.files import exists, is_directory, read_input, write_new
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import read_site_file, read_sites
@@ -87,7 +87,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
         check_outside_store(output)
     text = probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:
-        write_atomically(output, text.encode())
+        write_new(output, text.encode())
     return text
 
 

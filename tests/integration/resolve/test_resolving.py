@@ -832,7 +832,7 @@ def test_without_a_network_a_kept_archive_of_a_commit_is_used(desk: Desk, tmp_pa
     commit = a_commit(tmp_path / "tool", {"pyproject.toml": project})
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
     request = Requested(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
-    what = replace(desk.resolved(), requested=(request,))
+    what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     export(lock.python, desk.files, tmp_path / "kept")
     desk.files = FileCache(tmp_path / "new")
@@ -902,7 +902,7 @@ def test_a_commit_is_locked_as_a_source_archive_and_packed_again(desk: Desk, tmp
     write_index(desk.server.root, [write_wheel(desk.wheels, "tool", "2.0")])
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
     request = Requested(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
-    what = replace(desk.resolved(), requested=(request,))
+    what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     assert {pin.name: (pin.file, pin.origin) for pin in lock.python} == {
         "tool": ("tool-1.0.tar.gz", f"git:{commit}"),

@@ -98,7 +98,7 @@ packages:
 def test_wheels_commits_and_what_is_built_are_removed_by_name() -> None:
     Path("own-1.0-py3-none-any.whl").write_text("")
     text = SPEC.replace("    - {file: requirements.txt}\n", "")
-    text += "    - {wheel: own-1.0-py3-none-any.whl}\n    - name: tool\n      git: file:///srv/tool\n"
+    text += "    - {wheel: own-1.0-py3-none-any.whl}\n    - name: tool\n      git: https://example.org/tool\n"
     text += f"      commit: {'0' * 40}\n  from_source: [docopt, tool]\n"
     Path("spec.yaml").write_text(text)
     run("add", "own", "tool")
