@@ -14,7 +14,7 @@ from envbuild.cli.output import named_lines, print_data, print_json, print_messa
 from envbuild.cli.progress import session
 
 if TYPE_CHECKING:
-    from envbuild.image.extension import ExtensionNote
+    from envbuild.image.extension import ExtensionNote, Requests
     from envbuild.workflows.extend import Extended
 
 
@@ -102,6 +102,9 @@ def command(
         print_message(f"{package.name} {change}{package.version}")
     for change in extended.changes:
         print_message(f"unlike before: {change}")
+    if extended.taken_over is not None:
+        for name, value in _file_rows(extended.taken_over):
+            print_message(f"taken over: {name} {value}")
     if not extended.written:
         print_message(f"{extended.path}: would be written")
         return
@@ -137,9 +140,16 @@ def note_rows(note: ExtensionNote) -> list[tuple[str, str]]:
                     f"{package.name} {package.version} ({package.origin}, {package.sha256[:12]}{replaced})",
                 )
             ]
-        rows += [("file", f"{file.target} ({file.sha256[:12]})") for file in requests.files]
-        rows += [("environment", f"{name} = {value}") for name, value in requests.environment.items()]
+        rows += _file_rows(requests)
     return rows
+
+
+def _file_rows(requests: Requests) -> list[tuple[str, str]]:
+    """Return rows of a name and a value on the files and variables that were requested."""
+    return [
+        *(("file", f"{file.target} ({file.sha256[:12]})") for file in requests.files),
+        *(("environment", f"{name} = {value}") for name, value in requests.environment.items()),
+    ]
 
 
 def _data(extended: Extended) -> dict[str, object]:
@@ -152,5 +162,6 @@ def _data(extended: Extended) -> dict[str, object]:
         "preflight": None
         if preflight is None
         else {"passed": preflight.passed, "problems": preflight.problems},
+        "taken_over": extended.taken_over.model_dump() if extended.taken_over else None,
         "extension": extended.extension.model_dump(),
     }

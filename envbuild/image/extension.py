@@ -89,6 +89,20 @@ class Requests(Model):
             files=tuple(file for _, file in sorted(targets.items())),
         )
 
+    def without(self, later: Requests) -> Requests:
+        """Return these requests without those that later ones replace."""
+        targets, wheels = {file.target for file in later.files}, {wheel.file for wheel in later.wheels}
+        return Requests(
+            python=tuple(text for text in self.python if text not in later.python),
+            wheels=tuple(wheel for wheel in self.wheels if wheel.file not in wheels),
+            upgrade=tuple(name for name in self.upgrade if name not in later.upgrade),
+            executable="" if later.executable else self.executable,
+            environment={
+                name: value for name, value in self.environment.items() if name not in later.environment
+            },
+            files=tuple(file for file in self.files if file.target not in targets),
+        )
+
 
 class AddedPackage(Model):
     """A Python distribution that was added."""

@@ -29,8 +29,8 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_problem
 from envbuild.spec.requirements import requirement_lines, without_hashes
+from envbuild.spec.reserved import reserved_at, search_path_problem
 from envbuild.spec.select import variant_for
 from envbuild.system.files import is_below, read_input
 
@@ -531,13 +531,15 @@ class _Importer:
         value = "".join(words)
         front = re.fullmatch(rf"(.+):\$\{{?{name}\}}?", value)
         value = expand(front[1] if front else value, known)
-        setting: str | dict[str, str] = {"prepend": value} if front else value
+        # Images have no PYTHONPATH, so that in front of nothing is the same.
+        in_front = front or name == "PYTHONPATH"
+        setting: str | dict[str, str] = {"prepend": value} if in_front else value
         if is_unresolved(value):
             return "it depends on an unknown variable"
         if may_hold_secret(f"{name}={value}"):
             return "a secret does not belong in an image: set it where a process starts"
         why = _refusal(environment={name: setting})
-        why = why or search_path_problem(name, Prepend(prepend=value) if front else value)
+        why = why or search_path_problem(name, Prepend(prepend=value) if in_front else value)
         if not why:
             self.environment[name] = setting
             self.variables |= {} if front else {name: value}
@@ -567,8 +569,8 @@ class _Importer:
         entry: dict[str, str | bool] = {"source": posixpath.normpath(source), "target": target}
         if os.access(path, os.X_OK):
             entry["executable"] = True
-        tree = reserved_tree(target)
-        why = f"{tree} is reserved: {RESERVED[tree]}" if tree else _refusal(files=(entry,))
+        reserved = reserved_at(target)
+        why = f"{reserved.tree} is reserved: {reserved.why}" if reserved else _refusal(files=(entry,))
         if not why:
             self.files[target] = entry
         return why

@@ -51,7 +51,7 @@ MAX_TEXT = 4096  # characters
 
 # A spec must not set these: they decide which code runs, or belong to the runtime.
 RESERVED_VARIABLES = frozenset(
-    {"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "IFS", "HOME", "USER", "PWD", "SHELL"}
+    {"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "IFS", "HOME", "USER", "PWD", "SHELL", "PYTHONHOME"}
 )
 
 

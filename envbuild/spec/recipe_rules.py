@@ -13,28 +13,13 @@ from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Prepend
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.reserved import OWNED, reserved_at, search_path_problem
 
 Errors = Iterator[EnvbuildError]
 
 TUTORIAL = "tutorial.py"
 """The first lines of a toolkit's tutorial, which must run in the image; absent if it has none."""
 
-# Places that files of a spec and links of a recipe must not use → why.
-OWNED = "another layer owns it: choose a place outside of it"
-_HIDDEN = "the runtime mounts its own there: choose another place"
-_LINKED = "it is a symbolic link to the directory of that name under /usr; name that one"
-_METADATA = "the image keeps its metadata there: choose another place"
-RESERVED: Mapping[str, str] = {
-    **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), OWNED),
-    **dict.fromkeys(("/.envbuild", "/.singularity.d", "/ch", "/environment", "/singularity"), _METADATA),
-    "/etc/environment": _METADATA,
-    **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
-    **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
-    "/etc/localtime": _HIDDEN,
-    **dict.fromkeys(("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"), _LINKED),
-}
-# Setting one of these as a whole would hide the image's own programs.
-_SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH")
 # The build sets these itself: they lead to its tools.
 _SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 # The test sets these for every rank.
@@ -97,22 +82,6 @@ def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prep
             yield RequestError(problem, at=loaded.at(*(key or ("environment",)), name), hint=hint)
 
 
-def search_path_problem(name: str, setting: str | Prepend) -> str:
-    """Return why a search path cannot be set like this; empty for other variables and valid settings."""
-    if name not in _SEARCH_PATHS:
-        return ""
-    if isinstance(setting, str):
-        return f"`{name}` may not be set as a whole: the image's own programs would be lost"
-    if not all(part.startswith("/") for part in setting.prepend.split(":")):
-        return f"`{name}`: `{setting.prepend}` is not a list of absolute directories"
-    return ""
-
-
-def reserved_tree(path: str) -> str | None:
-    """Return the one of `RESERVED` in which a path is; None for any other."""
-    return next((tree for tree in RESERVED if path == tree or path.startswith(tree + "/")), None)
-
-
 def _link_errors(recipe: Loaded[Recipe]) -> Errors:
     links = recipe.value.links
     for name in links:
@@ -121,11 +90,11 @@ def _link_errors(recipe: Loaded[Recipe]) -> Errors:
         if above is not None:
             problem = f"`{name}` cannot lie below `{above}`, which is a link"
             yield RequestError(problem, at=at, hint="let the one lead where the other should")
-        tree = reserved_tree(name)
+        reserved = reserved_at(name)
         # A recipe's own layer may hold links beside its files.
-        if tree is not None and (RESERVED[tree] != OWNED or name == tree):
-            problem = f"a link may not be at `{name}`: {tree} is reserved"
-            yield RequestError(problem, at=at, hint=RESERVED[tree])
+        if reserved is not None and (reserved.why != OWNED or not name.startswith(f"{reserved.tree}/")):
+            problem = f"a link may not be at `{name}`: {reserved.tree} is reserved"
+            yield RequestError(problem, at=at, hint=reserved.why)
 
 
 def _source_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:

@@ -12,8 +12,9 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import RESERVED, reserved_tree, search_path_errors
+from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import Requested
+from envbuild.spec.reserved import reserved_at
 from envbuild.spec.resolved import ChosenRecipe
 
 Errors = Iterator[EnvbuildError]
@@ -180,10 +181,9 @@ def _targets(spec: Loaded[EnvSpec]) -> Errors:
     directories: dict[str, int] = {}
     for index, entry in enumerate(spec.value.files):
         target, at = entry.target, spec.at("files", index, "target")
-        tree = reserved_tree(target)
-        if tree is not None:
-            problem = f"a file may not go to `{target}`: {tree} is reserved"
-            yield RequestError(problem, at=at, hint=RESERVED[tree])
+        if reserved := reserved_at(target):
+            problem = f"a file may not go to `{target}`: {reserved.tree} is reserved"
+            yield RequestError(problem, at=at, hint=reserved.why)
         above = [str(parent) for parent in PurePosixPath(target).parents]
         if target in files:
             hint = f"the first is at {spec.at('files', files[target], 'target')}"

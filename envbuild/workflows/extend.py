@@ -60,7 +60,7 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
-from envbuild.spec.recipe_rules import search_path_problem
+from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_problem
 from envbuild.squashfs.packing import packing_options
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
@@ -123,6 +123,8 @@ class Extended:
     None if nothing was written, or no packages were added to an image of another tool."""
     changes: tuple[str, ...] = ()
     """Sentences on what differs from the image that it was made like."""
+    taken_over: Requests | None = None
+    """Requests of that image that were made again; None without one."""
 
     @property
     def extension(self) -> Extension:
@@ -138,6 +140,8 @@ class _Wanted:
     packages: PackageRequest
     contents: dict[str, bytes]
     """Target of a file → its content."""
+    taken_over: Requests | None = None
+    """Those of `requests` that come from another extended image alone."""
 
 
 def show_extensions(image: Path) -> ExtensionNote | None:
@@ -162,11 +166,11 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
     path = _check_output(request, wanted, settings)
     with settings.store.in_use(), settings.store.stage() as stage, image.file_system() as squashfs:
         files = ImageFiles(squashfs)
+        placed = _placed(files, wanted, image)
         own = read_own(image, squashfs, files, settings.emit) if image.is_ours else None
         addition = None
         if wanted.packages != PackageRequest():
             addition = _choose_packages(image, files, own, wanted, request, settings, stage)
-        placed = _placed(files, wanted, image.path)
         digest = own.manifest.digest if own is not None else tables_digest(squashfs)
         tools = other_tools(own, settings) if own is not None else ()
         extension = _extension(image, wanted, addition, digest, tools)
@@ -174,7 +178,14 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
         changes = _changes(request.like, extension) if request.like else ()
         _check_existing(path, extension)
         if request.dry_run:
-            return Extended(path=path, size_bytes=0, note=note, written=False, changes=changes)
+            return Extended(
+                path=path,
+                size_bytes=0,
+                note=note,
+                written=False,
+                changes=changes,
+                taken_over=wanted.taken_over,
+            )
 
         def check_all() -> None:
             check()
@@ -207,6 +218,7 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
         written=True,
         preflight=preflight,
         changes=changes,
+        taken_over=wanted.taken_over,
     )
 
 
@@ -395,15 +407,17 @@ def _read_request(request: ExtendRequest) -> _Wanted:
         files=tuple(file for file, _ in files.values()),
     )
     contents = {target: content for target, (_, content) in files.items()}
+    taken_over = None
     if request.like is not None:
         earlier, held = _requests_of(request.like, {wheel.file for wheel in requests.wheels})
+        taken_over = earlier.without(requests)
         requests, contents = earlier.then(requests), held | contents
         packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
     if requests == Requests(executable=requests.executable):
         raise RequestError(
             "nothing is requested", hint="`--python NAME` adds a package, `--file SOURCE:/TARGET` a file"
         )
-    return _Wanted(requests=requests, packages=packages, contents=contents)
+    return _Wanted(requests=requests, packages=packages, contents=contents, taken_over=taken_over)
 
 
 def _requests_of(path: Path, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
@@ -417,6 +431,17 @@ def _requests_of(path: Path, wheels: Collection[str]) -> tuple[Requests, dict[st
         problem = f"nothing was added to `{path.name}`, so that there is nothing to add again"
         raise RequestError(problem, at=Location(path=path), hint="name an image that `envbuild extend` made")
     requests = note.requests
+    raise_all(
+        [
+            RequestError(
+                f"`{path.name}` was given a variable that no image takes over: {problem}",
+                at=Location(path=path),
+                hint=f"`envbuild extend --show {path.name}` lists what it was given: name the rest again",
+            )
+            for name, value in requests.environment.items()
+            if (problem := search_path_problem(name, value))
+        ]
+    )
     if lacking := [wheel.file for wheel in requests.wheels if wheel.file not in wheels]:
         raise RequestError(
             f"`{path.name}` was made with wheels that an image does not keep: {', '.join(lacking)}",
@@ -525,14 +550,21 @@ def _check_existing(path: Path, extension: Extension) -> None:
     )
 
 
-def _placed(files: ImageFiles, wanted: _Wanted, image: Path) -> list[InlineFile]:
-    """Return the files that were asked for, each where the links of the image lead."""
+def _placed(files: ImageFiles, wanted: _Wanted, image: ForeignImage) -> list[InlineFile]:
+    """Return the files that were asked for, each where the links of the image lead.
+
+    RequestError: one is reserved, itself or by a link, or the image has something else there.
+    """
     errors: list[EnvbuildError] = []
     placed = []
+    at = Location(path=image.path)
     for entry in wanted.requests.files:
         directory, _, name = entry.target.rpartition("/")
         target = posixpath.join(files.place(directory or "/"), name)
-        if error := _obstructed(target, files, image):
+        if reserved := _reserved(files, (entry.target, target), ours=image.is_ours):
+            problem = f"a file may not go to `{entry.target}`: {reserved.tree} is reserved"
+            errors.append(RequestError(problem, at=at, hint=reserved.why))
+        elif error := _obstructed(target, files, image.path):
             errors.append(error)
         else:
             placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
@@ -564,6 +596,17 @@ def _doubled(targets: Sequence[str]) -> list[EnvbuildError]:
         if parent in targets
     ]
     return [RequestError(problem, hint="give each `--file` another target") for problem in problems]
+
+
+def _reserved(files: ImageFiles, targets: Sequence[str], *, ours: bool) -> Reserved | None:
+    """Return the reserved tree that one of the targets is in, by itself or by a link of the image."""
+    for target in targets:
+        if reserved := reserved_at(target, ours=ours):
+            return reserved
+        for tree in DECISIVE:
+            if PurePosixPath(target).is_relative_to(files.place(tree)):
+                return reserved_at(tree)
+    return None
 
 
 def _described(image: ForeignImage, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:

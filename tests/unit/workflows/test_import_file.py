@@ -334,6 +334,7 @@ def test_frameworks_and_accelerators(words: str, expected: dict[str, object], pl
         (["ENV A=1", "ENV C=$A-x D="], {"A": "1", "C": "1-x", "D": ""}),
         (["ENV A=old", "ENV A=new B=$A"], {"A": "new", "B": "old"}),
         (["ENV OLD two words"], {"OLD": "two words"}),
+        (["ENV PYTHONPATH=/app:/lib/app"], {"PYTHONPATH": {"prepend": "/app:/lib/app"}}),
         (["ENV A=/a", "ENV PATH=/x:$A:${PATH}"], {"A": "/a", "PATH": {"prepend": "/x:/a"}}),
         (["ENV PIP_NO_CACHE_DIR=1 DEBIAN_FRONTEND=x E=1"], {"E": "1"}),
         (["ENV PATH=/usr/bin HOME=/x LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/y E=$E E2=1"], {"E2": "1"}),
