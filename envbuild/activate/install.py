@@ -14,10 +14,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.activate.launcher import LAUNCHER, VENV_MAKER, data_text, launcher_text
+from envbuild.activate.launcher import LAUNCHER, VENV_MAKER, data_text, launcher_text, stamp_of
 from envbuild.activate.layout import (
     HOST_STAGE,
     IMAGE,
@@ -85,7 +85,9 @@ def install(
         changed = _place_release(installation, copied, check)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
-        changed |= write_text(layout.modulefile, modulefile_text(installation))
+        changed |= write_text(
+            layout.modulefile, modulefile_text(_stamped(installation, installation.release))
+        )
         if default:
             changed |= write_default(layout)
     return InstallResult(
@@ -95,6 +97,11 @@ def install(
         replaced=before if before and before != installation.release and before.is_dir() else None,
         default=read_default(layout) == layout.version,
     )
+
+
+def _stamped(installation: Installation, release: Path) -> Installation:
+    """Return an installation with the stamp of the copy in its release, which may still be staged."""
+    return installation if installation.linked else replace(installation, stamp=stamp_of(release / IMAGE))
 
 
 def absolute(path: Path) -> Path:
@@ -212,14 +219,16 @@ def _fill(
         name=layout.name,
         version=layout.version,
         digest=installation.manifest.digest,
-        image=str(installation.image) if installation.stamp else "",
+        image=str(installation.image) if installation.linked else "",
         host_libraries=host_libs.identities if host_libs is not None else {},
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
-    changed = not installation.stamp and _copy(installation.image, directory / IMAGE, copied, check)
+    changed = not installation.linked and _copy(installation.image, directory / IMAGE, copied, check)
     check()
-    changed |= write_text(commands / LAUNCHER, launcher_text(installation), mode=_EXECUTE_ALL)
+    changed |= write_text(
+        commands / LAUNCHER, launcher_text(_stamped(installation, directory)), mode=_EXECUTE_ALL
+    )
     changed |= write_text(directory / VENV_MAKER, data_text(VENV_MAKER))
     changed |= write_text(directory / RECORD, record.model_dump_json(indent=1) + "\n")
     if host_libs is not None:

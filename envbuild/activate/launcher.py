@@ -32,6 +32,7 @@ def launcher_text(installation: Installation) -> str:
         "home": str(home),
         "image": str(installation.started_image),
         "stamp": installation.stamp,
+        "repeat": shlex.join(installation.repeat),
         "digest": manifest.digest,
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
@@ -64,6 +65,7 @@ def kernel_launcher_text(
         "home": str(directory),
         "image": str(image),
         "stamp": "",
+        "repeat": "",
         "digest": manifest.digest,
         "commands": " python3 ",
         "python": python,
@@ -110,9 +112,9 @@ def _bind_lines(binds: Sequence[Bind]) -> str:
 
 
 def stamp_of(image: Path) -> str:
-    """Return size and modification time of a file, as ``stat -L -c '%s %Y'`` prints them."""
+    """Return size, times of content and status, and inode of a file, as ``stat -L -c '%s %Y %Z %i'`` does."""
     status = image.stat()
-    return f"{status.st_size} {status.st_mtime_ns // 10**9}"
+    return f"{status.st_size} {status.st_mtime_ns // 10**9} {status.st_ctime_ns // 10**9} {status.st_ino}"
 
 
 def data_text(name: str) -> str:

@@ -1,4 +1,4 @@
-# Every command beside this file is a link to it. It usually starts no process:
+# Every command beside this file is a link to it. It usually starts one process, stat:
 # it builds one command line and becomes Apptainer with `exec`, so that signals,
 # exit codes and streams are those of the program.
 #
@@ -206,8 +206,10 @@ for _eb_i in $_eb_binds; do
 done
 unset IFS
 [ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "$_eb_again"
-if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
-    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" "$_eb_again"
+if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y %Z %i' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
+    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" \
+        "after a copy, a restore or new permissions, this compares every byte and accepts it:" \
+        "    $_eb_repeat"
 fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
 # Apptainer brings home, /tmp and the working directory by itself. Jupyter and its kernels meet in a directory.

@@ -67,12 +67,12 @@ class Installation:
     image: Path
     """The SIF; absolute."""
     manifest: Manifest
+    linked: bool = False
+    """Whether the module refers to the image instead of a copy."""
     stamp: str = ""
-    """`launcher.stamp_of` of an image that the module refers to, from before the image was verified; empty to
-    copy the image.
+    """`launcher.stamp_of` of the image that commands start: of a linked one from before it was verified, of a
+    copy once it is made.
     """
-    tested: str
-    """The test verdict on this host, in words."""
     apptainer: Path
     """Absolute; precedes the one on PATH, and ENVBUILD_APPTAINER precedes both."""
     binds: tuple[SiteBind, ...] = ()
@@ -86,6 +86,8 @@ class Installation:
     """Of the module; the image's if empty."""
     own_commands: tuple[str, ...] = OWN_COMMANDS
     """Those of `OWN_COMMANDS` that the image has."""
+    options: tuple[str, ...] = ()
+    """Words of `module install` that install it like this again, after image and root."""
     python: str = ""
     """The Python in the image that `python`, `python3` and `pip` start; empty for the one on its PATH."""
 
@@ -99,13 +101,19 @@ class Installation:
     def release(self) -> Path:
         """The directory of the release that is installed."""
         return self.layout.release(
-            self.manifest.digest, linked=bool(self.stamp), hosted=self.host_libs is not None
+            self.manifest.digest, linked=self.linked, hosted=self.host_libs is not None
         )
 
     @property
     def started_image(self) -> Path:
         """The image that commands start: the copy, or the image itself if it is linked."""
-        return self.image if self.stamp else self.layout.home / IMAGE
+        return self.image if self.linked else self.layout.home / IMAGE
+
+    @property
+    def repeat(self) -> tuple[str, ...]:
+        """The command that installs it again from the image that it starts."""
+        root = ("--root", str(self.root))
+        return ("envbuild", "module", "install", str(self.started_image), *root, *self.options)
 
     @property
     def commands(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Everything that the template prints must have passed its `quote` filter; an unqu
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from pathlib import PurePath
 
@@ -56,7 +57,7 @@ def visible(text: str) -> str:
 
 
 def modulefile_text(installation: Installation) -> str:
-    """Return the modulefile; the same installation gives the same text."""
+    """Return the modulefile of an installation; the same installation gives the same text."""
     import jinja2  # noqa: PLC0415  # takes 50 ms, and few commands render
 
     def quote(value: object) -> _Literal:
@@ -80,7 +81,7 @@ def modulefile_text(installation: Installation) -> str:
     )
     environment.filters |= {"quote": quote, "ascii": lambda literal: _Literal(ascii_literal(literal))}
     manifest, layout = installation.manifest, installation.layout
-    size, _, time = installation.stamp.partition(" ")
+    size, content_time, status_time, _ = installation.stamp.split()
     summary = visible(manifest.summary) or "an environment made by envbuild"
     extensions = [f"{name}/{version}" for name, version in sorted(manifest.recipes.items())]
     contents = ", ".join(extensions) or "no framework"
@@ -100,11 +101,15 @@ def modulefile_text(installation: Installation) -> str:
         family=_FAMILY,
         extensions=", ".join(extensions),
         image=installation.started_image,
-        linked=bool(installation.stamp),
         size=size,
-        time=time,
+        times=(content_time, status_time),
+        repeat=shlex.join(installation.repeat),
         commands_directory=layout.home / "bin",
     )
+
+
+def _status_words(installation: Installation) -> list[str]:
+    return ["envbuild", "status", "--root", str(installation.root), installation.layout.label]
 
 
 def _help(installation: Installation, *, summary: str, contents: str) -> list[str]:
@@ -117,7 +122,7 @@ def _help(installation: Installation, *, summary: str, contents: str) -> list[st
         ("MPI", visible(manifest.mpi) or "none"),
         ("Image", manifest.digest),
         *([("Unproven", f"{unproven}: the recipe has no test result")] if unproven else []),
-        ("Tested", visible(installation.tested)),
+        ("Tested", f"run {shlex.join(_status_words(installation))}"),
         *([("Imported", f"layers {', '.join(imported)}")] if imported else []),
     ]
     width = max(len(name) for name, _ in rows) + 1

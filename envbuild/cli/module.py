@@ -42,6 +42,13 @@ def install(
             "--require-pass", help="Refuse an image that did not pass its test on a host like this one."
         ),
     ] = False,
+    require_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--require-gpu",
+            help="Refuse an image that did not pass its test on GPUs, on a host like this one.",
+        ),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the module of an extended image [the image's]."),
@@ -65,6 +72,7 @@ def install(
             link=link,
             default=default,
             require_pass=require_pass,
+            require_gpu=require_gpu,
             from_host=options.host_libraries(mpi, fabric),
             name=name,
             version=version,
@@ -148,7 +156,7 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
         "linked": bool(record and record.image),
         "image": module.image,
         "host_libraries": dict(record.host_libraries) if record else {},
-        "verdict": {"state": listed.state, "text": listed.verdict.text if listed.verdict else ""},
+        "verdict": {"state": listed.state, "text": listed.text},
         "home": module.layout.home,
         "modulefiles": [module.layout.modulefile],
         "replaced": module.kept,

@@ -31,7 +31,7 @@ from envbuild.system.files import read_input, signature
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
 # Incremented whenever the data of a scan change.
-SCAN_FORMAT = 7
+SCAN_FORMAT = 8
 
 # Where the loader and Python look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")
@@ -46,6 +46,8 @@ _PYTHON = re.compile(r"/lib/python([0-9])\.([0-9]+)/")
 MODULE_SYMBOL = "PyInit_"
 _MAX_SEARCHED_BYTES = 64 << 20
 _MAX_RECORD_BYTES = 512 << 20
+# Copies of one image that are known to be whole: the built one, and those of modules.
+_MAX_SIGNATURES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,14 @@ class FileSystemScan:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A scan in the store, and the image file that was last verified to have these contents."""
+    """A scan in the store, and the image files that were verified to have these contents, oldest first."""
 
-    signature: list[int]
+    signatures: list[list[int]]
     files: FileSystemScan
+
+    def with_signature(self, verified: list[int]) -> _Record:
+        """Return the record with one more file, and without the oldest of too many."""
+        return _Record([*self.signatures, verified][-_MAX_SIGNATURES:], self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +110,27 @@ class ImageScan:
 def changed_parts(image: Path, store: Store) -> tuple[str, ...]:
     """Return which parts of an image have changed since it was written; see `verify_image`.
 
-    The file that was verified last, by its inode and times, is not read: an image of 3 GB that is launched
+    A file that was verified before, by its inode and times, is not read: an image of 3 GB that is launched
     often would be read each time. RequestError: it is no image of envbuild.
     """
-    record = _read(store, read_manifest(image).digest)
-    return () if record and record.signature == signature(image) else verify_image(image)
+    now, digest = signature(image), read_manifest(image).digest
+    record = _read(store, digest)
+    if record and now in record.signatures:
+        return ()
+    changed = verify_image(image)
+    if record and not changed and signature(image) == now:
+        _write(store, digest, record.with_signature(now))
+    return changed
+
+
+def changes_from(digest: str, image: Path | None, store: Store) -> tuple[str, ...]:
+    """Return how a file differs from the image with a digest, in words; see `changed_parts`."""
+    try:
+        if image is not None and read_manifest(image).digest == digest:
+            return changed_parts(image, store)
+    except EnvbuildError as error:
+        return (error.problem,)
+    return (f"another image is there than {digest[:19]}",)
 
 
 def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
@@ -121,7 +143,7 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
     manifest = read_manifest(image)
     record = _read(store, manifest.digest)
     if changed is None:
-        changed = () if record and record.signature == now else verify_image(image)
+        changed = () if record and now in record.signatures else verify_image(image)
     try:
         lock = load(read_data(image, LOCK), image)
         if record and not changed:
@@ -135,8 +157,8 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
         problem = f"`{image.name}` was changed or damaged ({', '.join(changed)}), and cannot be read: {error}"
         raise CheckError(problem, hint=AGAIN) from error
     # A scan of other files must not be kept under this digest.
-    if not changed and (record is None or record.signature != now) and signature(image) == now:
-        _write(store, manifest.digest, _Record(signature=now, files=files))
+    if not changed and (record is None or now not in record.signatures) and signature(image) == now:
+        _write(store, manifest.digest, (record or _Record([], files)).with_signature(now))
     return ImageScan(image=image, manifest=manifest, lock=lock, files=files, changed=changed)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,18 +23,25 @@ from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.sealing import check_sealed_line, sealed_line
 
-Outcome = Literal["passed", "failed", "unproven"]
-OUTCOMES: dict[Outcome, str] = {"passed": "passed", "failed": "failed", "unproven": "not proven"}
+Outcome = Literal["passed", "cpu-only", "failed", "unproven"]
+OUTCOMES: dict[Outcome, str] = {
+    "passed": "passed",
+    "cpu-only": "passed without a GPU",
+    "failed": "failed",
+    "unproven": "not proven",
+}
 """The results of a test, in words."""
 STATES = {
     "passed": "PASS",
+    "cpu-only": "CPU-ONLY",
     "failed": "FAIL",
     "unproven": "UNPROVEN",
     "stale": "STALE",
     "changed": "CHANGED",
     "absent": "UNTESTED",
 }
-"""State of a verdict → the word for it; ``changed``: the image, after its test; ``absent``: no verdict."""
+"""State of a verdict → the word for it; ``cpu-only``: an image for GPUs that passed without one; ``changed``:
+the image, after its test; ``absent``: no verdict."""
 NOT_KEPT = "no verdict is kept of an image that another tool built"
 
 RECORD_FORMAT = 4
@@ -65,6 +73,11 @@ class TestVerdict:
     """Whether the image is for GPUs, and the test had none."""
     changed: tuple[str, ...] = ()
     """How the host of a stale verdict differs: ``kernel: 6.1 there, 6.2 here``."""
+
+    @property
+    def counts_for_bytes(self) -> bool:
+        """Whether it praises an image, and so holds only for the bytes that were tested."""
+        return self.state in ("passed", "cpu-only")
 
     @property
     def text(self) -> str:
@@ -120,6 +133,18 @@ def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) ->
     return newest[-1] if newest else None
 
 
+def state(verdict: TestVerdict | None, changed: Sequence[str] = ()) -> str:
+    """Return the key of `STATES`; `changed` says how the image differs from the one that was tested."""
+    if changed:
+        return "changed"
+    return verdict.state if verdict else "absent"
+
+
+def unlike_tested(changed: Sequence[str]) -> str:
+    """Return the sentence on an image that differs from the one that was tested."""
+    return f"the image was changed or damaged, and its test does not count: {', '.join(changed)}"
+
+
 def explanation(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
     """Return the circumstances of a verdict in words, or why there is none.
 
@@ -132,10 +157,10 @@ def explanation(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
     return f"{OUTCOMES[verdict.outcome]} on another host, or before this one changed: {verdict.text}"
 
 
-def sentence(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
+def sentence(verdict: TestVerdict | None, *, foreign: bool = False, changed: Sequence[str] = ()) -> str:
     """Return the word for a verdict, and its `explanation`."""
-    word = STATES[verdict.state if verdict else "absent"]
-    return f"{word} ({explanation(verdict, foreign=foreign)})"
+    text = unlike_tested(changed) if changed else explanation(verdict, foreign=foreign)
+    return f"{STATES[state(verdict, changed)]} ({text})"
 
 
 def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestVerdict]:
@@ -164,7 +189,9 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
-    outcome: Outcome = "passed" if passed else "failed" if failed else "unproven"
+    outcome: Outcome = "failed" if failed else "unproven"
+    if passed:
+        outcome = "cpu-only" if gpu_untested else "passed"
     same = here.facts in (facts, submitted_from)
     return TestVerdict(
         state=outcome if same else "stale",

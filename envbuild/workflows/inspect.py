@@ -11,6 +11,7 @@ from envbuild.image.foreign import read_foreign
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.lock.text import load
+from envbuild.preflight.scan import changes_from
 from envbuild.store import verdicts
 from envbuild.workflows.settings import Settings
 
@@ -35,11 +36,14 @@ def inspect_image(image: Path, settings: Settings) -> Inspection:
         return Inspection(path=image, manifest=None, note=extended[1], verdict="")
     manifest = read_manifest(image)
     verdict = verdicts.latest(settings.store, manifest.digest, here=settings.this_host())
+    changed: tuple[str, ...] = ()
+    if verdict is not None and verdict.counts_for_bytes:
+        changed = changes_from(manifest.digest, image, settings.store)
     lock = load(read_data(image, LOCK), image)
     return Inspection(
         path=image,
         manifest=manifest,
         note=read_note(read_foreign(image)),
-        verdict=verdicts.sentence(verdict),
+        verdict=verdicts.sentence(verdict, changed=changed),
         packages={pin.name: pin.version for pin in lock.python},
     )

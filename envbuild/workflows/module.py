@@ -30,6 +30,7 @@ from envbuild.image.sif import read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.launch.start import Container
+from envbuild.preflight.scan import changes_from
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
@@ -55,11 +56,20 @@ class ListedModule:
     """None if it was never tested."""
     foreign: bool
     """Whether another tool built the image."""
+    changed: tuple[str, ...] = ()
+    """How the image differs from the one that passed, in words."""
 
     @property
     def state(self) -> str:
-        """The state of the verdict, or ``absent``."""
-        return self.verdict.state if self.verdict else "absent"
+        """The state of the verdict, ``changed`` or ``absent``."""
+        return verdicts.state(self.verdict, self.changed)
+
+    @property
+    def text(self) -> str:
+        """The circumstances of the verdict, or how the image has changed since; empty without a verdict."""
+        if self.changed:
+            return verdicts.unlike_tested(self.changed)
+        return self.verdict.text if self.verdict else ""
 
     @property
     def word(self) -> str:
@@ -80,6 +90,8 @@ class InstallRequest:
     """Whether it becomes the version of ``module load NAME``."""
     require_pass: bool = False
     """Whether the image must have passed its test on this host."""
+    require_gpu: bool = False
+    """Whether it must be for GPUs, and have passed its test on some."""
     from_host: HostLibraries = NO_HOST_LIBS
     """Libraries of the site's host that replace the image's own."""
     name: str | None = None
@@ -114,20 +126,15 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
         host_libs = for_one_container_per_rank(host_libraries_for(container, settings, request.from_host))
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-    tested = visible(verdicts.sentence(verdict, foreign=bool(python)))
-    if request.require_pass and (verdict is None or verdict.state != "passed"):
-        problem = f"--require-pass: `{image}` has no test that passed on this host: {tested}"
-        hint = "leave --require-pass out; `envbuild test` judges what was added"
-        raise CheckError(
-            problem, hint=hint if python else "`envbuild test` it on this host, then install it again"
-        )
+    _check_verdict(request, manifest, verdict, foreign=bool(python))
     installation = Installation(
         root=checked_root(root),
         image=absolute(image),
         manifest=manifest,
         # Taken before the image is checked, so that a later change is noticed.
+        linked=request.link,
         stamp=stamp_of(image) if request.link else "",
-        tested=tested,
+        options=_options(request, manifest, settings, foreign=bool(python)),
         apptainer=absolute(apptainer.program),
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
@@ -137,6 +144,7 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
         own_commands=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
         python=python,
     )
+    _check_not_replaced(installation)
     if request.name is None and request.version is None:
         _check_place(installation)
     # The whole image is read, and then copied.
@@ -184,6 +192,59 @@ def foreign_python(image: Path) -> str:
     return extended[1].python if extended is not None else ""
 
 
+def _check_verdict(
+    request: InstallRequest, manifest: Manifest, verdict: TestVerdict | None, *, foreign: bool
+) -> None:
+    """Raise a CheckError if a verdict is required that the image does not have."""
+    required = "--require-gpu" if request.require_gpu else "--require-pass" if request.require_pass else ""
+    if request.require_gpu and manifest.accelerator == "cpu":
+        problem = f"--require-gpu: `{request.image}` is an image for CPUs"
+        raise CheckError(problem, hint="`accelerator: cuda` in the spec builds one for GPUs")
+    if required and (verdict is None or verdict.state != "passed"):
+        tested = visible(verdicts.sentence(verdict, foreign=foreign))
+        hint = f"leave {required} out; `envbuild test` judges what was added"
+        raise CheckError(
+            f"{required}: `{request.image}` has no test that passed on this host: {tested}",
+            hint=hint if foreign else f"{_hint_to_test(verdict)}, then install it again",
+        )
+
+
+def _hint_to_test(verdict: TestVerdict | None) -> str:
+    if verdict is not None and verdict.state == "cpu-only":
+        return "`envbuild test` it where there is a GPU, or from here with `--nodes 1`"
+    return "`envbuild test` it on this host"
+
+
+def _options(
+    request: InstallRequest, manifest: Manifest, settings: Settings, *, foreign: bool
+) -> tuple[str, ...]:
+    """Return the words after image and root that install it like this again, from a copy as well."""
+    # Without a name, that of an image of another tool is the file's.
+    name, version = (request.name or manifest.name, request.version or manifest.version)
+    values = {
+        "--name": name if request.name or foreign else None,
+        "--version": version if request.version or foreign else None,
+        "--mpi": "host" if request.from_host.mpi else None,
+        "--fabric": "host" if request.from_host.fabric else None,
+        "--site": settings.site,
+        "--apptainer": settings.apptainer,
+    }
+    words = [word for option, value in values.items() if value for word in (option, str(value))]
+    return (*(["--link"] if request.link else []), *words)
+
+
+def _check_not_replaced(installation: Installation) -> None:
+    """Raise a RequestError for a module's copy that is another image than the one it was made from."""
+    image = installation.image
+    record = read_record(image.parent) if image.name == IMAGE else None
+    if record is not None and not record.image and record.digest != installation.manifest.digest:
+        raise RequestError(
+            f"this is another image than the module {record.name}/{record.version} was made from",
+            at=Location(path=image),
+            hint="install the module again from its own image",
+        )
+
+
 def _check_place(installation: Installation) -> None:
     """Raise a RequestError if an extended image would replace one that is not.
 
@@ -228,10 +289,13 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     listed = []
     for module in find_installed(_existing(root)):
         verdict, foreign = None, module.image is not None and is_foreign(module.image)
+        changed: tuple[str, ...] = ()
         if module.record is not None:
             host = _host_with(here, module.record.host_libraries)
             verdict = verdicts.latest(settings.store, module.record.digest, here=host)
-        listed.append(ListedModule(module=module, verdict=verdict, foreign=foreign))
+            if verdict is not None and verdict.counts_for_bytes:
+                changed = changes_from(module.record.digest, module.image, settings.store)
+        listed.append(ListedModule(module=module, verdict=verdict, foreign=foreign, changed=changed))
     return tuple(listed)
 
 
@@ -298,7 +362,7 @@ def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> Host
 def _verdict_warnings(verdict: TestVerdict | None) -> Iterator[Warned]:
     if verdict is not None and verdict.state == "passed":
         return
-    hint = "`envbuild test` proves the image; then install it again"
+    hint = _hint_to_test(verdict)
     if verdict is not None and verdict.state == "unproven":
         hint = "`envbuild test` shows what was not examined; an `mpi` or a framework brings jobs"
     yield Warned(text=f"test verdict: {visible(verdicts.sentence(verdict))}", hint=hint)

@@ -10,7 +10,7 @@ from envbuild.activate.layout import parse_module
 from envbuild.errors import RequestError
 from envbuild.image.foreign import is_foreign
 from envbuild.image.sif import read_manifest
-from envbuild.preflight.scan import changed_parts
+from envbuild.preflight.scan import changes_from
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import exists, neighbour_hint
@@ -37,9 +37,7 @@ class Status:
     @property
     def state(self) -> str:
         """A key of `verdicts.STATES`."""
-        if self.changed:
-            return "changed"
-        return self.verdict.state if self.verdict else "absent"
+        return verdicts.state(self.verdict, self.changed)
 
     @property
     def word(self) -> str:
@@ -50,7 +48,7 @@ class Status:
     def text(self) -> str:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         if self.changed:
-            return f"the image was changed or damaged, and its test does not count: {', '.join(self.changed)}"
+            return verdicts.unlike_tested(self.changed)
         text = verdicts.explanation(self.verdict, foreign=self.foreign)
         return text if self.verdict or self.foreign else f"{text}: run `envbuild test`"
 
@@ -69,7 +67,9 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
         manifest = read_manifest(image)
         verdict = verdicts.latest(settings.store, manifest.digest, here=here)
         label = f"{manifest.name}/{manifest.version}"
-        changed = changed_parts(image, settings.store) if verdict and verdict.state == "passed" else ()
+        changed: tuple[str, ...] = ()
+        if verdict is not None and verdict.counts_for_bytes:
+            changed = changes_from(manifest.digest, image, settings.store)
         statuses.append(Status(name=label, path=image, verdict=verdict, changed=changed))
     return tuple(statuses)
 
@@ -97,7 +97,13 @@ def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tup
         hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
         raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
     return tuple(
-        Status(name=layout.label, path=layout.home, verdict=listed.verdict, foreign=listed.foreign)
+        Status(
+            name=layout.label,
+            path=layout.home,
+            verdict=listed.verdict,
+            foreign=listed.foreign,
+            changed=listed.changed,
+        )
         for layout, listed in modules
         if not wanted or wanted & {layout.name, layout.label}
     )

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,6 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         linked: bool = False,
         default: bool = False,
         binds: tuple[SiteBind, ...] = (),
-        tested: str = "passed (2 ranks)",
     ) -> Layout:
         image = images[version]
         if linked:
@@ -153,8 +153,8 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
             root=place.path / root,
             image=image,
             manifest=read_manifest(image),
+            linked=linked,
             stamp=stamp_of(image) if linked else "",
-            tested=tested,
             apptainer=find().program,
             binds=binds,
         )
@@ -176,10 +176,13 @@ def image_of(active: Layout) -> Path:
 
 
 def _replace(image: Path, other: Path) -> None:
+    # Times count in seconds.
+    time.sleep(1.1)
     shutil.copy(other, image)
 
 
 def _change_a_byte(image: Path, other: Path) -> None:
+    time.sleep(1.1)
     content = bytearray(image.read_bytes())
     content[-1] ^= 1
     image.write_bytes(content)
@@ -192,8 +195,15 @@ def _grow_unseen(image: Path, other: Path) -> None:
     os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-# What makes a linked image another one: each gets the image and a different one.
-CHANGES = (_replace, _change_a_byte, _grow_unseen)
+def _change_a_byte_unseen(image: Path, other: Path) -> None:
+    """Keep size and time, as a careful program does that copies an image over another."""
+    before = image.stat()
+    _change_a_byte(image, other)
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# What makes an image another one: each gets the image and a different one.
+CHANGES = (_replace, _change_a_byte, _change_a_byte_unseen, _grow_unseen)
 
 
 def tree_of_root(root: Path) -> None:

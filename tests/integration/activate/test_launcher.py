@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from envbuild.activate.install import install
+from envbuild.activate.launcher import stamp_of
 from envbuild.activate.model import Installation
 from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
@@ -17,10 +18,10 @@ SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA
 def launcher(place):
     """Install an image whose Apptainer is a stand-in; returns a command of it."""
 
-    def make(mpi="mpich", commands=None, **changes):
+    def make(mpi="mpich", commands=None, make=True, **changes):
         image = place.path / "image.sif"
-        image.write_text("")
-        os.utime(image, (1_600_000_000, 1_600_000_000))
+        if make:
+            image.write_text("")
         stand_in = place.path / "apptainer"
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
@@ -29,9 +30,7 @@ def launcher(place):
         manifest = trees.manifest(
             file_system=None, **(said if commands is None else said | {"commands": commands})
         )
-        installation = Installation(
-            root=place.path / "sw", image=image, manifest=manifest, tested="passed", **fields
-        )
+        installation = Installation(root=place.path / "sw", image=image, manifest=manifest, **fields)
         return install(installation).layout.home / "bin/python"
 
     return make
@@ -74,8 +73,10 @@ def test_a_recorded_python_makes_virtual_environments(launcher, place):
 
 
 def test_a_linked_image_is_started_while_size_and_time_are_those_of_its_stamp(launcher, place):
-    command, image = launcher(stamp="0 1600000000"), place.path / "image.sif"
+    image = place.path / "image.sif"
+    image.write_text("")
     os.utime(image, (1_600_000_000.5, 1_600_000_000.5))
+    command = launcher(linked=True, stamp=stamp_of(image), make=False)
     assert words(place.run(command, "x"))[-4:] == [str(image), "python", "x", "psec="]
     for time_s, content in ((1_600_000_001, ""), (1_600_000_000, "more")):
         image.write_text(content)
@@ -99,13 +100,14 @@ def test_root_gets_a_user_namespace(launcher, place):
     assert "--userns" in words(place.run(*as_root_who_owns_all(place, launcher())))
 
 
-def test_it_starts_no_process_of_its_own(launcher, place):
-    command = launcher()
+def test_it_starts_no_program_of_its_own_but_stat(launcher, place):
+    command, calls = launcher(), place.path / "calls"
+    programs = place.directory("programs")
+    (programs / "stat").write_text(f'#!/bin/sh\necho "$@" >>{calls}\nexec /usr/bin/stat "$@"\n')
+    (programs / "stat").chmod(0o755)
     env = {"TMPDIR": str(place.work), "LD_LIBRARY_PATH": "/x", "SLURM_CPUS_PER_TASK": "2"}
-    limited = place.run("prlimit", "--nproc=0", command, env=env)
-    assert words(limited)[-2] == "python"
-    # The limit works: a shell under it that forks is told so.
-    assert place.run("prlimit", "--nproc=0", "sh", "-c", "x=$(:)").returncode != 0
+    assert words(place.run(command, env={**env, "PATH": str(programs)}))[-2] == "python"
+    assert calls.read_text().splitlines() == [f"-L -c %s %Y %Z %i {command.parents[1]}/image.sif"]
 
 
 RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}

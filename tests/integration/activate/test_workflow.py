@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +18,19 @@ from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.jobs.report import CheckResult, Report
+from envbuild.preflight import scan
+from envbuild.preflight.scan import scan_image
 from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows import module
+from envbuild.workflows.inspect import inspect_image
 from envbuild.workflows.module import InstallRequest, ListedModule, list_modules
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import image_statuses, module_statuses
 from tests.integration.activate.conftest import Place
+from tests.support.small_images import BASE, small_image
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -88,8 +93,10 @@ def test_who_can_write_to_the_root(images, place, settings, events):
 def test_the_last_verdict_is_found(images, place, settings, events, status, word, count):
     verdicts.record(settings.store, report_of(images["1.0"], status, fingerprint(find())))
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    text = installed.layout.modulefile.read_text()
-    assert f"Tested:   {word} (2026-11-20T10:00:00Z, 2 ranks, host fingerprint " in text
+    (shown,) = listed(place, settings).values()
+    assert shown.word == word
+    assert shown.text.startswith("2026-11-20T10:00:00Z, 2 ranks, host fingerprint ")
+    assert installed.layout.modulefile.read_text().count(word) == 0
     assert len(warnings(events)) == count
 
 
@@ -97,11 +104,10 @@ def test_the_verdict_of_another_host_is_stale(images, place, settings, events):
     here = fingerprint(find())
     other = replace(here, facts={**here.facts, "kernel": "5.14"})
     verdicts.record(settings.store, report_of(images["1.0"], "PASS", other))
-    installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
-    text = installed.layout.modulefile.read_text()
+    install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
+    (text,) = warnings(events)
     assert "STALE (passed on another host, or before this one changed: " in text
     assert "kernel: 5.14 there, " in text
-    assert len(warnings(events)) == 1
 
 
 def statuses(settings: Settings, *images: Path) -> list[tuple[str, str, str]]:
@@ -149,6 +155,138 @@ def test_the_pass_of_an_image_whose_bytes_changed_does_not_count(images, place, 
     assert "its test does not count: layer" in text
     shutil.copy(images["1.0"], image)
     assert statuses(settings, image)[0][0] == "passed"
+
+
+def _another_image(image: Path, images: dict[str, Path]) -> None:
+    shutil.copy(images["2.0"], image)
+
+
+def _another_byte(image: Path, images: dict[str, Path]) -> None:
+    before = image.stat()
+    root = read_sif(image).root
+    assert root is not None
+    with image.open("r+b") as file:
+        file.seek(root.offset + root.size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _no_image(image: Path, images: dict[str, Path]) -> None:
+    image.write_text("not an image")
+
+
+def _nothing(image: Path, images: dict[str, Path]) -> None:
+    image.unlink()
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["copied", "linked"])
+@pytest.mark.parametrize("replace_by", [_another_image, _another_byte, _no_image, _nothing])
+def test_the_pass_of_a_module_whose_image_was_replaced_does_not_count(
+    images, place, settings, link, replace_by
+):
+    """All that shows a verdict compares the image, as `status IMAGE` does."""
+    image, root = place.directory("own") / "small.sif", place.path / "sw"
+    shutil.copy(images["1.0"], image)
+    verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
+    installed = install_module(image, root=root, link=link, settings=settings)
+    started = image if link else installed.layout.home / "image.sif"
+    assert listed(place, settings)["small/1.0"].word == "PASS"
+    replace_by(started, images)
+    (module,) = listed(place, settings).values()
+    (of_one,), (of_all,) = module_statuses(root, ["small/1.0"], settings), module_statuses(root, (), settings)
+    assert {module.word, of_one.word, of_all.word} == {"CHANGED"}
+    assert "its test does not count: " in of_one.text
+    assert module.text == of_one.text == of_all.text
+    if replace_by is _another_byte:
+        assert "layer " in of_one.text
+
+
+def test_inspect_compares_as_well(place, settings):
+    image = small_image(place.directory("own"), BASE)
+    verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
+    assert inspect_image(image, settings).verdict.startswith("PASS (")
+    _another_byte(image, {})
+    assert inspect_image(image, settings).verdict.startswith("CHANGED (the image was changed or damaged")
+
+
+def test_a_compared_image_is_not_read_again_wherever_it_lies(place, settings, monkeypatch):
+    """A module's copy and the image that it was made from are known side by side."""
+    image, root = small_image(place.directory("own"), BASE), place.path / "sw"
+    verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
+    scan_image(image, settings.store)
+    install_module(image, root=root, link=False, settings=settings)
+    assert [item.state for item in listed(place, settings).values()] == ["passed"]
+
+    def read(*_: object, **__: object) -> tuple[str, ...]:
+        raise AssertionError("an image that was compared is read again")
+
+    monkeypatch.setattr(scan, "verify_image", read)
+    assert [item.state for item in listed(place, settings).values()] == ["passed"]
+    assert image_statuses([image], settings)[0].state == "passed"
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["copied", "linked"])
+def test_a_restored_image_starts_again_by_the_command_that_is_shown(images, place, envbuild, link):
+    """A copy of it with its times, in its place: what a backup or another file system makes."""
+    image, root = place.directory("own") / "small.sif", place.path / "sw"
+    shutil.copy(images["1.0"], image)
+    install = ("module", "install", image, "--root", root, *(["--link"] if link else []))
+    assert envbuild(*install).returncode == 0
+    started = image if link else root / "envs/small/1.0/image.sif"
+    shutil.copy2(started, place.path / "backup")
+    started.unlink()
+    time.sleep(1.1)  # times count in seconds
+    shutil.copy2(place.path / "backup", started)
+    refused = place.run(root / "envs/small/1.0/bin/tool", "x")
+    assert (refused.stdout, refused.returncode) == ("", 121)
+    words = refused.stderr.splitlines()[-1].removeprefix("envbuild:").split()
+    assert words[:3] == ["envbuild", "module", "install"]
+    again = envbuild(*words[1:])
+    assert again.returncode == 0, again.stderr
+    assert place.run(root / "envs/small/1.0/bin/tool", "x").stdout == "tool of 1.0: x\n"
+
+
+def test_another_image_in_the_place_of_a_copy_is_not_taken_by_that_command(images, place, envbuild):
+    root = place.path / "sw"
+    assert envbuild("module", "install", images["1.0"], "--root", root).returncode == 0
+    copy = root / "envs/small/1.0/image.sif"
+    time.sleep(1.1)  # times count in seconds
+    shutil.copy(images["2.0"], copy)
+    refused = place.run(root / "envs/small/1.0/bin/tool", "x")
+    words = refused.stderr.splitlines()[-1].removeprefix("envbuild:").split()
+    again = envbuild(*words[1:])
+    assert again.returncode == 2
+    assert "this is another image than the module small/1.0 was made from" in again.stderr
+    assert envbuild("module", "install", images["1.0"], "--root", root).returncode == 0
+    assert place.run(root / "envs/small/1.0/bin/tool", "x").stdout == "tool of 1.0: x\n"
+
+
+def test_a_pass_without_a_gpu_is_no_pass(place, settings, events):
+    image = small_image(place.directory("own"), BASE, accelerator="cuda")
+    root = place.path / "sw"
+    report = report_of(image, "PASS", fingerprint(find()))
+    without = CheckResult("SKIP", "gpu.visible", "a GPU", "none here")
+    verdicts.record(settings.store, replace(report, checks=(*report.checks, without)))
+    for required in ({"require_pass": True}, {"require_gpu": True}):
+        with pytest.raises(CheckError, match=r"has no test that passed on this host: CPU-ONLY \(") as caught:
+            install_module(image, root=root, settings=settings, **required)
+        assert "where there is a GPU" in caught.value.hint
+    install_module(image, root=root, settings=settings)
+    assert warnings(events)[-1].startswith("test verdict: CPU-ONLY (")
+    (module,) = listed(place, settings).values()
+    assert (module.state, module.word) == ("cpu-only", "CPU-ONLY")
+    assert [status.word for status in image_statuses([image], settings)] == ["CPU-ONLY"]
+    verdicts.record(settings.store, replace(report, gpus=1))
+    assert [status.word for status in module_statuses(root, (), settings)] == ["PASS"]
+    assert not install_module(image, root=root, settings=settings, require_gpu=True).changed
+
+
+def test_a_pass_on_gpus_is_not_required_of_an_image_for_cpus(images, place, settings):
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", fingerprint(find())))
+    with pytest.raises(CheckError, match=r"--require-gpu: .* is an image for CPUs"):
+        install_module(images["1.0"], root=place.path / "sw", settings=settings, require_gpu=True)
 
 
 def test_a_pass_can_be_required(images, place, settings):

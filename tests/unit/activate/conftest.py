@@ -32,7 +32,6 @@ def manifest() -> Callable[..., Manifest]:
 
 
 APPTAINER = Path("/usr/bin/apptainer")
-PASSED = "passed (2 ranks)"
 
 
 @pytest.fixture
@@ -49,9 +48,11 @@ def put(tmp_path, image, manifest):
 
     def call(*, root=tmp_path / "sw", image=image, linked=False, **changes):
         options = {name: changes.pop(name) for name in ("default", "copied") if name in changes}
-        fields = {"manifest": manifest(), "tested": PASSED, "apptainer": APPTAINER, **changes}
+        fields = {"manifest": manifest(), "apptainer": APPTAINER, **changes}
         stamp = stamp_of(image) if linked else ""
-        installation = Installation(root=checked_root(root), image=absolute(image), stamp=stamp, **fields)
+        installation = Installation(
+            root=checked_root(root), image=absolute(image), linked=linked, stamp=stamp, **fields
+        )
         return install(installation, **options)
 
     return call

@@ -84,16 +84,6 @@ def test_doing_it_again_changes_nothing(put, tmp_path):
     assert listing(tmp_path / "sw") == before
 
 
-def test_a_new_verdict_changes_the_modulefile_alone(put, tmp_path):
-    installed = put(tested="absent")
-    before = listing(tmp_path / "sw")
-    again = put()
-    after = listing(tmp_path / "sw")
-    assert again.changed
-    changed = {path for path in after if before.get(path) != after[path]}
-    assert changed == {str(installed.layout.modulefile), str(installed.layout.modulefile.parent)}
-
-
 def test_damage_is_repaired(put):
     installed = put()
     (installed.layout.home / "image.sif").write_bytes(b"cut")

@@ -18,7 +18,6 @@ def installation(manifest):
         root=ROOT,
         image=Path("/i.sif"),
         manifest=manifest(),
-        tested="passed",
         apptainer=Path("/usr/bin/apptainer"),
         binds=(
             SiteBind(source="/data", writable=False),
@@ -43,8 +42,8 @@ def test_settings_are_quoted_for_the_shell(installation):
     home = f"{ROOT}/envs/pytorch-mpi/2026.11"
     assert (found["home"], found["image"], found["stamp"]) == (home, f"{home}/image.sif", "")
     assert (found["digest"], found["mpi"]) == (installation.manifest.digest, "mpich")
-    linked = settings(replace(installation, stamp="1 2"))
-    assert (linked["image"], linked["stamp"]) == ("/i.sif", "1 2")
+    linked = settings(replace(installation, linked=True, stamp="1 2 3 4"))
+    assert (linked["image"], linked["stamp"]) == ("/i.sif", "1 2 3 4")
 
 
 def test_each_bind_is_a_line_with_its_mount_quoted_as_in_csv(installation):
@@ -69,7 +68,7 @@ def test_a_stamp_is_what_stat_prints(tmp_path):
     (tmp_path / "i.sif").write_bytes(b"image")
     (tmp_path / "link").symlink_to("i.sif")
     done = subprocess.run(
-        ["stat", "-L", "-c", "%s %Y", tmp_path / "link"], capture_output=True, text=True, check=True
+        ["stat", "-L", "-c", "%s %Y %Z %i", tmp_path / "link"], capture_output=True, text=True, check=True
     )
     assert stamp_of(tmp_path / "link") == done.stdout.rstrip()
 

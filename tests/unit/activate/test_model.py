@@ -11,7 +11,6 @@ def test_commands_are_ours_then_the_images_each_once(manifest):
         root=Path("/sw"),
         image=Path("/image.sif"),
         manifest=manifest(commands=("torchrun", "python")),
-        tested="passed",
         apptainer=Path("/usr/bin/apptainer"),
     )
     assert installation.commands == (

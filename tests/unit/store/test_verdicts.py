@@ -132,7 +132,9 @@ def test_a_pass_without_a_gpu_says_so(store: Store) -> None:
     verdicts.record(store, report(HERE, PASS, CheckResult("SKIP", "gpu.visible", "a GPU", "none here")))
     verdict = verdicts.latest(store, IMAGE, here=HERE)
     assert verdict is not None
-    assert (verdict.state, verdict.gpu_untested) == ("passed", True)
+    assert (verdict.state, verdict.outcome, verdict.gpu_untested) == ("cpu-only", "cpu-only", True)
+    assert said(store, HERE).startswith("CPU-ONLY (")
+    assert "STALE (passed without a GPU on another host" in said(store, THERE)
     assert "2 ranks, GPU untested, host" in said(store, HERE)
 
 
