@@ -19,6 +19,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
+MAX_TAG_DIRECTIVES = 16  # libyaml compares each with all before it; nothing here needs one
 
 Loc = tuple[str | int, ...]
 _Event = Any  # of PyYAML; its attributes depend on its class
@@ -31,6 +32,7 @@ _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,40}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?"
 )
+_TAG_DIRECTIVE = re.compile(r"^%TAG\b", re.MULTILINE)
 # Control characters, lone surrogates, and characters that hide or reorder text on a screen.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
@@ -137,6 +139,11 @@ def _decode(content: bytes, path: Path, max_bytes: int) -> str:
         problem = f"the character {_codepoint(forbidden[0])} may not be in this file{more}"
         hint = "control and invisible characters are rejected; delete it"
         raise RequestError(problem, at=_after(text[: forbidden[0].start()], path), hint=hint)
+    directives = list(_TAG_DIRECTIVE.finditer(text))
+    if len(directives) > MAX_TAG_DIRECTIVES:
+        problem = f"more than {MAX_TAG_DIRECTIVES} lines begin with `%TAG`"
+        at = _after(text[: directives[MAX_TAG_DIRECTIVES].start()], path)
+        raise RequestError(problem, at=at, hint="remove them: only plain values are read")
     return text
 
 
@@ -176,9 +183,7 @@ class _Builder:
 
     def _value(self, event: _Event, loc: Loc) -> object:
         self._document.places[loc] = self._at(event)
-        if len(loc) >= MAX_DEPTH:
-            hint = "remove brackets: no key here holds so many lists in one another"
-            raise RequestError(f"nested deeper than {MAX_DEPTH} levels", at=self._at(event), hint=hint)
+        self._check_depth(event, len(loc))
         if isinstance(event, yaml.AliasEvent):
             self._document.rejected.add(loc)
             self._alias(event)
@@ -189,7 +194,7 @@ class _Builder:
             shown = shorten(tag if tag == event.tag else f"!!{tag}")
             hint = "only plain values are read; remove it"
             self._reject(f"the tag `{shown}` is not allowed", event, loc, hint)
-            self._skip(event)
+            self._skip(event, len(loc))
             return None
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(loc)
@@ -200,12 +205,12 @@ class _Builder:
     def _mapping(self, loc: Loc) -> dict[str, object]:
         entries: dict[str, object] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            key = self._key(event)
+            key = self._key(event, len(loc) + 1)
             if key is None or (*loc, key) in self._document.key_places:
                 if key is not None:
                     hint = f"it was first given at {self._document.key_places[*loc, key]}"
                     self._error(f"the key `{shorten(key)}` is given twice", event, hint=hint)
-                self._skip(next(self._events))
+                self._skip(next(self._events), len(loc) + 1)
                 continue
             self._document.key_places[*loc, key] = self._at(event)
             entries[key] = self._value(next(self._events), (*loc, key))
@@ -234,7 +239,7 @@ class _Builder:
             self._document.words[loc] = text
         return value
 
-    def _key(self, event: _Event) -> str | None:
+    def _key(self, event: _Event, level: int) -> str | None:
         """Return a key; None if it is not allowed, which is then in the errors."""
         if isinstance(event, yaml.AliasEvent):
             self._alias(event)
@@ -242,7 +247,7 @@ class _Builder:
         self._check_anchor(event)
         if isinstance(event, yaml.CollectionStartEvent):
             self._error("a key must be text, not a list or a mapping", event, hint="write `key: value`")
-            self._skip(event)
+            self._skip(event, level)
             return None
         text: str = event.value
         if event.tag is not None:
@@ -263,11 +268,19 @@ class _Builder:
             return text
         return None
 
-    def _skip(self, event: _Event) -> None:
+    def _skip(self, event: _Event, level: int) -> None:
+        """Skip a value or key at a level of nesting; what is skipped is bounded, too."""
         depth = int(isinstance(event, yaml.CollectionStartEvent))
         while depth:
             event = next(self._events)
+            self._check_depth(event, level + depth)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+
+    def _check_depth(self, event: _Event, level: int) -> None:
+        """Raise an error for a value that is nested too deep: the parser takes quadratic time."""
+        if level >= MAX_DEPTH and not isinstance(event, yaml.CollectionEndEvent):
+            hint = "remove brackets: no key here holds so many lists in one another"
+            raise RequestError(f"nested deeper than {MAX_DEPTH} levels", at=self._at(event), hint=hint)
 
     def _alias(self, event: _Event) -> None:
         if event.anchor not in self._aliases:

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from envbuild import errors
@@ -179,11 +182,36 @@ def test_a_file_has_its_limits() -> None:
     ]
 
 
-def test_depth_has_its_limit_and_costs_nothing() -> None:
-    for opening in ("[", "{a: ", "- "):
-        assert problems("name: demo\nlabels:\n  " + opening * 100_000)[-1].endswith(
-            f"nested deeper than {MAX_DEPTH} levels"
-        )
+@pytest.mark.parametrize("before", ["labels: ", "? ", "labels: !x ", "name: again\nname: ", "files: [? "])
+@pytest.mark.parametrize("opening", ["[", "{", "{a: ", "[? ", "{? "])
+def test_nothing_is_parsed_beyond_the_greatest_depth(
+    before: str, opening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser's time grows with the square of the depth, also in what is skipped."""
+    counts: Counter[str] = Counter()
+    parse = yaml.parse
+
+    def counted(*words: Any, **named: Any) -> Iterator[Any]:
+        for event in parse(*words, **named):
+            counts["events"] += 1
+            yield event
+
+    monkeypatch.setattr(yaml, "parse", counted)
+    last = problems(f"name: demo\n{before}{opening * 100_000}")[-1]
+    assert last.endswith(f"nested deeper than {MAX_DEPTH} levels")
+    assert counts["events"] < 100
+
+
+def test_the_greatest_depth_is_the_same_in_what_is_skipped() -> None:
+    for before in ("labels: ", "labels: !x ", "name: again\nname: ", "? "):
+        for depth, is_too_deep in ((MAX_DEPTH - 1, False), (MAX_DEPTH, True)):
+            text = f"{MINIMAL}{before}{'[' * depth}{']' * depth}\n"
+            assert any("nested deeper" in problem for problem in problems(text)) == is_too_deep
+
+
+def test_tag_directives_have_a_limit() -> None:
+    directives = "".join(f"%TAG !{number}! tag:x,2000:\n" for number in range(30_000))
+    assert problems(f"{directives}---\n{MINIMAL}") == ["spec.yaml:17:1: more than 16 lines begin with `%TAG`"]
 
 
 def test_a_mistake_in_the_text_does_not_hide_those_before_it() -> None:
