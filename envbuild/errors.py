@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar
 
+MAX_ERRORS = 50  # that are shown at once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Location:
@@ -72,6 +74,14 @@ class MachineError(EnvbuildError):
     exit_code = 5
 
 
+class MoreErrors(RequestError):
+    """Stands for errors that are not shown."""
+
+    def __init__(self, number: int, at: Location | None) -> None:
+        super().__init__(f"and {pluralize(number, 'more error')}", at=at, hint="fix these first")
+        self.number = number
+
+
 class ManyErrors(EnvbuildError):
     """Several errors, in the order of their places.
 
@@ -83,7 +93,7 @@ class ManyErrors(EnvbuildError):
         if not flat:
             raise ValueError("ManyErrors needs at least one error")
         # Stable: errors without a place keep their order behind those with one.
-        flat.sort(key=lambda e: (e.at is None, e.at or Location(path=Path())))
+        flat.sort(key=_order)
         super().__init__("; ".join(e.problem for e in flat), hint="; ".join(e.hint for e in flat))
         self.errors: tuple[EnvbuildError, ...] = tuple(flat)
         self.exit_code = flat[0].exit_code  # type: ignore[misc]  # differs by instance here
@@ -91,6 +101,20 @@ class ManyErrors(EnvbuildError):
     def each(self) -> Sequence[EnvbuildError]:
         """Return the collected errors."""
         return self.errors
+
+
+def _order(error: EnvbuildError) -> tuple[bool, bool, Location]:
+    return isinstance(error, MoreErrors), error.at is None, error.at or Location(path=Path())
+
+
+def bounded(errors: Sequence[EnvbuildError], more: int = 0) -> list[EnvbuildError]:
+    """Return errors in the order of their places, at most `MAX_ERRORS`, and how many more there are."""
+    flat = sorted((single for error in errors for single in error.each()), key=_order)
+    more += sum(error.number for error in flat if isinstance(error, MoreErrors))
+    shown = [error for error in flat if not isinstance(error, MoreErrors)]
+    more += len(shown[MAX_ERRORS:])
+    last = [MoreErrors(more, shown[:MAX_ERRORS][-1].at)] if more else []
+    return [*shown[:MAX_ERRORS], *last]
 
 
 def from_os_error(error: OSError) -> EnvbuildError:
@@ -105,12 +129,12 @@ def from_os_error(error: OSError) -> EnvbuildError:
 
 
 def raise_all(errors: Sequence[EnvbuildError]) -> None:
-    """Raise collected errors, if any: the single one, or all at once."""
+    """Raise collected errors, if any: the single one, or all at once, of very many the first."""
     if not errors:
         return
     if len(errors) == 1:
         raise errors[0]
-    raise ManyErrors(errors)
+    raise ManyErrors(bounded(errors))
 
 
 def pluralize(number: int, what: str) -> str:

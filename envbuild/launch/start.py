@@ -358,7 +358,7 @@ def _ask_inside(
         raise refusal
     try:
         return json.loads(done.stdout) if done.ok else None, why
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, why
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from urllib.parse import urlsplit, urlunsplit
 from envbuild.errors import MachineError
 from envbuild.resolve.aptsources import AptSource, read_sources
 from envbuild.spec.site import Site
+from envbuild.spec.tomlfile import read_toml
 from envbuild.system import network
 from envbuild.system.files import IrregularError, read_small
 
@@ -254,8 +254,8 @@ def _uv_files(variables: Mapping[str, str], etc: Path) -> list[Path]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_text("uv", path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return read_toml(_text("uv", path))
+    except ValueError as error:
         raise _unreadable("uv", path, f"it is not a TOML file: {error}") from error
 
 

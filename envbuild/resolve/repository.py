@@ -14,14 +14,13 @@ import re
 import struct
 import tarfile
 import tempfile
-import tomllib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
 from envbuild.events import task
@@ -34,6 +33,7 @@ from envbuild.resolve.wheels import Candidate
 from envbuild.spec.fields import repository_address
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
 from envbuild.system.files import is_below
 from envbuild.system.redaction import redact, redact_text
@@ -348,7 +348,7 @@ class _Fetched:
 def _version(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name: str, at: Location) -> str:
     """Return the version that a tree states; a build may state another, and then fails."""
     try:
-        project = tomllib.loads(_text(files, "pyproject.toml")).get("project", {})
+        project = read_toml(_text(files, "pyproject.toml")).get("project", {})
         stated = project.get("version") if isinstance(project, dict) else None
         if stated is None:
             setup = configparser.RawConfigParser()
@@ -356,7 +356,7 @@ def _version(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name:
             stated = setup.get("metadata", "version", fallback="")
         if isinstance(stated, str) and _PLAIN.fullmatch(stated):
             return str(Version(stated))
-    except (tomllib.TOMLDecodeError, configparser.Error, UnicodeDecodeError, InvalidVersion):
+    except (configparser.Error, ValueError):
         pass
     raise RequestError(
         f"neither `pyproject.toml` nor `setup.cfg` of the commit states the version of `{name}`",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tarfile
-import tomllib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,7 +21,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuild.errors import Location, RequestError
-from envbuild.spec.model import python_requirement
+from envbuild.spec.model import MAX_PACKAGES, python_requirement
+from envbuild.spec.tomlfile import read_toml
 
 _MAX_FILE_BYTES = 4 << 20
 _MAX_BYTES = 8 << 30  # unpacked
@@ -48,12 +49,15 @@ def read_archive(path: Path, *, at: Location) -> SourceMetadata:
     """
     try:
         files = _files(path)
-        project = tomllib.loads(files.get("pyproject.toml", b"").decode())
-        requires = tuple(_requires(files, project.get("project", {})))
+        project = read_toml(files.get("pyproject.toml", b"").decode())
+        stated = _requires(files, project.get("project", {}))
+        requires = tuple(islice(stated, MAX_PACKAGES + 1))
         system = project.get("build-system", {"requires": _DEFAULT_IMPORTS})
         imports = tuple(system.get("requires", _DEFAULT_IMPORTS))
         if not all(isinstance(text, str) for text in (*requires, *imports)):
             raise ValueError("its `pyproject.toml` is malformed")
+        if len(requires) > MAX_PACKAGES or len(imports) > MAX_PACKAGES:
+            raise ValueError(f"it has more than {MAX_PACKAGES} requirements")
         for text in (*requires, *imports):
             python_requirement(text)
     except (tarfile.TarError, OSError, EOFError, zlib.error, AttributeError, TypeError, ValueError) as error:

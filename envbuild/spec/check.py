@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.base import BaseImage
-from envbuild.spec.load import MAX_ERRORS, Loaded
+from envbuild.spec.load import Loaded
 from envbuild.spec.meant import line as meant_line
 from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec

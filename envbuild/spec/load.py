@@ -8,14 +8,12 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, bounded, raise_all
 from envbuild.spec.error_messages import explain, locate_problems, misspelt_keys
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.yamlfile import MAX_BYTES, Document, read_yaml
 
 M = TypeVar("M")
-
-MAX_ERRORS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,9 @@ def load(
 ) -> Loaded[M]:
     """Read one file, or raise all its errors; `path` names it in messages, `hint` replaces their hints."""
     loaded, errors = examine(model, content, path, max_bytes=max_bytes)
-    raise_all([RequestError(error.problem, at=error.at, hint=hint or error.hint) for error in errors])
+    for error in errors:
+        error.hint = hint or error.hint
+    raise_all(errors)
     if loaded is None:
         raise AssertionError("a file that cannot be read has an error")
     return loaded
@@ -63,7 +63,7 @@ def examine(
     try:
         document = read_yaml(content, path, max_bytes=max_bytes)
     except EnvbuildError as error:
-        return None, _bounded(list(error.each()), path)
+        return None, bounded([error])
     problems = []
     try:
         value = TypeAdapter(model).validate_python(document.value)
@@ -74,7 +74,7 @@ def examine(
     # Only the errors that are shown are put into words: a hostile file may have a hundred thousand.
     problems.sort(key=lambda problem: problem.at)
     shown = [explain(problem, document) for problem in problems[:MAX_ERRORS]]
-    errors = _bounded([*document.errors, *shown], path, more=len(problems) - len(shown))
+    errors = bounded([*document.errors, *shown], more=len(problems) - len(shown))
     invalid = {str(loc[0]) for loc in (*document.rejected, *(problem.loc for problem in problems)) if loc}
     for problem in problems[:MAX_ERRORS]:
         invalid.update(misspelt_keys(problem) if len(problem.loc) == 1 else ())
@@ -99,13 +99,3 @@ def _without(invalid: set[str], model: type[M], document: Document) -> M | None:
         return TypeAdapter(model).validate_python({"name": "unnamed", "version": "0", **valid})
     except ValidationError:
         return None
-
-
-def _bounded(errors: list[EnvbuildError], path: Path, more: int = 0) -> list[EnvbuildError]:
-    """Order errors by place, and keep the list readable."""
-    errors.sort(key=lambda error: error.at or Location(path=path))
-    more += len(errors) - MAX_ERRORS
-    if more <= 0:
-        return errors
-    last = RequestError(f"and {more} more errors", at=errors[MAX_ERRORS - 1].at, hint="fix these first")
-    return [*errors[:MAX_ERRORS], last]

@@ -48,6 +48,7 @@ _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
 
 MAX_NAME = 128  # characters; names become file names
 MAX_TEXT = 4096  # characters
+MAX_PACKAGES = 2000  # of each kind
 
 # A spec must not set these: they decide which code runs, or belong to the runtime.
 RESERVED_VARIABLES = frozenset(
@@ -137,6 +138,8 @@ def full_match(pattern: str, what: str, limit: int = MAX_NAME) -> Checked:
 
 def python_requirement(value: str) -> str:
     """Return a PEP 508 requirement unchanged; ValueError if it is invalid or names an address."""
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"a requirement is longer than {MAX_TEXT} characters")
     try:
         parsed = Requirement(value)
     except (InvalidRequirement, RecursionError):
@@ -446,12 +449,12 @@ SourceRequest = Annotated[
 class Packages(Model):
     """Packages in addition to the frameworks."""
 
-    python: tuple[PythonRequest, ...] = ()
+    python: Annotated[tuple[PythonRequest, ...], Field(max_length=MAX_PACKAGES)] = ()
     """PEP 508 requirements without addresses, files with requirements, wheels, and commits of git
     repositories."""
-    from_source: tuple[SourceRequest, ...] = ()
+    from_source: Annotated[tuple[SourceRequest, ...], Field(max_length=MAX_PACKAGES)] = ()
     """Python distributions that are built from their source archives, offline: those without a wheel."""
-    system: tuple[DebianPackage, ...] = ()
+    system: Annotated[tuple[DebianPackage, ...], Field(max_length=MAX_PACKAGES)] = ()
     """Debian package names."""
 
 

@@ -10,7 +10,6 @@ import hashlib
 import os
 import posixpath
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +28,7 @@ from packaging.pylock import (
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError
 from envbuild.spec.base import BaseImage
 from envbuild.spec.fields import (
     NO_CREDENTIALS,
@@ -39,15 +38,17 @@ from envbuild.spec.fields import (
     without_secrets,
 )
 from envbuild.spec.meant import requirement as requirement_as_meant
-from envbuild.spec.model import python_requirement
+from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, python_requirement
 from envbuild.spec.python_platform import base_environment, base_tags
+from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
 
-MAX_ERRORS = 50  # of one file
 _MAX_FILES = 100
+_MAX_REMARKS = 50
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PACKAGE = re.compile(r"""\s*name\s*=\s*["']([^"']+)["']""")
 _CONTINUED = re.compile(r"\\[ \t\r]*$")
+_QUOTED = re.compile(r"""\"[^"]*\"|'[^']*'""")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _OPTION = re.compile(r"(--[a-z-]+|-[a-zA-Z])(?:[ =]+|$|(?<=^-[a-z]))(.*)")
 _INCLUDES = ("-r", "--requirement")
@@ -188,9 +189,15 @@ class RequirementFiles:
     """Directories with wheels, and where each is named."""
     entries: list[Requested | PylockFile] = field(default_factory=list)
     errors: list[EnvbuildError] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    """Sentences on lines that change nothing here."""
+    _unused: list[str] = field(default_factory=list)
+    _unused_count: int = 0
     _seen: set[tuple[Path, bool]] = field(default_factory=set)
+
+    @property
+    def remarks(self) -> list[str]:
+        """The first sentences on lines that change nothing here, and how many more there are."""
+        more = self._unused_count - len(self._unused)
+        return [*self._unused, *([f"{more} more lines are not used"] if more else [])]
 
     def asked(self) -> Iterator[tuple[str, Location]]:
         """Yield what the files ask for, whatever the base is, and where."""
@@ -221,7 +228,6 @@ class RequirementFiles:
             problem = f"`{path}` is not UTF-8"
             self.errors.append(RequestError(problem, at=Location(path=path), hint="save the file as UTF-8"))
             return
-        before = len(self.errors)
         if is_valid_pylock_path(path):
             self._pylock(path, text)
         elif path.name == "pyproject.toml":
@@ -231,14 +237,18 @@ class RequirementFiles:
         else:
             hint = f"name {_KINDS}; uv and pdm write a pylock.toml from locks of their own (`export`)"
             self.errors.append(RequestError(f"`{path.name}` is of no known format", at=at, hint=hint))
-        del self.errors[before + MAX_ERRORS :]
 
     def _requirements(self, path: Path, text: str, *, is_constraint: bool) -> None:
         for number, line in requirement_lines(text):
             at = Location(path=path, line=number, column=1)
+            if len(self.errors) >= MAX_ERRORS:
+                self._reject("the rest of the file is not read", at, "correct the other errors first")
+                return
             if line.startswith("-"):
                 self._option(line, at)
                 continue
+            if self._are_too_many(at):
+                return
             requirement, *options = map(str.strip, re.split(r"\s(?=--\w)", line))
             hashes = [option.removeprefix("--hash").lstrip("= ") for option in options]
             digests = {value.removeprefix("sha256:") for value in hashes if value.startswith("sha256:")}
@@ -263,10 +273,15 @@ class RequirementFiles:
         elif name in (*_INCLUDES, *_CONSTRAINTS) and value:
             self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
         elif name in _LINKS and not is_address and self.digest is not None:
-            self.directories.append((at.path.parent / value, at))
+            if len(self.directories) >= _MAX_FILES:
+                self._reject(f"more than {_MAX_FILES} directories are named", at, "join some of them")
+            else:
+                self.directories.append((at.path.parent / value, at))
         elif name in _ADDRESSES:
             # Without its value, which may hold a password.
-            self.remarks.append(f"{at}: `{name}` is not used: addresses are settings of the site")
+            self._unused_count += 1
+            if self._unused_count <= _MAX_REMARKS:
+                self._unused.append(f"{at}: `{name}` is not used: addresses are settings of the site")
         elif name in ("-e", "--editable"):
             self._reject(
                 "a directory that stays where it is (`-e`) cannot be in an image", at, "remove the line"
@@ -274,8 +289,16 @@ class RequirementFiles:
         elif name not in _NEEDLESS:
             self._reject(f"the option `{shorten(name)}` is not supported", at, "remove the line")
 
+    def _are_too_many(self, at: Location) -> bool:
+        """Return whether there are more requirements than are read; they are then in the errors."""
+        if len(self.entries) < MAX_PACKAGES:
+            return False
+        self._reject(f"more than {MAX_PACKAGES} requirements", at, "ask for less in one image")
+        return True
+
     def _request(self, text: str, at: Location, hashes: frozenset[str], *, is_constraint: bool) -> None:
-        can_name = self.digest is not None and not is_constraint
+        # The patterns of wheels and commits take quadratic time.
+        can_name = self.digest is not None and not is_constraint and len(text) <= MAX_TEXT
         if can_name and (wheel := _named_wheel(text)):
             self._wheel(*wheel, at, hashes)
             return
@@ -371,17 +394,28 @@ class RequirementFiles:
             return
         if "dependencies" in project.get("dynamic", ()):
             hint = "name the file that they come from, or write them into `project.dependencies`"
-            at = _place_of(r"\s*dynamic\b", text, path)
+            at = _place_of(r"[ \t]*dynamic\b", text, path)
             self._reject("the dependencies are `dynamic`: a program decides them", at, hint)
+        lines: dict[str, int] = {}
+        for number, line in enumerate(text.split("\n"), 1):
+            for match in _QUOTED.finditer(line):
+                lines.setdefault(match[0][1:-1], number)
         for entry in dependencies:
-            at = _place_of(rf".*[\"']{re.escape(entry)}[\"']", text, path)
+            number = lines.get(entry, 0)
+            at = Location(path=path, line=number, column=int(number > 0))
+            if len(self.errors) >= MAX_ERRORS or self._are_too_many(at):
+                return
             self._request(entry, at, frozenset(), is_constraint=False)
 
     def _pylock(self, path: Path, text: str) -> None:
         values = self._toml(path, text)
         try:
-            if values:
-                self.entries.append(PylockFile(pylock=Pylock.from_dict(values), path=path, text=text))
+            pylock = Pylock.from_dict(values) if values else None
+            if pylock is not None and len(pylock.packages) > MAX_PACKAGES:
+                hint = "lock fewer packages, or for fewer platforms"
+                self._reject(f"more than {MAX_PACKAGES} packages", Location(path=path), hint)
+            elif pylock is not None:
+                self.entries.append(PylockFile(pylock=pylock, path=path, text=text))
         except PylockValidationError as error:
             hint = "lock it again with the program that wrote it"
             problem = f"it is not a valid pylock.toml: {shorten(str(error), 300)}"
@@ -389,8 +423,8 @@ class RequirementFiles:
 
     def _toml(self, path: Path, text: str) -> dict[str, Any]:
         try:
-            return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            return read_toml(text)
+        except ValueError as error:
             problem = f"it is not TOML: {shorten(str(error), 300)}"
             self._reject(problem, Location(path=path), "correct that place")
             return {}

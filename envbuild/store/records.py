@@ -92,6 +92,9 @@ def read_record(path: Path) -> LayerRecord:
     text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
     try:
         data = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    try:
         if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
             raise ValueError("it is no record of this version")
         return _RECORD.validate_python(data)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import (
+    MAX_ERRORS,
     BuildError,
     CheckError,
     EnvbuildError,
@@ -96,6 +97,21 @@ class TestRaiseAll:
         with pytest.raises(ManyErrors) as caught:
             raise_all([RequestError("x", hint="mend it"), RequestError("y", hint="mend it")])
         assert len(caught.value.errors) == 2
+
+    def test_of_very_many_the_first_are_raised_and_the_others_counted(self) -> None:
+        def errors(path: str) -> list[EnvbuildError]:
+            return [RequestError("x", at=at(number, path=path), hint="mend it") for number in range(1, 201)]
+
+        inner = []
+        for path in ("b.yaml", "a.yaml"):
+            with pytest.raises(ManyErrors) as caught:
+                raise_all(errors(path))
+            inner.append(caught.value)
+        with pytest.raises(ManyErrors) as caught:
+            raise_all([*inner, MachineError("no place", hint="mend it")])
+        shown = caught.value.each()
+        assert [str(error.at) for error in shown[:MAX_ERRORS]] == [f"a.yaml:{n}:1" for n in range(1, 51)]
+        assert [error.problem for error in shown[MAX_ERRORS:]] == ["and 351 more errors"]
 
 
 @pytest.mark.parametrize(

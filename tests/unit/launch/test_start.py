@@ -191,6 +191,8 @@ def test_an_image_that_answers_nothing_has_no_gpus(ended: dict[str, object]) -> 
     ended.update(stdout="[1]", stderr="no python here", code=0)
     cuda, survey = with_gpus(container(accelerator="cuda"), None, None, limit_s=5.0)
     assert (cuda.gpus, survey.error) == (0, "[1]\nno python here")
+    ended.update(stdout="[" * 10_000, stderr="")
+    assert with_gpus(container(accelerator="cuda"), None, None, limit_s=5.0)[0].gpus == 0
     ended.clear()
     assert with_gpus(container(), None, None, limit_s=5.0) == (container(), GpuSurvey())
     assert not ended

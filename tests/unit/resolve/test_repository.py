@@ -214,7 +214,13 @@ def test_a_project_in_a_directory(tmp_path: Path) -> None:
     assert "has no directory `nowhere`" in refused(tmp_path, missing)
 
 
-@pytest.mark.parametrize("text", ["", '[project]\ndynamic = ["version"]\n', "[project]\nversion = 3\n", "[["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", '[project]\ndynamic = ["version"]\n', "[project]\nversion = 3\n", "[["),
+        *("a = " + "[" * 10_000, "a = " + "9" * 5000, "a." * 10_000 + "b = 1"),
+    ],
+)
 def test_a_version_that_a_program_decides_is_written_in_the_spec(text: str, tmp_path: Path) -> None:
     made = commit(
         tmp_path / "one", {"pyproject.toml": text, "setup.cfg": "[metadata]\nversion = attr: x.y\n"}

@@ -81,6 +81,11 @@ def test_what_a_build_imports(tmp_path: Path) -> None:
         ("[project]\ndependencies = 3", "not iterable"),
         ("project = 3", "cannot be built"),
         ("[build-system", "cannot be built"),
+        ("a = " + "[" * 10_000, "nested too deep"),
+        ("a." * 10_000 + "a = 1", "more than 32 parts"),
+        ("a = " + "9" * 5000, "cannot be built"),
+        (f"[project]\ndependencies = {['x'] * 2001}", "more than 2000 requirements"),
+        (f"[project]\ndependencies = ['x{', >1' * 2000}']", "longer than 4096 characters"),
     ],
 )
 def test_archives_that_cannot_be_used(tmp_path: Path, text: str, problem: str) -> None:

@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel
 
 from envbuild import errors
-from envbuild.errors import EnvbuildError, Location, ManyErrors
+from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, ManyErrors
 from envbuild.spec import error_messages
 from envbuild.spec.base import BaseImage
-from envbuild.spec.load import MAX_ERRORS, examine, load, load_spec
+from envbuild.spec.load import examine, load, load_spec
 from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.spec import requirements
+from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
@@ -394,3 +396,88 @@ def test_a_changed_file_changes_what_is_asked(before: str) -> None:
     assert asked(before) != asked(before.replace("scipy", "numpy"))
     assert asked(before) != asked(f"{before}\nless\n")
     assert asked("scipy==1.0 --hash=sha256:" + A) != asked("scipy==1.0 --hash=sha256:" + B)
+
+
+HOSTILE_TOML = {
+    "deep": "a = " + "[" * 10_000,
+    "long": f"a = {'9' * 5000}",
+    "parts": "a." * 10_000 + "b = 1",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_TOML.values(), ids=HOSTILE_TOML.keys())
+@pytest.mark.parametrize("file", ["pylock.toml", "pyproject.toml"])
+def test_hostile_toml_is_an_error(file: str, text: str) -> None:
+    shown = refused(f"[{{file: {file}}}]", **{file.replace(".", "_"): text})
+    assert shown.startswith("error: it is not TOML: ")
+    assert f"  --> {file}\n" in shown
+
+
+def test_the_number_of_requirements_has_a_limit() -> None:
+    lines = "".join(f"p{number}\n" for number in range(MAX_PACKAGES))
+    assert len(read(requirements_txt=lines + "-i https://example.org\n").requested) == MAX_PACKAGES
+    for text in (f"{lines}one-more\n", f"-r more.txt\n{lines}"):
+        shown = refused(requirements_txt=text, more_txt="one-more\n")
+        assert shown.startswith(
+            f"error: more than {MAX_PACKAGES} requirements\n  --> requirements.txt:2001:1"
+        )
+    listed = ", ".join(f'"p{number}"' for number in range(MAX_PACKAGES + 1))
+    project = f"[project]\ndependencies = [{listed}]\n"
+    assert "more than 2000 requirements" in refused("[{file: pyproject.toml}]", pyproject_toml=project)
+    packages = "".join(
+        f'[[packages]]\nname = "p{number}"\ndirectory = {{path = "."}}\n'
+        for number in range(MAX_PACKAGES + 1)
+    )
+    lock = f'lock-version = "1.0"\ncreated-by = "test"\n{packages}'
+    assert "more than 2000 packages" in refused("[{file: pylock.toml}]", pylock_toml=lock)
+
+
+@pytest.mark.parametrize("key", ["python", "system", "from_source"])
+def test_the_number_of_packages_of_a_spec_has_a_limit(key: str) -> None:
+    names = ", ".join(f"p{number}" for number in range(20_000))
+    Path("spec.yaml").write_text(f"{SPEC}packages: {{{key}: [{names}]}}\n")
+    with pytest.raises(EnvbuildError) as caught:
+        read_spec(Path("spec.yaml"))
+    (error,) = caught.value.each()
+    assert error.problem == f"`packages.{key}`: must have at most {MAX_PACKAGES} entries"
+
+
+def test_errors_and_remarks_of_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = "-i https://example.org/simple\n" * 300
+    remarks = read(requirements_txt=options).remarks()
+    assert len(remarks) == 51
+    assert remarks[-1] == "250 more lines are not used"
+    tries: list[str] = []
+
+    def counted(text: str) -> str:
+        tries.append(text)
+        raise ValueError("`x` is wrong")
+
+    monkeypatch.setattr(requirements, "python_requirement", counted)
+    shown = refused(requirements_txt="/x\n" * 5000)
+    assert len(tries) == 50
+    assert shown.count("error: `x` is wrong") == 50
+    assert "error: and 1 more error\n" in shown
+
+
+@pytest.mark.parametrize(
+    "line", ["a" + " " * 100_000 + "b", "a.whl#" * 20_000 + " b", "git+" * 20_000, "a>1" + ",>1" * 20_000]
+)
+def test_a_long_requirement_is_refused_before_patterns_look_at_it(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "_GIT", None)
+    monkeypatch.setattr(requirements, "_WHEEL", None)
+    assert refused(requirements_txt=line).startswith("error: a requirement is longer than 4096 characters")
+
+
+def test_dependencies_of_a_project_are_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [f"p{number}; python_version > '3'" for number in range(500)]
+    text = "[project]\ndependencies = [\n" + "".join(f'  "{entry}",\n' for entry in entries) + "]\n"
+    monkeypatch.setattr(requirements, "_place_of", None)
+    resolved = read("[{file: pyproject.toml}]", pyproject_toml=text)
+    assert [str(request.at) for request in resolved.requested[:2]] == [
+        "pyproject.toml:3:1",
+        "pyproject.toml:4:1",
+    ]
+    assert str(resolved.requested[-1].at) == "pyproject.toml:502:1"

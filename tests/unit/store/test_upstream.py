@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError, RequestError
+from envbuild.store.records import read_record
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.system.descriptors import named
+from envbuild.system.sealing import sealed
 from tests.support.stores import key, layer
 
 
@@ -41,6 +43,14 @@ def test_a_layer_is_used_where_it_is(theirs: Store) -> None:
     assert named(str(blob)) == named(str(theirs.blob_path(record.blob)))
     assert store.own(key("a")) is None
     assert not store.path.exists(), "nothing was written"
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000])
+def test_a_record_of_hostile_json_is_damaged(theirs: Store, value: str) -> None:
+    path = theirs.record_path(key("a"))
+    path.write_text(sealed(f'{{"format": {value}'))
+    with pytest.raises(ValueError, match=r"nested too deep|integer string"):
+        read_record(path)
 
 
 def test_a_layer_of_the_store_itself_comes_first(theirs: Store) -> None:
