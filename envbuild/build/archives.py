@@ -10,7 +10,6 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
-import io
 import lzma
 import tarfile
 import zlib
@@ -23,13 +22,11 @@ import zstandard
 from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Squashfs
+from envbuild.system.tarmembers import HeaderError, TarMembers
 
 _CHUNK_BYTES = 1 << 20
 _WINDOW_BYTES = 1 << 27
 _XZ_MEMORY_BYTES = 1 << 28
-_MAX_HEADER_BYTES = 1 << 20
-# Of one member, which may have several headers.
-_MAX_HEADERS_BYTES = 2 << 20
 _BLOCK = 512
 
 
@@ -51,14 +48,14 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *,
                     )
                 target.write(chunk)
         with plain.open("rb") as stream:
-            bounded = _Bounded(stream)
-            with tarfile.TarFile(fileobj=bounded, encoding="utf-8") as tar:
-                _write_members(tar, bounded, writer, is_layer=is_layer)
-                end = tar.offset
-            stream.seek(end)
+            members = TarMembers(stream)
+            _write_members(members, writer, is_layer=is_layer)
+            stream.seek(members.offset)
             # tarfile takes an unreadable header for the end.
             if stream.read(_BLOCK) != bytes(_BLOCK):
                 raise UnsafeArchiveError("it is damaged, or ends too early")
+    except HeaderError as error:
+        raise UnsafeArchiveError(str(error)) from None
     except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as error:
         raise UnsafeArchiveError(f"it is damaged, or no tar archive: {error}") from None
     except (ValueError, OverflowError, RecursionError) as error:
@@ -71,14 +68,9 @@ def unpack_tar(archive: Path, writer: Writer, work: Path, limits: RootLimits, *,
         plain.unlink(missing_ok=True)
 
 
-def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, is_layer: bool) -> None:
-    while (member := bounded.next_header(tar)) is not None:
-        # Otherwise they stay in memory.
-        tar.members = []  # type: ignore[attr-defined]
-        tar.pax_headers = {}
+def _write_members(members: TarMembers, writer: Writer, *, is_layer: bool) -> None:
+    for member in members:
         name = member.name
-        if member.size < 0:
-            raise UnsafeArchiveError(f"`{name}` has a negative size")
         if is_layer and writer.whiteout(name):
             continue
         if member.isdir():
@@ -88,50 +80,10 @@ def _write_members(tar: tarfile.TarFile, bounded: _Bounded, writer: Writer, *, i
         elif member.islnk():
             writer.hardlink(name, member.linkname)
         elif member.isreg():
-            content = tar.extractfile(member)
-            if content is None:
-                raise AssertionError("a regular file has a content")
-            with content:
+            with members.open(member) as content:
                 writer.file(name, member.mode, member.size, content)  # type: ignore[arg-type]  # it has read()
         else:
             writer.special(name)
-
-
-class _Bounded(io.RawIOBase):
-    """A file of which tarfile can read only as much as a member's headers may need."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        # The first header is read when the archive is opened.
-        self._left_bytes: int | None = _MAX_HEADERS_BYTES
-
-    def next_header(self, tar: tarfile.TarFile) -> tarfile.TarInfo | None:
-        """Read the next member's header."""
-        self._left_bytes = _MAX_HEADERS_BYTES
-        member = tar.next()
-        self._left_bytes = None
-        return member
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise UnsafeArchiveError(f"a header of it claims {size} bytes")
-        if self._left_bytes is not None:
-            self._left_bytes -= size
-            if self._left_bytes < 0:
-                raise UnsafeArchiveError(f"the headers of a member have more than {_MAX_HEADERS_BYTES} bytes")
-        return self._stream.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
 
 
 def _unpacked(stream: BinaryIO) -> Iterator[bytes]:

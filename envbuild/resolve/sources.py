@@ -6,6 +6,7 @@ pyproject.toml; setuptools' documentation of ``requires.txt``.
 
 from __future__ import annotations
 
+import gzip
 import re
 import tarfile
 import zlib
@@ -23,9 +24,11 @@ from packaging.version import Version
 from envbuild.errors import Location, RequestError
 from envbuild.spec.model import MAX_PACKAGES, python_requirement
 from envbuild.spec.tomlfile import read_toml
+from envbuild.system.tarmembers import TarMembers
 
 _MAX_FILE_BYTES = 4 << 20
 _MAX_BYTES = 8 << 30  # unpacked
+_MAX_MEMBERS = 200_000
 _STATIC_SINCE = Version("2.2")  # of core metadata
 # Of an archive without a pyproject.toml (PEP 517); older ones make no wheels without `wheel`.
 _DEFAULT_IMPORTS = ("setuptools>=40.8.0", "wheel")
@@ -60,7 +63,16 @@ def read_archive(path: Path, *, at: Location) -> SourceMetadata:
             raise ValueError(f"it has more than {MAX_PACKAGES} requirements")
         for text in (*requires, *imports):
             python_requirement(text)
-    except (tarfile.TarError, OSError, EOFError, zlib.error, AttributeError, TypeError, ValueError) as error:
+    except (
+        tarfile.TarError,
+        OSError,
+        EOFError,
+        zlib.error,
+        AttributeError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         problem = f"`{path.name}` cannot be built: {error}"
         hint = "take another version, or build a wheel of it yourself and name that (`{wheel: PATH}`)"
         raise RequestError(problem, at=at, hint=hint) from error
@@ -70,20 +82,20 @@ def read_archive(path: Path, *, at: Location) -> SourceMetadata:
 def _files(path: Path) -> dict[str, bytes]:
     """Return what an archive has of the files that state something, by name."""
     files: dict[str, bytes] = {}
-    size_bytes = 0
-    with tarfile.open(path, "r|gz") as archive:
-        for member in archive:
-            size_bytes += member.size
-            if size_bytes > _MAX_BYTES:
+    with gzip.open(path, "rb") as stream:
+        members = TarMembers(stream)
+        for count, member in enumerate(members):
+            if members.offset > _MAX_BYTES:
                 raise ValueError(f"it unpacks to more than {_MAX_BYTES} bytes")
+            if count >= _MAX_MEMBERS:
+                raise ValueError(f"it has more than {_MAX_MEMBERS} files")
             # All lie in one directory.
             place = PurePosixPath(member.name)
             in_root = len(place.parts) == 2 and place.name in ("pyproject.toml", "PKG-INFO")
             if not in_root and not place.match("*.egg-info/requires.txt"):
                 continue
-            content = archive.extractfile(member) if member.isreg() else None
-            if content is not None and member.size <= _MAX_FILE_BYTES:
-                files.setdefault(place.name, content.read())
+            if member.isreg() and member.size <= _MAX_FILE_BYTES:
+                files.setdefault(place.name, members.open(member).read())
     return files
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import Location, RequestError
+from envbuild.resolve import sources
 from envbuild.resolve.sources import SourceMetadata, read_archive
 
 AT = Location(path=Path("spec.yaml"))
@@ -92,6 +93,36 @@ def test_archives_that_cannot_be_used(tmp_path: Path, text: str, problem: str) -
     with pytest.raises(RequestError, match=problem) as caught:
         read(tmp_path, pyproject_toml=text)
     assert "build a wheel of it yourself" in (caught.value.hint or "")
+
+
+def test_the_headers_of_an_archive_are_bounded(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("././@PaxHeader")
+    head.type, head.size = tarfile.XHDTYPE, 16 << 20
+    with gzip.open(tmp_path / "x-1.tar.gz", "wb", compresslevel=1) as file:
+        file.write(head.tobuf(tarfile.USTAR_FORMAT) + b"16777216 a=" + b"a" * ((16 << 20) - 12) + b"\n")
+        file.write(tarfile.TarInfo("x-1/PKG-INFO").tobuf(tarfile.USTAR_FORMAT) + bytes(1024))
+    with pytest.raises(RequestError, match="a header of it claims 16777216 bytes"):
+        read_archive(tmp_path / "x-1.tar.gz", at=AT)
+
+
+def test_headers_that_nest_are_an_error(tmp_path: Path) -> None:
+    record = b"8 a=bcd\n"
+    head = tarfile.TarInfo("././@PaxHeader")
+    head.type, head.size = tarfile.XHDTYPE, len(record)
+    with gzip.open(tmp_path / "x-1.tar.gz", "wb", compresslevel=1) as file:
+        file.write((head.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0")) * 5000)
+    with pytest.raises(RequestError, match=r"`x-1\.tar\.gz` cannot be built"):
+        read_archive(tmp_path / "x-1.tar.gz", at=AT)
+
+
+def test_the_files_of_an_archive_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_MAX_MEMBERS", 2)
+    assert read(tmp_path, a="", pyproject_toml=PROJECT).imports == ("hatchling",)
+    with pytest.raises(RequestError, match="more than 2 files"):
+        read(tmp_path, a="", b="", c="")
+    monkeypatch.setattr(sources, "_MAX_BYTES", 4096)
+    with pytest.raises(RequestError, match="unpacks to more than 4096 bytes"):
+        read(tmp_path, a="x" * 4096)
 
 
 @pytest.mark.parametrize(
