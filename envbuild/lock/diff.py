@@ -152,8 +152,10 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     environment = base_environment(resolved.base, resolved.architecture)
     wanted = _by_name(resolved.python_requests(), environment)
     before = _by_name(lock.requests, environment)
+    places = _places(resolved)
     for name, requirements in sorted(wanted.items()):
-        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), resolved)
+        where = places.get(name, "packages.python")
+        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), where)
     yield from _outside_files(pins, resolved)
     owners = {chosen.layer for chosen in resolved.recipes}
     yield from _orphans(lock, set(wanted), set(before) - set(wanted), owners)
@@ -183,9 +185,8 @@ def _unmet(
     requirements: Sequence[Requirement],
     pin: PythonPin | None,
     before: Sequence[Requirement],
-    resolved: ResolvedSpec,
+    where: str,
 ) -> Iterable[LockDifference]:
-    where = _asked_by(name, resolved)
     if pin is None:
         yield LockDifference("python", f"{where} gained `{name}`")
         return
@@ -209,7 +210,7 @@ def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Ite
             if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
                 sentence = f"packages.python: {name} {pin.version} does not satisfy {bound.specifier}"
                 yield LockDifference("python", sentence)
-    for name, request in sorted(resolved.repositories().items()):
+    for name, request in sorted(resolved.repositories.items()):
         repository, pin = request.repository, pins.get(name)
         if repository and pin and not repository.admits(pin.origin, pin.version):
             sentence = f"packages.python: `{name}` is not locked from commit {repository.commit[:12]}"
@@ -220,13 +221,13 @@ def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Ite
             yield LockDifference("python", sentence)
 
 
-def _asked_by(name: str, resolved: ResolvedSpec) -> str:
-    if any(request.name == name for request in resolved.requested):
-        return "packages.python"
+def _places(resolved: ResolvedSpec) -> dict[str, str]:
+    """Return where each distribution is requested: the spec's own key first, then the first recipe."""
+    places = {request.name: "packages.python" for request in resolved.requested}
     for chosen in resolved.recipes:
-        if any(canonicalize_name(Requirement(text).name) == name for text in chosen.requirements()):
-            return f"recipe {chosen.recipe.name}"
-    return "packages.python"
+        for requirement in map(Requirement, chosen.requirements()):
+            places.setdefault(canonicalize_name(requirement.name), f"recipe {chosen.recipe.name}")
+    return places
 
 
 def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[LockDifference]:

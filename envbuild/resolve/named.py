@@ -13,6 +13,7 @@ from envbuild.lock.model import PythonPin
 from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.wheels import Candidate
+from envbuild.spec.requirements import NamedWheel
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import network
 
@@ -22,34 +23,35 @@ ORIGIN = "spec"
 
 def candidates(resolved: ResolvedSpec) -> dict[str, list[Candidate]]:
     """Return the only file of each distribution of which a wheel is named."""
-    return {
-        name: [
-            Candidate(
-                name=name,
-                version=str(parse_wheel_filename(request.wheel.file)[1]),
-                file=request.wheel.file,
-                address=request.wheel.address,
-                sha256=request.wheel.sha256,
-            )
-        ]
-        for name, request in resolved.named_wheels().items()
-        if request.wheel is not None
-    }
+    wheels = {name: request.wheel for name, request in resolved.named_wheels.items()}
+    return {name: [_candidate(name, wheel)] for name, wheel in wheels.items() if wheel is not None}
+
+
+def _candidate(name: str, wheel: NamedWheel) -> Candidate:
+    return Candidate(
+        name=name,
+        version=str(parse_wheel_filename(wheel.file)[1]),
+        file=wheel.file,
+        address=wheel.address,
+        sha256=wheel.sha256,
+    )
 
 
 def origin(resolved: ResolvedSpec, name: str) -> str:
     """Return the origin of a distribution that is named itself; empty for others."""
-    request = resolved.repositories().get(name)
+    request = resolved.repositories.get(name)
     if request is not None and request.repository is not None:
         return request.repository.origin
-    return ORIGIN if name in resolved.named_wheels() else ""
+    return ORIGIN if name in resolved.named_wheels else ""
 
 
 def local_paths(resolved: ResolvedSpec, pin: PythonPin) -> list[Path]:
     """Return the path of a pin's file if it is a named wheel of this machine."""
-    files = candidates(resolved).get(pin.name, ())
-    paths = [network.local_path(file.address) for file in files if file.is_same(pin)]
-    return [path for path in paths if path is not None]
+    request = resolved.named_wheels.get(pin.name)
+    if request is None or request.wheel is None or not _candidate(pin.name, request.wheel).is_same(pin):
+        return []
+    path = network.local_path(request.wheel.address)
+    return [path] if path is not None else []
 
 
 def bring_here(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Path]:
@@ -75,7 +77,7 @@ def changed(resolved: ResolvedSpec, old: Sequence[PythonPin], upgrade: Upgrade) 
     If its digest is written in the spec, that is what changed, and counts.
     """
     pins = {pin.name: pin for pin in old}
-    for name, request in resolved.named_wheels().items():
+    for name, request in resolved.named_wheels.items():
         pin, wheel = pins.get(name), request.wheel
         if pin is None or wheel is None or wheel.states_digest or upgrade.covers(name):
             continue

@@ -235,6 +235,10 @@ def pin_files(
     candidates = locate(resolver, {entry.name: entry.version for entry in wanted})
     files = _choose(resolver.resolved, wanted, candidates, {pin.name: pin for pin in kept}, hashes)
     sizes = _sizes(files, old, resolver)
+    requires: dict[str, list[str]] = {}
+    for entry in resolution:
+        for name in entry.via:
+            requires.setdefault(name, []).append(entry.name)
     return tuple(
         sorted(
             PythonPin(
@@ -245,7 +249,7 @@ def pin_files(
                 size_bytes=size_bytes,
                 sha256=file.sha256,
                 layer=resolver.resolved.owner(entry.name),
-                requires=tuple(sorted(other.name for other in resolution if entry.name in other.via)),
+                requires=tuple(sorted(requires.get(entry.name, ()))),
             )
             for entry, file, size_bytes in zip(wanted, files, sizes, strict=True)
         )
@@ -255,8 +259,10 @@ def pin_files(
 def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -> Iterator[RequestError]:
     """Yield an error for each requirement that excludes the version of a commit."""
     for request in resolved.requested:
-        wanted, name = Requirement(request.text), request.name
-        if name in packed and not wanted.specifier.contains(packed[name].file.version, prereleases=True):
+        name = request.name
+        if name in packed and not request.requirement.specifier.contains(
+            packed[name].file.version, prereleases=True
+        ):
             problem = f"`{request.text}` excludes {packed[name].file.version}, the version of the commit"
             yield RequestError(problem, at=request.at, hint="change one of them")
 

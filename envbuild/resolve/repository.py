@@ -70,7 +70,7 @@ def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[Pyth
     pins = {pin.name: pin for pin in old}
     packed: dict[str, Packed] = {}
     errors: list[EnvbuildError] = []
-    for name, request in resolved.repositories().items():
+    for name, request in resolved.repositories.items():
         repository, pin = request.repository, pins.get(name)
         if repository is None:
             continue
@@ -104,7 +104,7 @@ def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext)
 
     Errors as `pack_all`; RequestError if the commit makes another archive than the locked one.
     """
-    request = resolved.repositories().get(pin.name)
+    request = resolved.repositories.get(pin.name)
     repository = request.repository if request is not None else None
     if request is None or repository is None or repository.origin != pin.origin:
         return False

@@ -476,7 +476,7 @@ class Uv:
         key = f"from_source: [{', '.join(sorted({*names, *said}))}]"
         for name, stderr in said.items():
             reason = uvtext.reason(stderr)
-            asked = [Requirement(request.text) for request in self.resolved.requested if request.name == name]
+            asked = [request.requirement for request in self.resolved.requested if request.name == name]
             bounded = [requirement for requirement in asked if requirement.specifier]
             if name in _MODULES:
                 hint = _module_hint(name)
@@ -502,7 +502,7 @@ class Uv:
         for request in self.resolved.requested:
             if request.name not in missing:
                 continue
-            wanted = Requirement(request.text)
+            wanted = request.requirement
             if request.name in _MODULES:
                 hints.append(_module_hint(request.name))
             elif versions := self._nearest_versions(wanted):

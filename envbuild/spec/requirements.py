@@ -120,15 +120,19 @@ class Requested:
     """The only file that meets it; None for any of an index."""
     repository: Repository | None = None
     """What it is built from; None for any file of an index."""
+    requirement: Requirement = field(init=False, compare=False, repr=False)
+    """The text, parsed once."""
+    name: str = field(init=False, compare=False, repr=False)
+    """Canonical name of the distribution."""
 
-    @property
-    def name(self) -> str:
-        """Canonical name of the distribution."""
-        return str(canonicalize_name(Requirement(self.text).name))
+    def __post_init__(self) -> None:
+        requirement = Requirement(self.text)
+        object.__setattr__(self, "requirement", requirement)
+        object.__setattr__(self, "name", str(canonicalize_name(requirement.name)))
 
     def applies(self, environment: dict[str, str]) -> bool:
         """Return whether its marker, if any, holds."""
-        marker = Requirement(self.text).marker
+        marker = self.requirement.marker
         return marker is None or marker.evaluate(environment)
 
 

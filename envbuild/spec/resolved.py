@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -127,7 +128,7 @@ class ChosenRecipe:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived from it is kept
 class ResolvedSpec:
     """A checked spec, with everything that it names."""
 
@@ -194,11 +195,11 @@ class ResolvedSpec:
             if (wanted.specifier or not bounds) and canonicalize_name(wanted.name) in words
         )
 
-    @property
-    def built(self) -> dict[str, Build]:
+    @cached_property
+    def built(self) -> Mapping[str, Build]:
         """Distribution that is built from its source → its build."""
         builds = [build for chosen in self.recipes if (build := chosen.build()) is not None]
-        packages = {name: SourcePackage(name=name) for name in self.repositories()}
+        packages = {name: SourcePackage(name=name) for name in self.repositories}
         for entry in self.spec.packages.from_source:
             package = entry if isinstance(entry, SourcePackage) else SourcePackage(name=entry)
             packages[package.name] = package
@@ -250,17 +251,20 @@ class ResolvedSpec:
             wanted.update(chosen.requirements())
         return tuple(sorted(wanted))
 
-    def named_wheels(self) -> dict[str, Requested]:
-        """Return the requests that name a wheel itself, by distribution."""
-        return {request.name: request for request in self._applying() if request.wheel is not None}
+    @cached_property
+    def named_wheels(self) -> Mapping[str, Requested]:
+        """The requests that name a wheel itself, by distribution."""
+        return {request.name: request for request in self._applying if request.wheel is not None}
 
-    def repositories(self) -> dict[str, Requested]:
-        """Return the requests that name a commit of a repository, by distribution."""
-        return {request.name: request for request in self._applying() if request.repository is not None}
+    @cached_property
+    def repositories(self) -> Mapping[str, Requested]:
+        """The requests that name a commit of a repository, by distribution."""
+        return {request.name: request for request in self._applying if request.repository is not None}
 
-    def _applying(self) -> Iterator[Requested]:
+    @cached_property
+    def _applying(self) -> tuple[Requested, ...]:
         environment = base_environment(self.base, self.architecture)
-        return (request for request in self._asked_for() if request.applies(environment))
+        return tuple(request for request in self._asked_for() if request.applies(environment))
 
     def constraints(self) -> tuple[str, ...]:
         """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""
@@ -294,9 +298,13 @@ class ResolvedSpec:
 
     def python_place(self, text: str) -> Location:
         """Return where the spec asks for the first distribution that a text names; else its file."""
-        places = {request.name: request.at for request in reversed(self.requested)}
         names = (canonicalize_name(word) for word in _NAME.findall(text))
+        places = self._python_places
         return next((places[name] for name in names if name in places), Location(path=self.path))
+
+    @cached_property
+    def _python_places(self) -> Mapping[str, Location]:
+        return {request.name: request.at for request in reversed(self.requested)}
 
     def system_asker(self, name: str) -> str:
         """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""

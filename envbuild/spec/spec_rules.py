@@ -101,8 +101,7 @@ def _python_packages(
     named = {request.name: request for request in reversed(requested) if request.wheel or request.repository}
     first: dict[str, Requested] = {}
     for request in requested:
-        text, at, name = request.text, request.at, request.name
-        requirement = Requirement(text)
+        text, at, name, requirement = request.text, request.at, request.name, request.requirement
         in_spec = at.path == spec_path
         owner = owners.get(name)
         other = named.get(name)
@@ -127,7 +126,7 @@ def _python_packages(
         elif other is not None and is_named and not _same_file(request, other):
             hint = f"the other is named at {other.at}"
             yield RequestError(f"two files of `{name}` are named", at=at, hint=hint)
-        elif other is not None and other.wheel and not _holds(requirement, Requirement(other.text)):
+        elif other is not None and other.wheel and not _holds(requirement, other.requirement):
             hint = f"change it, or the wheel that is named at {other.at}"
             yield RequestError(f"`{text}` excludes the wheel of `{name}` that is named", at=at, hint=hint)
         elif in_spec and name in first and requirement.marker is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.spec import requirements
@@ -295,7 +297,7 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
         "torch==2.13.0+cpu",
     )
     assert resolved.allowed_hashes() == {"own": {own}, "other": {other}, "far": {A}}
-    requests = resolved.named_wheels().values()
+    requests = resolved.named_wheels.values()
     assert {request.name: request.wheel.address for request in requests if request.wheel} == {
         "own": "wheels/own-1.0-py3-none-any.whl",
         "other": "wheels/other-2.0-py3-none-any.whl",
@@ -346,7 +348,7 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
     assert resolved.python_requests() == (
         'mine ; python_version > "3"', "third-one", "tool[gpu]", "torch==2.13.0+cpu"
     )  # fmt: skip
-    repositories = {name: request.repository for name, request in resolved.repositories().items()}
+    repositories = {name: request.repository for name, request in resolved.repositories.items()}
     assert repositories == {
         "tool": Repository(
             url="https://example.org/group/tool.git", commit=commit, subdirectory="python/tool"
@@ -481,3 +483,21 @@ def test_dependencies_of_a_project_are_found_in_one_pass(monkeypatch: pytest.Mon
         "pyproject.toml:4:1",
     ]
     assert str(resolved.requested[-1].at) == "pyproject.toml:502:1"
+
+
+def test_a_requirement_is_parsed_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each other one: a file may have two thousand."""
+    counts: Counter[int] = Counter()
+    parse = Requirement.__init__
+
+    def counted(self: Requirement, text: str) -> None:
+        counts[lines] += 1
+        parse(self, text)
+
+    monkeypatch.setattr(Requirement, "__init__", counted)
+    for lines in (50, 100):
+        resolved = read(requirements_txt="".join(f"p{number}>1\n" for number in range(lines)))
+        assert len(resolved.python_requests()) == lines + 1
+        assert [resolved.python_place(f"p{number}").line for number in (0, lines - 1)] == [1, lines]
+        assert resolved.built == {}
+    assert counts[100] <= 2 * counts[50] < 1000
