@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean, raise_all
+from envbuild.errors import (
+    MAX_ERRORS,
+    EnvbuildError,
+    Location,
+    MachineError,
+    RequestError,
+    bounded,
+    did_you_mean,
+    raise_all,
+)
 from envbuild.events import Note, Warned
 from envbuild.lock.model import BuildDebPin, DebPin, Lock
 from envbuild.resolve import apttext
@@ -255,12 +264,12 @@ class _Apt:
     def check_names(self, wanted: Sequence[str], pins: Sequence[DebPin]) -> None:
         """Reject requested names for which apt took a package of another name."""
         names = {pin.name for pin in pins}
+        missing = [name for name in wanted if name not in names]
         errors: list[EnvbuildError] = []
-        for name in wanted:
-            if name not in names:
-                problem, hint = apttext.no_package(name, self._run("apt-cache", "showpkg", name).stdout)
-                errors.append(self._wrong_name(name, problem, hint))
-        raise_all(errors)
+        for name in missing[:MAX_ERRORS]:
+            problem, hint = apttext.no_package(name, self._run("apt-cache", "showpkg", name).stdout)
+            errors.append(self._wrong_name(name, problem, hint))
+        raise_all(bounded(errors, more=len(missing) - len(errors)))
 
     def _pin(self, file: apttext.Uri, suites: Sequence[str]) -> DebPin:
         address = _comparable(file.address)

@@ -15,6 +15,7 @@ from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Candidate, Resolved
 
 _LONG = timedelta(days=365)
+_MAX_REASONS = 10  # each is another resolution
 
 
 def warnings(
@@ -45,6 +46,7 @@ def warnings(
         name for name, files in releases.items() if Version(files[0].version) != Version(versions[name])
     ]
     chosen = uv.locate({name: versions[name] for name in others})
+    reasons = 0
     for name in sorted(others):
         files, taken, bound = releases[name], versions[name], bounds.get(name, SpecifierSet())
         newest = files[0].version
@@ -56,9 +58,14 @@ def warnings(
             remark = "much older than the newest release"
         else:
             continue
-        reason = uv.objection(requests, constraints, versions, name, newest)
+        text = f"`{name}` is at {taken}, {remark}. "
+        reasons += 1
+        if reasons <= _MAX_REASONS:
+            text += f"With {newest}: {uv.objection(requests, constraints, versions, name, newest)}"
+        else:
+            text += f"The newest is {newest}"
         yield Warned(
-            text=f"`{name}` is at {taken}, {remark}. With {newest}: {reason}",
+            text=text,
             hint=f"`{name}=={newest}` in the spec asks for that one, `{name}=={taken}` accepts this one; "
             "`from_source` under `packages` builds what has no wheel",
         )

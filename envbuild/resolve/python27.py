@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
 from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import PythonSources
@@ -31,6 +31,7 @@ from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
+_MAX_FAILURES = 20  # of pip: it names one requirement, and stops
 _HINT = "an index or a directory with wheels (find-links) must have it for this Python"
 
 
@@ -77,6 +78,7 @@ class Python27:
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
         """Return the wheel of each exact version, with its address; none if no origin has it."""
         wanted = dict(sorted(versions.items()))
+        failures = 0
         while wanted:
             finished, report = self._run([f"{name}=={version}" for name, version in wanted.items()])
             unread = re.findall(r"Could not fetch URL (\S+): (?!404)(.*)", finished.output)
@@ -94,6 +96,13 @@ class Python27:
                 reasons = re.findall(r"^ERROR: (.*)", finished.output, re.MULTILINE)
                 problem = f"pip failed: {redact_text(reasons[-1]) if reasons else 'no reason'}"
                 raise MachineError(problem, hint="see the `pip` in envbuild's environment")
+            failures += 1
+            if wanted and failures == _MAX_FAILURES:
+                lacking = sorted(versions.keys() - wanted.keys())
+                problem = f"{some(lacking)} have no wheel, and {len(wanted)} others are not examined"
+                raise RequestError(
+                    problem, at=self._at, hint="correct these first: pip reports one at a time"
+                )
         return {}
 
     def _run(self, requirements: Sequence[str]) -> tuple[process.Finished, str]:

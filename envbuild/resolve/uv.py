@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import zipfile
@@ -15,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, MachineError, RequestError, near, raise_all, some
-from envbuild.events import Warned
+from envbuild.errors import EnvbuildError, MachineError, RequestError, near, pluralize, raise_all, some
+from envbuild.events import Warned, task
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
@@ -29,6 +30,8 @@ from envbuild.system import host, process, tools
 from envbuild.system.redaction import redact, redact_text
 
 _TIMEOUT_S = 900.0
+_MAX_FAILURES = 20  # of uv for one request: it names one requirement, and stops
+_MAX_NEAREST = 5  # requirements of which the nearest versions are asked for
 # Ten times as much as a large resolution takes: an index may answer without end.
 _MEMORY_BYTES = 2 << 30
 # uv starts a thread for each core, and its stack counts.
@@ -67,6 +70,8 @@ class _Answer:
     warnings: tuple[str, ...]
     errors: tuple[EnvbuildError, ...]
     """For each requirement that was left out, and each distribution without a wheel."""
+    is_whole: bool = True
+    """Whether all other requirements were answered."""
 
 
 @dataclass(slots=True)
@@ -96,6 +101,8 @@ class Uv:
     """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
     _unanswered: dict[str, str] = field(init=False, default_factory=dict)
     """Origin → the address that was left out, and why it cannot be reached."""
+    _nearest: set[str] = field(init=False, default_factory=set)
+    """Distributions whose nearest versions were asked for."""
 
     def __post_init__(self) -> None:
         self.sources = self.context.python_sources(self.resolved)
@@ -140,7 +147,9 @@ class Uv:
         """
         # `==2.13.0` would also take `2.13.0+cpu`.
         exact = [f"{name}==={version}" for name, version in sorted(versions.items())]
-        files = uvtext.parse_pylock(self._compile(exact, _FILES).text)
+        answer = self._compile(exact, _FILES)
+        raise_all(() if answer.is_whole else answer.errors)
+        files = uvtext.parse_pylock(answer.text)
         with_credentials = self.sources.with_credentials
         return {
             name: [replace(file, address=with_credentials(file.address)) for file in candidates]
@@ -155,7 +164,11 @@ class Uv:
         MachineError
             An index cannot be reached.
         """
-        return uvtext.parse_pylock(self._compile(sorted(names), _FILES, any_source=True).text)
+        answer = self._compile(sorted(names), _FILES, any_source=True)
+        if not answer.is_whole:
+            hint = "nothing is said of newer releases that are passed over"
+            self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
+        return uvtext.parse_pylock(answer.text)
 
     def objection(
         self,
@@ -233,7 +246,7 @@ class Uv:
         preferences: str = "",
         any_source: bool = False,
     ) -> _Answer:
-        """Run uv until it answers.
+        """Run uv until it answers, or has failed too often.
 
         With `any_source`, source archives count as wheels do, and their requirements stay unknown.
         EnvbuildError: requirements clash, or an index or this machine keeps uv from an answer.
@@ -242,42 +255,49 @@ class Uv:
         without_wheels: dict[str, str] = {}  # name → what uv said
         not_here: list[str] = []  # what uv said of distributions that only a network has
         messages: list[str] = []
-        while requirements:
-            finished, text = self._run(
-                requirements,
-                options,
-                constraints,
-                preferences,
-                sources=map(_name, requirements) if any_source else without_wheels,
-                only_wheels=not any_source,
-            )
-            if finished.ok:
-                errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
-                return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
-            if self._stands_in(finished.stderr):
-                continue
-            messages.append(redact_text(finished.stderr))
-            self.log.write_text("\n".join(messages), encoding="utf-8")
-            # uv names what keeps it from an answer, and stops. It names the next as if there were a wheel,
-            # or without what cannot be had.
-            new = [name for name in uvtext.without_wheels(finished.stderr) if name not in without_wheels]
-            if new:
-                without_wheels |= dict.fromkeys(new, finished.stderr)
-                continue
-            absent = uvtext.without_sources(finished.stderr)
-            uncached = uvtext.not_in_cache(finished.stderr) if self.context.offline else {}
-            not_here += [finished.stderr] if uncached else []
-            if not absent and not uncached:
-                errors.append(self._failure(finished))
-            named = uvtext.missing(finished.stderr) | absent | uncached.keys()
-            others = [text for text in requirements if _name(text) not in named]
-            if len(others) == len(requirements):
-                errors += self._not_on_this_machine(not_here)
-                # In a clash, wheels may or may not matter.
-                raise_all(errors or [*self._without_wheels(without_wheels)])
-            requirements = others
+        with contextlib.ExitStack() as search:
+            while requirements and len(messages) < _MAX_FAILURES:
+                finished, text = self._run(
+                    requirements,
+                    options,
+                    constraints,
+                    preferences,
+                    sources=map(_name, requirements) if any_source else without_wheels,
+                    only_wheels=not any_source,
+                )
+                if finished.ok:
+                    errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
+                    return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
+                if self._stands_in(finished.stderr):
+                    continue
+                if not messages:
+                    search.enter_context(task(self.context.emit, "lock:errors", "look for further errors"))
+                messages.append(redact_text(finished.stderr))
+                self.log.write_text("\n".join(messages), encoding="utf-8")
+                # uv names what keeps it from an answer, and stops. It names the next as if there were a
+                # wheel, or without what cannot be had.
+                new = [name for name in uvtext.without_wheels(finished.stderr) if name not in without_wheels]
+                if new:
+                    without_wheels |= dict.fromkeys(new, finished.stderr)
+                    continue
+                absent = uvtext.without_sources(finished.stderr)
+                uncached = uvtext.not_in_cache(finished.stderr) if self.context.offline else {}
+                not_here += [finished.stderr] if uncached else []
+                if not absent and not uncached:
+                    errors.append(self._failure(finished))
+                named = uvtext.missing(finished.stderr) | absent | uncached.keys()
+                others = [text for text in requirements if _name(text) not in named]
+                if len(others) == len(requirements):
+                    errors += self._not_on_this_machine(not_here)
+                    # In a clash, wheels may or may not matter.
+                    raise_all(errors or [*self._without_wheels(without_wheels)])
+                requirements = others
         errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
-        return _Answer("", (), tuple(errors))
+        if requirements:
+            problem = f"{pluralize(len(requirements), 'other requirement')} may have errors, too"
+            hint = f"correct these first: uv reports one at a time, and was asked {_MAX_FAILURES} times"
+            errors.append(RequestError(problem, hint=hint))
+        return _Answer("", (), tuple(errors), is_whole=not requirements)
 
     def _run(
         self,
@@ -514,6 +534,9 @@ class Uv:
 
     def _nearest_versions(self, wanted: Requirement) -> list[str]:
         """Return the version below that of a requirement and the one above, as far as the index has them."""
+        self._nearest.add(wanted.name)
+        if len(self._nearest) > _MAX_NEAREST:
+            return []
         bounds = [part.version.removesuffix(".*") for part in wanted.specifier if part.operator != "==="]
         versions = []
         for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
@@ -606,20 +629,22 @@ def lacking(
     env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
     left = list(requirements)
     with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as cache:
-        while left:
+        for _ in range(_MAX_FAILURES):
             text = "\n".join(left).encode()
             done = process.run(
                 [*argv, "--cache-dir", cache, "-"], env=env, stdin=text, cwd=Path("/"), timeout_s=_ASK_S
             )
             if done.ok:
-                break
+                return {text for text in requirements if text not in left}
             # uv names the first, and stops.
             named = uvtext.missing(done.stderr) | uvtext.without_wheels(done.stderr)
             others = [text for text in left if _name(text) not in named]
             if len(others) == len(left):
                 return None
             left = others
-    return {text for text in requirements if text not in left}
+            if not left:
+                return {*requirements}
+    return None
 
 
 def _environment(sources: PythonSources, index: Sequence[str]) -> dict[str, str]:

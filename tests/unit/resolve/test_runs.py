@@ -1,0 +1,147 @@
+"""uv and pip name one error and stop: how often they are asked is limited, and what is left is counted."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.events import Event, TaskStarted
+from envbuild.resolve import passed_over
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
+from envbuild.resolve.origins import Machine, PythonSources
+from envbuild.resolve.python27 import Python27
+from envbuild.resolve.uv import Uv, lacking
+from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.spec.base import BasePython
+from envbuild.system import process
+from tests.support.resolved_specs import base_image, resolved
+
+NAMES = [f"unknown-{number:03}" for number in range(100)]
+
+
+def candidate(name: str, version: str) -> Candidate:
+    file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    return Candidate(name=name, version=version, file=file, address="x", sha256="0" * 64)
+
+
+class Runs:
+    """Stands for uv and pip: of what is asked, the first is missing."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.known: set[str] = set()
+        self.pattern = "error: No solution found\n  cause: Because {} was not found in the registry\n"
+
+    def run(self, argv: Sequence[str | Path], *, cwd: Path = Path(), stdin: bytes = b"", **_: Any) -> object:
+        if stdin:
+            requests = stdin.decode().split("\n")
+        elif cwd != Path():
+            requests = tomllib.loads((cwd / "pyproject.toml").read_text())["project"]["dependencies"]
+        else:
+            requests = [word for word in map(str, argv) if "==" in word]
+        self.asked.append(requests)
+        names = [re.split("[=<>]", text)[0] for text in requests]
+        missing = [name for name in names if name not in self.known]
+        stderr = self.pattern.format(missing[0]) if missing else ""
+        if not missing and "--output-file" in argv:
+            Path(argv[argv.index("--output-file") + 1]).write_text(f"{names[0]}==1.5\n")
+        return process.Finished(argv=("uv",), code=len(missing[:1]), stdout="", stderr=stderr)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs()
+    monkeypatch.setattr(process, "run", runs.run)
+    return runs
+
+
+@pytest.fixture
+def events() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def context(tmp_path: Path, events: list[Event]) -> ResolveContext:
+    files = FileCache(tmp_path / "files")
+    return ResolveContext(machine=Machine(), cache_dir=tmp_path / "c", files=files, emit=events.append)
+
+
+def test_unknown_names_are_searched_for_a_limited_number_of_times(
+    runs: Runs, context: ResolveContext, events: list[Event]
+) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        Uv(resolved(python=NAMES), context).resolve(NAMES, keep={})
+    problems = [error.problem for error in caught.value.each()]
+    assert len(runs.asked) == 20
+    assert len(problems) == 21
+    assert [name for name in NAMES if any(name in problem for problem in problems)] == NAMES[:20]
+    assert "80 other requirements may have errors, too" in problems
+    assert [event.title for event in events if isinstance(event, TaskStarted)] == ["look for further errors"]
+
+
+def test_all_errors_are_found_if_there_are_few(runs: Runs, context: ResolveContext) -> None:
+    runs.known = {*NAMES} - {*NAMES[:5]}
+    with pytest.raises(EnvbuildError) as caught:
+        Uv(resolved(python=NAMES), context).resolve(NAMES, keep={})
+    assert len(caught.value.each()) == 5
+    assert len(runs.asked) == 6
+
+
+def test_nearest_versions_are_asked_for_a_few(runs: Runs, context: ResolveContext) -> None:
+    requests = [f"{name}==9" for name in NAMES]
+    with pytest.raises(EnvbuildError):
+        Uv(resolved(python=requests), context).resolve(requests, keep={})
+    assert len(runs.asked) == 20 + 2 * 5
+
+
+def test_files_that_are_not_located_are_an_error(runs: Runs, context: ResolveContext) -> None:
+    """An empty answer would say that none of them has a wheel."""
+    with pytest.raises(EnvbuildError, match="80 other requirements may have errors"):
+        Uv(resolved(), context).locate(dict.fromkeys(NAMES, "1"))
+    assert len(runs.asked) == 20
+
+
+def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
+    sources = PythonSources(indexes=("https://index.example.org/simple",))
+    assert lacking(NAMES, sources, base_image(), "amd64") is None
+    assert len(runs.asked) == 20
+    runs.known = {*NAMES[3:]}
+    assert lacking(NAMES, sources, base_image(), "amd64") == {*NAMES[:3]}
+    assert lacking(NAMES[:3], sources, base_image(), "amd64") == {*NAMES[:3]}
+
+
+def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
+    python = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
+    runs.pattern = "ERROR: No matching distribution found for {}==1\n"
+    resolver = Python27(resolved(base=base_image(python=python, glibc="2.31")), context)
+    with pytest.raises(RequestError, match=r"unknown-000, .* have no wheel, and 80 others are not examined"):
+        resolver.locate(dict.fromkeys(NAMES, "1"))
+    assert len(runs.asked) == 20
+
+
+def test_reasons_for_older_releases_are_asked_for_a_few(
+    context: ResolveContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    newest = {name: [candidate(name, "2.0")] for name in NAMES}
+    monkeypatch.setattr(Uv, "newest", lambda self, names: newest)
+    monkeypatch.setattr(Uv, "locate", lambda self, versions: {})
+
+    def objection(self: Uv, *words: Any) -> str:
+        asked.append(words[-2])
+        return "older others"
+
+    monkeypatch.setattr(Uv, "objection", objection)
+    resolution = [Resolved(name=name, version="2.0rc1") for name in NAMES]
+    warnings = [*passed_over.warnings(NAMES, (), resolution, Uv(resolved(), context), kept={})]
+    assert len(warnings) == len(NAMES)
+    assert asked == NAMES[:10]
+    assert warnings[9].text.endswith("With 2.0: older others")
+    assert warnings[10].text.endswith("The newest is 2.0")
