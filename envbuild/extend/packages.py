@@ -156,7 +156,8 @@ def resolve_packages(
     (own / "wheels").mkdir(parents=True)
     for wheel in request.wheels:
         (own / "wheels" / wheel.name).symlink_to(wheel.absolute())
-    known = dict(_known(staying.values()))
+    required = {package: tuple(_requirements(package)) for package in staying.values()}
+    known = dict(_known(required))
     stubs = stage / "installed" / "wheels"
     stubs.mkdir(parents=True)
     for name, (version, _) in known.items():
@@ -164,7 +165,7 @@ def resolve_packages(
 
     context = replace(context, directories=(own, *context.directories))
     constraints = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
-    limits = dict(_limits(staying.values(), python))
+    limits = dict(_limits(required, python))
     build = build_of(staying["torch"].version) if "torch" in staying else ""
     wanted = TORCH_COMPANIONS.intersection(map(_name, request.requirements)) - staying.keys()
     builds = dict.fromkeys(sorted(wanted), build) if build else {}
@@ -393,10 +394,11 @@ def _described(wheels: Iterable[Path]) -> Iterator[tuple[str, tuple[str, tuple[s
                 path = next(filter(_WHEEL_METADATA.fullmatch, archive.namelist()))
                 with archive.open(path) as file:
                     text = file.read(_MAX_REQUIREMENTS_BYTES).decode(errors="replace")
+            distributions = read_distributions({path: metadata_header(path, text)})
         except (OSError, StopIteration, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             problem = f"`{wheel}` is not a wheel that can be read: {error or 'it has no METADATA'}"
             raise RequestError(problem, hint="name another file with --wheel") from error
-        for distribution in read_distributions({path: metadata_header(path, text)}).values():
+        for distribution in distributions.values():
             yield str(name), (str(version), distribution.requires)
 
 
@@ -406,26 +408,26 @@ def _taken_from(wheel: Path, pin: PythonPin) -> PythonPin:
     return replace(pin, file=wheel.name, origin="find-links", size_bytes=size_bytes, sha256=sha256(wheel))
 
 
-def _known(staying: Iterable[InstalledDistribution]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+def _known(
+    staying: Mapping[InstalledDistribution, Sequence[Requirement]],
+) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
     """Yield name → version and requirements of what stays, as the resolver is to see it.
 
     The requirements are those of extras alone: whether the others are met is not changed by what is added.
     """
-    for package in staying:
+    for package, requirements in staying.items():
         with contextlib.suppress(InvalidVersion):
-            extras = (
-                wanted for wanted in _requirements(package) if wanted.marker and "extra" in str(wanted.marker)
-            )
+            extras = (wanted for wanted in requirements if wanted.marker and "extra" in str(wanted.marker))
             yield package.name, (str(Version(package.version)), tuple(map(str, extras)))
 
 
 def _limits(
-    staying: Iterable[InstalledDistribution], python: PythonInstallation
+    staying: Mapping[InstalledDistribution, Sequence[Requirement]], python: PythonInstallation
 ) -> Iterator[tuple[str, str]]:
     """Yield what installed distributions require of others that may come or change, with who requires it."""
     names = {package.name for package in staying}
-    for package in staying:
-        for wanted in _requirements(package):
+    for package, requirements in staying.items():
+        for wanted in requirements:
             name = canonicalize_name(wanted.name)
             old = python.installed.get(name)
             # What an image violates already does not bind what is added.

@@ -22,13 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from envbuild.build.sandbox import ANSWER_BYTES, MEMORY_BYTES, Sandbox
 from envbuild.errors import Location, RequestError
 from envbuild.extend.files import ImageFiles
-from envbuild.preflight.distributions import METADATA, metadata_header, read_distributions
+from envbuild.preflight.distributions import METADATA, MetadataFiles, read_distributions
 from envbuild.preflight.python_packages import SEES_BASE
 from envbuild.spec.python_platform import MACHINES, marker_environment
 
 _MAX_TEXT_BYTES = 1 << 20
-_MAX_METADATA_BYTES = 256 << 20
 _MAX_RECORD_BYTES = 32 << 20
+_MAX_RECORD_LINES = 500_000
 _MAX_ANSWER = 64 << 10
 _TIMEOUT_S = 60
 _SHOWN = 20
@@ -283,31 +283,30 @@ def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str
 
     ValueError: there is far too much of it.
     """
-    installed: dict[str, InstalledDistribution] = {}
-    kept_bytes = 0
+    metadata = MetadataFiles()
+    sites_of: dict[str, str] = {}
     for site in dict.fromkeys(sites):
-        texts = {}
         for path in _metadata_files(image, site):
             text = image.read(path, _MAX_TEXT_BYTES)
             if text is not None:
-                texts[path] = metadata_header(path, text)
-                kept_bytes += len(texts[path])
-            if kept_bytes > _MAX_METADATA_BYTES:
-                raise ValueError(
-                    f"the metadata of its Python packages is more than {_MAX_METADATA_BYTES} bytes"
-                )
-        for path, distribution in sorted(read_distributions(texts).items()):
-            name = canonicalize_name(distribution.name)
-            installed.setdefault(
-                name,
-                InstalledDistribution(
-                    name=name,
-                    version=distribution.version,
-                    site=site,
-                    metadata_path=path,
-                    requires=distribution.requires,
-                ),
-            )
+                metadata.add(path, text)
+                sites_of[path] = site
+    order = {site: rank for rank, site in enumerate(dict.fromkeys(sites))}
+    distributions = read_distributions(metadata.texts)
+    installed: dict[str, InstalledDistribution] = {}
+    for path in sorted(distributions, key=lambda path: (order[sites_of[path]], path)):
+        distribution = distributions[path]
+        name = canonicalize_name(distribution.name)
+        installed.setdefault(
+            name,
+            InstalledDistribution(
+                name=name,
+                version=distribution.version,
+                site=sites_of[path],
+                metadata_path=path,
+                requires=distribution.requires,
+            ),
+        )
     return installed
 
 
@@ -328,14 +327,22 @@ def owned_files(image: ImageFiles, package: InstalledDistribution) -> tuple[str,
     place = _SITE.fullmatch(package.site)
     if directory == package.site or place is None:
         return ()
-    if (text := image.read(f"{directory}/RECORD", _MAX_RECORD_BYTES)) is not None:
+    if (lines := _lines(image, f"{directory}/RECORD")) is not None:
         with contextlib.suppress(csv.Error):
-            listed = [posixpath.join(package.site, row[0]) for row in csv.reader(text.splitlines()) if row]
-    elif (text := image.read(f"{directory}/installed-files.txt", _MAX_RECORD_BYTES)) is not None:
-        listed = [posixpath.join(directory, line) for line in text.splitlines()]
+            listed = [posixpath.join(package.site, row[0]) for row in csv.reader(lines) if row]
+    elif (lines := _lines(image, f"{directory}/installed-files.txt")) is not None:
+        listed = [posixpath.join(directory, line) for line in lines]
     if listed:
         listed += image.below(directory)
     return tuple(path for path in sorted(_existing(image, listed)) if path.startswith(f"{place['data']}/"))
+
+
+def _lines(image: ImageFiles, path: str) -> list[str] | None:
+    """Return the lines of a list of files; None if there is none, none if it is too long to be one."""
+    text = image.read(path, _MAX_RECORD_BYTES)
+    if text is None:
+        return None
+    return text.splitlines() if text.count("\n") <= _MAX_RECORD_LINES else []
 
 
 def files_and_directories(image: ImageFiles, packages: Iterable[InstalledDistribution], top: str) -> set[str]:
@@ -350,13 +357,19 @@ def files_and_directories(image: ImageFiles, packages: Iterable[InstalledDistrib
 
 def _existing(image: ImageFiles, paths: Sequence[str]) -> set[str]:
     existing = set()
-    for path in map(posixpath.normpath, paths):
+    modules: dict[str, set[str]] = {}  # directory → beginnings of the names of bytecode
+    for path in set(map(posixpath.normpath, paths)):
         entry = image.entries.get(path)
         if entry is None or entry.kind == "directory":
             continue
         existing.add(path)
         directory, name = posixpath.split(path)
         if name.endswith(".py"):
-            compiled = image.below(f"{directory}/__pycache__")
-            existing |= {other for other in compiled if posixpath.basename(other).startswith(name[:-2])}
+            modules.setdefault(directory, set()).add(name[:-2])
+    for directory, beginnings in modules.items():
+        for path in image.below(f"{directory}/__pycache__"):
+            name = posixpath.basename(path)
+            dots = (index for index, character in enumerate(name, 1) if character == ".")
+            if any(name[:index] in beginnings for index in dots):
+                existing.add(path)
     return existing

@@ -16,6 +16,11 @@ from typing import Any
 
 # Files with the metadata of a distribution; Debian has `egg-info` as a file, too.
 METADATA = re.compile(r".+\.(dist-info/METADATA|egg-info/(PKG-INFO|requires\.txt)|egg-info)")
+# Of all files with metadata of an image, and of each.
+MAX_BYTES = 256 << 20
+MAX_FILES = 20_000
+MAX_LINES = 10_000
+MAX_REQUIREMENTS = 100_000
 _KEYS = ("Name", "Version", "Requires-Python")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 # Characters. Python refuses to read numbers of more than 4300 digits, which a version could have.
@@ -49,18 +54,42 @@ class _Metadata(metadata.Distribution):
 
 
 def metadata_header(path: str, text: str) -> str:
-    """Return the part of a metadata file worth keeping: the description after the header may be long."""
-    if path.endswith("/requires.txt"):
-        return text
-    return re.split(r"\r?\n\r?\n", text, maxsplit=1)[0] + "\n"
+    """Return the part of a metadata file worth keeping: the description after the header may be long.
+
+    ValueError: even that is far too long.
+    """
+    if not path.endswith("/requires.txt"):
+        text = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0] + "\n"
+    if text.count("\n") > MAX_LINES:
+        raise ValueError(f"`{path}` has more than {MAX_LINES} lines of metadata")
+    return text
+
+
+class MetadataFiles:
+    """The headers of an image's files with metadata, by path. ValueError: there is far too much."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self._size = 0
+
+    def add(self, path: str, text: str) -> None:
+        """Add the text of a file; its description counts, too, since it was read."""
+        self._size += len(text)
+        if self._size > MAX_BYTES:
+            raise ValueError(f"the metadata of its Python packages is more than {MAX_BYTES >> 20} MiB")
+        self.texts[path] = metadata_header(path, text)
+        if len(self.texts) > MAX_FILES:
+            raise ValueError(f"it has more than {MAX_FILES} files with metadata of Python packages")
 
 
 def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
     """Return the distributions with valid name and version, by the path of the file that names them.
 
-    `texts` maps paths that match `METADATA` to the headers of these files.
+    `texts` maps paths that match `METADATA` to the headers of these files. ValueError: they have far too many
+    requirements.
     """
     distributions = {}
+    count = 0
     for path, text in texts.items():
         directory, _, file = path.rpartition("/")
         if file == "requires.txt":
@@ -77,8 +106,10 @@ def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
             continue
         if len(name) > _MAX_NAME or len(version) > _MAX_NAME:
             continue
-        requires = tuple(
-            line for line in described.requires or () if line.isprintable() and len(line) <= _MAX_LINE
-        )
+        lines = (line for line in described.requires or () if line.isprintable() and len(line) <= _MAX_LINE)
+        requires = tuple(dict.fromkeys(lines))
+        count += len(requires)
+        if count > MAX_REQUIREMENTS:
+            raise ValueError(f"its Python packages have more than {MAX_REQUIREMENTS} requirements")
         distributions[path] = Distribution(name, version, requires, python if python.isprintable() else "")
     return distributions

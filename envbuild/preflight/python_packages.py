@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -15,9 +16,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envbuild.errors import RequestError
 from envbuild.preflight.distributions import Distribution
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.scan import MODULE_SYMBOL, FileSystemScan, ScannedFile
+from envbuild.spec.model import MAX_TEXT
 from envbuild.spec.python_platform import marker_environment
 
 # Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
@@ -32,6 +35,7 @@ SEES_BASE = re.compile(
 # The patch release of an image's Python is unknown; bounds between these two hold.
 _PATCH_RELEASES = (0, 99)
 _TAGGED = re.compile(r".+?\.(?:[^/]+\.)?(cpython-[0-9]+[a-z]*|pypy[0-9]+|abi3)(?:-[^/.]+)*\.so")
+_MAX_EVALUATIONS = 1_000_000  # of markers; some take ten seconds in all
 HINT_MISSING = "add it to `packages.python` of the spec, or to the recipe that lists what it needs"
 HINT_OTHER = "two distributions want other versions of it: choose versions of them that agree, and lock again"
 
@@ -117,7 +121,7 @@ def _packages(scan: FileSystemScan, search_path: Sequence[str]) -> dict[str, _Pa
 def read_requirement(text: str) -> Requirement | None:
     """Return a requirement; None if it violates today's grammar, so that it cannot be checked."""
     try:
-        return Requirement(text)
+        return Requirement(text) if len(text) <= MAX_TEXT else None
     except (InvalidRequirement, RecursionError):
         return None
 
@@ -126,18 +130,38 @@ def _requested_extras(
     requests: Sequence[str], packages: Mapping[str, _Package], environment: Mapping[str, str]
 ) -> dict[str, set[str]]:
     """Return name → its requested extras, by the requests and by the distributions that they lead to."""
-    every = [("", requirement) for requirement in filter(None, map(read_requirement, requests))]
-    every += [(name, requirement) for name, package in packages.items() for requirement in package.requires]
-    with_extras = [(by, requirement) for by, requirement in every if requirement.extras]
+    with_extras: dict[str, list[Requirement]] = {
+        name: [requirement for requirement in package.requires if requirement.extras]
+        for name, package in packages.items()
+    }
     extras: dict[str, set[str]] = {}
-    while True:
-        before = sum(map(len, extras.values()))
-        for by, requirement in with_extras:
-            if applies(requirement, extras.get(by, set()), environment):
-                requested = extras.setdefault(canonicalize_name(requirement.name), set())
-                requested.update(canonicalize_name(extra) for extra in requirement.extras)
-        if sum(map(len, extras.values())) == before:
-            return extras
+    todo: list[tuple[str, str]] = []
+    work = 0
+
+    def add(requirement: Requirement) -> None:
+        nonlocal work
+        name = canonicalize_name(requirement.name)
+        requested = extras.setdefault(name, set())
+        for extra in map(canonicalize_name, requirement.extras):
+            if extra not in requested:
+                requested.add(extra)
+                todo.append((name, extra))
+                # Each is a marker to evaluate, here and for what is unmet.
+                work += len(packages[name].requires) if name in packages else 1
+                if work > _MAX_EVALUATIONS:
+                    problem = "the Python packages of the image ask for too many extras of one another"
+                    raise RequestError(problem, hint="do not use an image whose packages do that")
+
+    every = [*filter(None, map(read_requirement, requests)), *chain(*with_extras.values())]
+    for requirement in every:
+        if applies(requirement, (), environment):
+            add(requirement)
+    while todo:
+        name, extra = todo.pop()
+        for requirement in with_extras.get(name, ()):
+            if applies(requirement, (extra,), environment):
+                add(requirement)
+    return extras
 
 
 def _unmet(

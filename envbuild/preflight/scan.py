@@ -24,7 +24,7 @@ from envbuild.image.verify import verify_image
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.preflight import components
-from envbuild.preflight.distributions import METADATA, Distribution, metadata_header, read_distributions
+from envbuild.preflight.distributions import METADATA, Distribution, MetadataFiles, read_distributions
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
 from envbuild.system.files import read_input, signature
@@ -165,7 +165,7 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
     """Scan a file system; SquashfsError if it is damaged. A damaged ELF file is noted in the scan."""
     scan = FileSystemScan()
-    metadata = {}
+    metadata = MetadataFiles()
 
     def read(entry: Entry, limit_bytes: int) -> bytes:
         with squashfs.open(entry) as file:
@@ -190,9 +190,8 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
         elif not _scan_object(squashfs, entry, scan):
             scan.files.append(path)
             if METADATA.fullmatch(path):
-                text = read(entry, _MAX_METADATA_BYTES).decode(errors="replace")
-                metadata[path] = metadata_header(path, text)
-    scan.distributions = read_distributions(metadata)
+                metadata.add(path, read(entry, _MAX_METADATA_BYTES).decode(errors="replace"))
+    scan.distributions = read_distributions(metadata.texts)
     return scan
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.extend.python import choose_python, find_pythons, owned_files, probe_python
+from envbuild.preflight import distributions
 from tests.support.foreign_images import (
     ANSWER,
     IMAGE,
@@ -224,3 +225,70 @@ def test_older_records_and_none(tmp_path: Path) -> None:
             f"{SITE}/old.py",
         )
         assert owned_files(image, python.installed["bare"]) == ()
+
+
+def test_a_bomb_of_metadata_is_refused_unparsed(tmp_path: Path) -> None:
+    """54,000 requirements are just below 1 MiB, and take a second to parse."""
+    bomb = distribution("bomb", "1.0", *["b>1"] * 54_000)
+    problem = r"/bomb-1\.0\.dist-info/METADATA` has more than 10000 lines"
+    with opened(tmp_path, PYTHON, bomb) as image, pytest.raises(ValueError, match=problem):
+        probed(image)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "problem"),
+    [
+        ("MAX_FILES", 2, "more than 2 files with metadata"),
+        ("MAX_REQUIREMENTS", 20, "more than 20 requirements"),
+        ("MAX_BYTES", 3 << 20, "is more than 3 MiB"),
+    ],
+)
+def test_the_metadata_of_all_packages_is_bounded(
+    limit: str, value: int, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = []
+    for name in ("one", "two", "three", "four"):
+        tree = dict(distribution(name, "1.0", *[f"p{number}" for number in range(10)]))
+        # The description after the header is read, too.
+        tree[f"{SITE}/{name}-1.0.dist-info/METADATA"] = (
+            str(tree[f"{SITE}/{name}-1.0.dist-info/METADATA"]) + "\n" + "x" * 900_000
+        )
+        trees.append(tree)
+    with opened(tmp_path, PYTHON, *trees) as image:
+        assert len(probed(image).installed) == 4
+        monkeypatch.setattr(distributions, limit, value)
+        with pytest.raises(ValueError, match=problem):
+            probed(image)
+
+
+def test_lines_that_repeat_count_once(tmp_path: Path) -> None:
+    with opened(tmp_path, PYTHON, distribution("demo", "1.0", *["b>1"] * 5000, "c")) as image:
+        assert probed(image).installed["demo"].requires == ("b>1", "c")
+
+
+def test_a_record_of_very_many_lines_lists_nothing(tmp_path: Path) -> None:
+    tree = dict(distribution("demo", "1.0"))
+    tree[f"{SITE}/demo-1.0.dist-info/RECORD"] = "demo/__init__.py\n" + "a\n" * 500_000
+    with opened(tmp_path, PYTHON, tree) as image:
+        assert owned_files(image, probed(image).installed["demo"]) == ()
+
+
+def test_the_bytecode_of_a_directory_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"m{number}" for number in range(40)] + ["a.b"]
+    files = {f"{name}.py": b"" for name in names} | {
+        f"__pycache__/{name}.cpython-311.pyc": b"" for name in [*names, "other"]
+    }
+    tree = dict(distribution("demo", "1.0", files=files))
+    tree[f"{SITE}/demo-1.0.dist-info/RECORD"] = "".join(f"demo/{name}.py,,\n" for name in names * 3)
+    with opened(tmp_path, PYTHON, tree) as image:
+        python = probed(image)
+        asked: list[str] = []
+        below = image.below
+        monkeypatch.setattr(image, "below", lambda path: asked.append(path) or below(path))  # type: ignore[func-returns-value]
+        owned = owned_files(image, python.installed["demo"])
+    assert {path.rpartition("/")[2] for path in owned if path.endswith(".pyc")} == {
+        f"{name}.cpython-311.pyc" for name in names
+    }
+    assert asked.count(f"{SITE}/demo/__pycache__") == 1

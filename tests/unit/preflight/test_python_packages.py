@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.preflight import distributions
+from envbuild.errors import RequestError
+from envbuild.preflight import distributions, python_packages
 from envbuild.preflight.distributions import Distribution, metadata_header, read_distributions
-from envbuild.preflight.python_packages import judge_python
+from envbuild.preflight.python_packages import judge_python, read_requirement
 from envbuild.preflight.scan import FileSystemScan
 
 ENV = "/opt/env/lib/python3.11/site-packages"
@@ -244,3 +246,36 @@ def test_real_metadata_asks_for_what_it_says() -> None:
     assert "pydantic.dist-info: annotated-types>=" in asking
     assert "pydantic.dist-info: pydantic-core==" in asking
     assert "email-validator" not in asking, "an extra of it"
+
+
+def test_extras_that_ask_for_extras_are_a_bounded_amount_of_work() -> None:
+    """Each extra asks for the next; the last line is the first that can be followed."""
+    links = [f"a[x{number + 1}]; extra == 'x{number}'" for number in reversed(range(300))]
+    evaluated = 0
+    real = python_packages.applies
+
+    def counted(*words: Any) -> bool:
+        nonlocal evaluated
+        evaluated += 1
+        return real(*words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_packages, "applies", counted)
+        told(scan_of("a 1: a[x0] | missing; extra == 'x300' | " + " | ".join(links)))
+    assert evaluated < 1.1 * 300 * 300 + 1000
+    assert told(scan_of("a 1: a[x0] | missing; extra == 'x300' | " + " | ".join(links))) == [
+        "a-1.dist-info: missing gets nothing"
+    ]
+
+
+def test_too_many_extras_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = scan_of("a 1: " + " | ".join(["a[" + ",".join(f"x{n}" for n in range(200)) + "]"] * 10))
+    assert told(scan) == []
+    monkeypatch.setattr(python_packages, "_MAX_EVALUATIONS", 1000)
+    with pytest.raises(RequestError, match="too many extras of one another"):
+        told(scan)
+
+
+def test_a_requirement_of_a_megabyte_is_not_parsed() -> None:
+    assert read_requirement("a" + ",>1" * 2000) is None
+    assert read_requirement("a>1" + ",>1" * 1000) is not None
