@@ -66,6 +66,7 @@ def _download(file: Candidate, at: Location, context: ResolveContext) -> None:
             layer="python",
             requires=(),
         )
+        context.files.check_room([pin])
         title = f"fetch {file.file}"
         try:
             with (

@@ -250,6 +250,7 @@ def _download(
                 return None
         return error
 
+    files.check_room(pins)
     # The largest first: a big file at the end would leave the other threads idle.
     ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
     with thread_pool(_THREADS) as pool:

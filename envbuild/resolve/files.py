@@ -10,12 +10,12 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.system.files import make_directory, sha256, sync
+from envbuild.system.files import free_bytes, make_directory, sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
 
@@ -66,6 +66,19 @@ class FileCache:
         except OSError as error:
             problem = f"the cache `{self.root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
+
+    def check_room(self, pins: Iterable[Pin]) -> None:
+        """Raise a MachineError if files that are to be fetched need more space than is free."""
+        needed = sum(pin.size_bytes for pin in pins)
+        try:
+            make_directory(self.root)
+            free = free_bytes(self.root)
+        except OSError:
+            return  # `adding` gives the reason
+        if needed > free:
+            free_mb = f"{free / 1e6:.0f} MB are free in `{self.root}`"
+            hint = "`--store DIR` names another place; `envbuild cache prune` may free some space"
+            raise MachineError(f"{needed / 1e6:.0f} MB are to be fetched, and {free_mb}", hint=hint)
 
 
 def file_name(pin: Pin) -> str:

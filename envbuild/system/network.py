@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import BaseHTTPResponse, Retry
+from urllib3.exceptions import HTTPError
 
 from envbuild.errors import MachineError
 from envbuild.system import process
@@ -27,7 +29,7 @@ from envbuild.system.files import copy
 from envbuild.system.redaction import redact
 
 _CHUNK_BYTES = 256 * 1024
-_FILE_LIMIT_BYTES = 1 << 38  # a longer answer has no end
+MAX_FILE_BYTES = 64 << 30  # a longer answer has no end
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND = (404, 410)
 
@@ -60,6 +62,10 @@ class RequestLimits:
     """Pause before the third attempt, in seconds; it doubles each time."""
     longest_pause_s: float = 20.0
     """Limit on each pause, whatever a server's Retry-After says, in seconds."""
+    grace_s: float = 300.0
+    """Time of an answer whose bytes may come at any rate, in seconds."""
+    least_bytes_s: float = 16 * 1024.0
+    """Lowest average rate of an answer after that, in bytes per second."""
 
 
 def local_path(address: str) -> Path | None:
@@ -126,8 +132,7 @@ class Client:
             length = _content_length(response)
             if length is not None:
                 return length
-            problem = f"{redact(address)} is longer than any file should be"
-            return sum(map(len, _chunks(response, _FILE_LIMIT_BYTES, problem)))
+            return sum(map(len, self._chunks(response, MAX_FILE_BYTES, _too_long(address))))
 
     def download(self, address: str, target: Path, *, size_bytes: int) -> Iterator[int]:
         """Write the file at an address, and yield the length of `target` as it changes.
@@ -150,7 +155,7 @@ class Client:
                     with self._file("GET", address, {"Range": f"bytes={have}-"} if have else {}) as response:
                         have = file.seek(_first_byte(response, have))
                         file.truncate()
-                        for chunk in _chunks(response, size_bytes - have, too_long):
+                        for chunk in self._chunks(response, size_bytes - have, too_long):
                             have += file.write(chunk)
                             yield have
                     if have == size_bytes:
@@ -198,6 +203,25 @@ class Client:
         with response:
             yield response
 
+    def _chunks(self, response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
+        """Yield the bytes of an answer as they come, whatever their encoding."""
+        size, started = 0, time.monotonic()
+        try:
+            # `iter_content` would wait for whole chunks, and unpack more than was sent.
+            while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=False):
+                if process.closing():
+                    raise KeyboardInterrupt
+                size += len(chunk)
+                if size > limit_bytes:
+                    raise NetworkError(too_long, hint=_ADDRESS)
+                if time.monotonic() - started > self._limits.grace_s + size / self._limits.least_bytes_s:
+                    shown, seconds = redact(response.url), time.monotonic() - started
+                    raise NetworkError(f"{shown} is too slow: {size} bytes came in {seconds:.0f} s")
+                yield chunk
+        except HTTPError as error:
+            problem = f"{redact(response.url)} was cut after {size} bytes"
+            raise _BrokenOffError(problem, hint=_REACH) from error
+
 
 class _Retry(Retry):
     """Retries that end with the run, and whose pauses are limited whatever a server's Retry-After says."""
@@ -238,9 +262,16 @@ def _local_length(path: Path) -> int:
         raise NetworkError(problem, gone=isinstance(error, FileNotFoundError), hint=_ADDRESS) from error
 
 
+def _too_long(address: str) -> str:
+    return f"{redact(address)} is longer than any file should be ({MAX_FILE_BYTES >> 30} GiB)"
+
+
 def _content_length(response: requests.Response) -> int | None:
     text = response.headers.get("Content-Length", "")
-    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
+    length = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
+    if length is not None and length > MAX_FILE_BYTES:
+        raise NetworkError(_too_long(response.url), hint=_ADDRESS)
+    return length
 
 
 def _first_byte(response: requests.Response, offset: int) -> int:
@@ -252,18 +283,3 @@ def _first_byte(response: requests.Response, offset: int) -> int:
         problem = f"{redact(response.url)} answered with another part than the one asked for"
         raise NetworkError(problem, hint=_ADDRESS)
     return offset
-
-
-def _chunks(response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
-    size = 0
-    try:
-        for chunk in response.iter_content(_CHUNK_BYTES):
-            if process.closing():
-                raise KeyboardInterrupt
-            size += len(chunk)
-            if size > limit_bytes:
-                raise NetworkError(too_long, hint=_ADDRESS)
-            yield chunk
-    except requests.RequestException as error:
-        problem = f"{redact(response.url)} was cut after {size} bytes"
-        raise _BrokenOffError(problem, hint=_REACH) from error

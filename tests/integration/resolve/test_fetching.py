@@ -229,7 +229,7 @@ def test_a_length_that_is_cut_is_not_counted(desk: Desk) -> None:
 
 
 def test_a_length_that_never_ends_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_FILE_LIMIT_BYTES", 1 << 24)
+    monkeypatch.setattr(network, "MAX_FILE_BYTES", 1 << 24)
     desk.server.script[FILE] = ["unsized", "endless"]
     with Client(QUICK) as client, pytest.raises(NetworkError, match="longer than any file should be"):
         client.length(desk.server.address + FILE)

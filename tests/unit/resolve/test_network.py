@@ -1,17 +1,29 @@
 from __future__ import annotations
 
+import contextlib
+import gzip
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import requests
 
+from envbuild.errors import Location, MachineError
+from envbuild.resolve import files as resolve_files
+from envbuild.resolve.bring import bring
+from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.files import FileCache
+from envbuild.resolve.origins import Machine
+from envbuild.resolve.wheels import Candidate
 from envbuild.system import network, process
 from envbuild.system.redaction import redact, redact_text
+from tests.support.resolved_specs import wheel
 
 
 @pytest.mark.parametrize(
@@ -169,3 +181,94 @@ def test_an_ended_run_tries_no_longer() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.length(f"http://127.0.0.1:{port}/first")
     assert len(requested) == 1
+
+
+@contextmanager
+def raw_server(*answers: Sequence[bytes]) -> Iterator[str]:
+    """Serve the pieces of one answer after another, each piece after a pause; yield the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        stopped = threading.Event()
+
+        def serve() -> None:
+            for pieces in answers:
+                with contextlib.suppress(OSError), listening.accept()[0] as connection:
+                    connection.recv(65536)
+                    for piece in pieces:
+                        connection.sendall(piece)
+                        if stopped.wait(0.02):
+                            break
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/x.whl"
+        stopped.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join(["HTTP/1.1 200 OK", "Connection: close", *lines, "", ""]).encode()
+
+
+def downloaded(address: str, target: Path, size_bytes: int, **limits: float) -> bytes:
+    with network.Client(network.RequestLimits(pause_s=0.01, **limits)) as client:  # type: ignore[arg-type]
+        for _ in client.download(address, target, size_bytes=size_bytes):
+            pass
+    return target.read_bytes()
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize("lines", [["Content-Length: 1000"], []], ids=["stated length", "no length"])
+def test_a_server_that_drips_is_given_up(lines: list[str], tmp_path: Path) -> None:
+    """Each byte comes within the limit on waiting, and the file never ends."""
+    problem = r"is too slow: [0-9]+ bytes came in"
+    with (
+        raw_server([head(*lines), *[b"x"] * 1000]) as address,
+        pytest.raises(network.NetworkError, match=problem),
+    ):
+        downloaded(address, tmp_path / "x", 1000, grace_s=0.1, least_bytes_s=1000.0)
+
+
+def test_a_slow_server_that_sends_enough_is_awaited(tmp_path: Path) -> None:
+    with raw_server([head("Content-Length: 200"), *[b"x" * 10] * 20]) as address:
+        assert downloaded(address, tmp_path / "x", 200, grace_s=60.0) == b"x" * 200
+
+
+@pytest.mark.redteam
+def test_an_answer_is_not_unpacked(tmp_path: Path) -> None:
+    """A megabyte of gzip would become a gigabyte in memory before its length is known."""
+    packed = gzip.compress(bytes(1 << 20), mtime=0)
+    answer = head("Content-Encoding: gzip", f"Content-Length: {len(packed)}") + packed
+    with raw_server([answer]) as address:
+        assert downloaded(address, tmp_path / "x", len(packed)) == packed
+
+
+@pytest.mark.redteam
+def test_a_length_that_no_file_has_is_not_believed(tmp_path: Path) -> None:
+    answer = head("Content-Length: 999999999999999")
+    with (
+        raw_server([answer], [answer]) as address,
+        network.Client() as client,
+        pytest.raises(network.NetworkError, match=r"longer than any file should be \(64 GiB\)"),
+    ):
+        client.length(address)
+
+
+def test_a_file_for_which_there_is_no_space_is_not_fetched(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "files")
+    cache.check_room([wheel("x", size_bytes=1000)])
+    with pytest.raises(MachineError, match=r"1000000 MB are to be fetched, and [0-9]+ MB are free in"):
+        cache.check_room([wheel("x", size_bytes=10**12)])
+
+
+@pytest.mark.redteam
+def test_a_named_wheel_is_not_fetched_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve_files, "free_bytes", lambda _: 10_000_000)
+    answer = head("Content-Length: 20000000")
+    file = Candidate(name="x", version="1", file="x-1-py3-none-any.whl", address="", sha256="0" * 64)
+    context = ResolveContext(
+        machine=Machine(), cache_dir=tmp_path, files=FileCache(tmp_path / "files"), emit=lambda _: None
+    )
+    with raw_server([answer], [answer]) as address, pytest.raises(MachineError, match="10 MB are free"):
+        bring(replace(file, address=address), Location(path=Path("spec.yaml")), context)
+    assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []
