@@ -7,17 +7,19 @@ depends on a library. Nothing of the repository is run.
 from __future__ import annotations
 
 import configparser
-import hashlib
+import contextlib
 import io
 import os
 import re
+import shutil
 import struct
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from packaging.version import Version
@@ -35,22 +37,50 @@ from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
-from envbuild.system.files import is_below
+from envbuild.system.files import copy, is_below, sha256
 from envbuild.system.redaction import redact, redact_text
+from envbuild.system.tarmembers import TarMembers
 
 _TIMEOUT_S = 900.0
 _MAX_BYTES = 1 << 30  # of a packed tree
+_MAX_FILES = 200_000
+_MAX_WRITTEN_BYTES = 2 << 30  # of a file that git writes: a pack, or a tree as tar
+_MAX_GIT_MEMORY_BYTES = 1 << 30
+_MAX_CONFIGURATION_BYTES = 256 << 10
+_MAX_LINE = 1000  # of setup.cfg: configparser takes quadratic time for a line
 _MAX_REPOSITORIES = 100  # of a tree: its own, and those of submodules
 _STORED = 0xFFFF  # bytes of a block of deflate that is not compressed
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _SUBMODULE = "160000 "  # mode of a submodule in a tree
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _PLAIN = re.compile(r"[0-9][A-Za-z0-9.+!-]*")
+_NO_MEMORY = re.compile(r"\bout of memory\b|malloc failed", re.IGNORECASE)
 _GIT_VARIABLES = ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND", "GIT_ASKPASS", "GIT_SSL_CAINFO")
 _WHEEL = "build a wheel elsewhere, and name that (`{wheel: PATH}`)"
 _GIT = "install git (`apt-get install git`), or build a wheel elsewhere and name that (`{wheel: PATH}`)"
 
-_Files = dict[PurePosixPath, tuple[tarfile.TarInfo, bytes]]
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file or link of a tree, whose content stays on the disk."""
+
+    archive: Path
+    """A plain tar, as git writes it."""
+    offset: int
+    size_bytes: int
+    type: bytes
+    linkname: str
+    is_executable: bool
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open its content, of which `size_bytes` count."""
+        with self.archive.open("rb") as stream:
+            stream.seek(self.offset)
+            yield stream
+
+
+_Files = dict[PurePosixPath, _File]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,33 +157,37 @@ def pack(
         problem = f"offline: commit {repository.commit[:12]} of `{name}` is not on this machine"
         raise RequestError(problem, at=at, hint=NOT_HERE_HINT)
     git = host.find_program("git", hint=_GIT)
-    with (
-        task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"),
-        tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as work,
-    ):
-        files = _fetch_tree(git, Path(work), repository, at, directory)
-    if pointers := sorted(str(path) for path, (_, text) in files.items() if text.startswith(_LFS_POINTER)):
-        problem = f"files of `{name}` are in Git LFS, which is not fetched: {some(pointers)}"
-        raise RequestError(problem, at=at, hint=_WHEEL)
-    version = repository.version or _version(files, name, at)
-    base = f"{name.replace('-', '_')}-{version}"
-    content = _stored_gzip(_tar(files, base))
-    pin = PythonPin(
-        name=name,
-        version=version,
-        origin=repository.origin,
-        file=f"{base}.tar.gz",
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        layer="python",
-        requires=(),
-    )
-    try:
-        with context.files.adding(pin) as part:
-            part.write_bytes(content)
-    except WrongBytes as error:
-        raise MachineError(f"`{pin.file}` was not written whole", hint="run it again") from error
-    return pin
+    with tempfile.TemporaryDirectory(prefix=".git-", dir=_made(context.cache_dir)) as work_name:
+        work = Path(work_name)
+        with task(context.emit, f"fetch:{name}", f"fetch {name} at {repository.commit[:12]}"):
+            files = _fetch_tree(git, work, repository, at, directory)
+        if pointers := sorted(str(path) for path, file in files.items() if _is_lfs_pointer(file)):
+            problem = f"files of `{name}` are in Git LFS, which is not fetched: {some(pointers)}"
+            raise RequestError(problem, at=at, hint=_WHEEL)
+        version = repository.version or _version(files, name, at)
+        base = f"{name.replace('-', '_')}-{version}"
+        packed = work / "packed.tar.gz"
+        try:
+            with packed.open("wb") as stream:
+                _write_archive(files, base, stream)
+        except OSError as error:
+            raise cannot_write(context.cache_dir, error) from error
+        pin = PythonPin(
+            name=name,
+            version=version,
+            origin=repository.origin,
+            file=f"{base}.tar.gz",
+            size_bytes=packed.stat().st_size,
+            sha256=sha256(packed),
+            layer="python",
+            requires=(),
+        )
+        try:
+            with context.files.adding(pin) as part:
+                copy(packed, part)
+        except WrongBytes as error:
+            raise MachineError(f"`{pin.file}` was not written whole", hint="run it again") from error
+        return pin
 
 
 def check_is_inside(address: str, directory: Path, at: Location) -> None:
@@ -187,15 +221,19 @@ def _leads_out(path: str, directory: Path) -> bool:
 def _fetch_tree(git: Path, work: Path, repository: Repository, at: Location, directory: Path) -> _Files:
     """Return the files of a commit and of its submodules, at the recorded commits, by relative path."""
     files: _Files = {}
+    size_bytes = 0
     repositories = [(PurePosixPath(), repository)]
     for number, (place, wanted) in enumerate(repositories):
         check_is_inside(wanted.url, directory, at)
         fetched = _Fetched(git=git, directory=work / str(number), repository=wanted, at=at)
         fetched.fetch()
-        files |= {place / path: file for path, file in fetched.files().items()}
-        if sum(len(content) for _, content in files.values()) > _MAX_BYTES:
+        own = fetched.files()
+        files |= {place / path: file for path, file in own.items()}
+        size_bytes += sum(file.size_bytes for file in own.values())
+        if size_bytes > _MAX_BYTES or len(files) > _MAX_FILES:
             raise _too_large(repository, at)
         repositories += [(place / path, submodule) for path, submodule in fetched.submodules()]
+        shutil.rmtree(fetched.directory / "objects")  # the tree is a tar now
         if len(repositories) > _MAX_REPOSITORIES:
             problem = f"{redact(repository.url)} has more than {_MAX_REPOSITORIES - 1} submodules"
             raise RequestError(problem, at=at, hint=_WHEEL)
@@ -203,7 +241,8 @@ def _fetch_tree(git: Path, work: Path, repository: Repository, at: Location, dir
 
 
 def _too_large(repository: Repository, at: Location) -> RequestError:
-    problem = f"the tree of {redact(repository.url)} has more than {_MAX_BYTES >> 20} MiB"
+    limits = f"more than {_MAX_BYTES >> 20} MiB or {_MAX_FILES} files"
+    problem = f"the tree of {redact(repository.url)} has {limits}"
     return RequestError(problem, at=at, hint=_WHEEL)
 
 
@@ -235,9 +274,11 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _reason(stderr: str) -> str:
+def _reason(done: process.Finished) -> str:
     """Return what git says is wrong, in one line: the first lines; its advice follows in others."""
-    lines = [line.strip().removeprefix("fatal: ") for line in stderr.splitlines() if line.strip()]
+    if done.timed_out:
+        return f"it did not end within {_TIMEOUT_S:.0f} s"
+    lines = [line.strip().removeprefix("fatal: ") for line in done.stderr.splitlines() if line.strip()]
     causes = [line for line in lines if not line.startswith("Could not read from remote repository")]
     return (
         "; ".join(causes[: 2 if causes[0].startswith("remote:") else 1]) if causes else "git says no reason"
@@ -261,8 +302,9 @@ class _Fetched:
         (self.directory / "info").mkdir(exist_ok=True)
         (self.directory / "info/attributes").write_text("* -export-ignore -export-subst\n")
         done = self._git("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.repository.url, commit)
+        self._check_is_whole(done)
         if not done.ok:
-            reason = redact_text(_reason(done.stderr))
+            reason = redact_text(_reason(done))
             problem = f"git cannot fetch commit {commit} of {redact(self.repository.url)}: {reason}"
             hint = "the commit has to be in the repository, and the address one that `git fetch` can ask"
             raise RequestError(problem, at=self.at, hint=hint)
@@ -272,21 +314,30 @@ class _Fetched:
 
     def files(self) -> _Files:
         """Return the files of the commit's tree, or of its subdirectory, by relative path."""
-        target = self.directory / "tree.tar"
-        self._run("archive", "--format=tar", f"--output={target}", "FETCH_HEAD")
+        self._run("archive", "--format=tar", f"--output={self._tar}", "FETCH_HEAD")
         below = PurePosixPath(self.repository.subdirectory or ".")
         files: _Files = {}
         size_bytes = 0
-        with tarfile.open(target) as archive:
-            for member in archive:
-                place = PurePosixPath(member.name)
-                if not place.is_relative_to(below) or not (member.isreg() or member.issym()):
-                    continue
-                content = archive.extractfile(member) if member.isreg() else None
-                size_bytes += member.size
-                if size_bytes > _MAX_BYTES:
-                    raise _too_large(self.repository, self.at)
-                files[place.relative_to(below)] = (member, content.read() if content else b"")
+        try:
+            with self._tar.open("rb") as stream:
+                for member in TarMembers(stream):
+                    place = PurePosixPath(member.name)
+                    if not place.is_relative_to(below) or not (member.isreg() or member.issym()):
+                        continue
+                    size_bytes += member.size
+                    if size_bytes > _MAX_BYTES or len(files) == _MAX_FILES:
+                        raise _too_large(self.repository, self.at)
+                    files[place.relative_to(below)] = _File(
+                        archive=self._tar,
+                        offset=member.offset_data,
+                        size_bytes=member.size,
+                        type=member.type,
+                        linkname=member.linkname,
+                        is_executable=bool(member.mode & 0o100),
+                    )
+        except tarfile.TarError as error:
+            problem = f"the tree of {redact(self.repository.url)} cannot be packed: {error}"
+            raise RequestError(problem, at=self.at, hint=_WHEEL) from error
         if not files:
             problem = f"the commit has no directory `{self.repository.subdirectory}`"
             raise RequestError(problem, at=self.at, hint="correct `subdirectory`")
@@ -326,33 +377,51 @@ class _Fetched:
 
     def _run(self, *words: str) -> str:
         done = self._git(*words)
+        self._check_is_whole(done)
         if not done.ok:
-            problem = f"`git {words[0]}` failed: {redact_text(done.stderr.strip())}"
+            problem = f"`git {words[0]}` failed: {redact_text(_reason(done))}"
             raise MachineError(problem, hint="see the git of this machine")
         return done.stdout
 
+    def _check_is_whole(self, done: process.Finished) -> None:
+        """Raise an error if git was ended by a limit: of a file that it wrote, or of its memory."""
+        written = (self._tar, *(self.directory / "objects/pack").glob("*"))
+        is_cut = any(path.stat().st_size >= _MAX_WRITTEN_BYTES for path in written if path.exists())
+        if not done.ok and (is_cut or _NO_MEMORY.search(done.stderr)):
+            raise _too_large(self.repository, self.at)
+
+    @property
+    def _tar(self) -> Path:
+        return self.directory / "tree.tar"
+
     def _git(self, *words: str) -> process.Finished:
         # The user's configuration counts, for proxies and credentials; nothing of it may change the tree.
-        fixed = ("core.attributesFile=/dev/null", "core.hooksPath=/dev/null", "protocol.ext.allow=never")
+        fixed = ["core.attributesFile=/dev/null", "core.hooksPath=/dev/null", "protocol.ext.allow=never"]
+        # One pack, whose size is limited; large files are not held in memory, nor by a thread for each core.
+        fixed += ["fetch.unpackLimit=1", "core.bigFileThreshold=16m", "pack.threads=4"]
         options = [word for setting in fixed for word in ("-c", setting)]
         extra = {"GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1"}
         extra |= {name: os.environ[name] for name in _GIT_VARIABLES if name in os.environ}
+        limits = [f"--fsize={_MAX_WRITTEN_BYTES}", f"--data={_MAX_GIT_MEMORY_BYTES}"]
         return process.run(
-            [self.git, *options, *words],
+            ["prlimit", *limits, "--", self.git, *options, *words],
             env=host.environment(network=True, extra=extra),
             cwd=self.directory,
             timeout_s=_TIMEOUT_S,
         )
 
 
-def _version(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name: str, at: Location) -> str:
+def _version(files: _Files, name: str, at: Location) -> str:
     """Return the version that a tree states; a build may state another, and then fails."""
     try:
         project = read_toml(_text(files, "pyproject.toml")).get("project", {})
         stated = project.get("version") if isinstance(project, dict) else None
         if stated is None:
+            text = _text(files, "setup.cfg")
+            if any(len(line) > _MAX_LINE for line in text.splitlines()):
+                raise ValueError("it has a line that no setup.cfg has")
             setup = configparser.RawConfigParser()
-            setup.read_string(_text(files, "setup.cfg"))
+            setup.read_string(text)
             stated = setup.get("metadata", "version", fallback="")
         if isinstance(stated, str) and _PLAIN.fullmatch(stated):
             return str(Version(stated))
@@ -365,29 +434,62 @@ def _version(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name:
     )
 
 
-def _text(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], name: str) -> str:
-    _, content = files.get(PurePosixPath(name), (None, b""))
-    return content.decode()
+def _text(files: _Files, name: str) -> str:
+    file = files.get(PurePosixPath(name))
+    if file is None or file.size_bytes > _MAX_CONFIGURATION_BYTES:
+        return ""
+    with file.open() as content:
+        return content.read(file.size_bytes).decode()
 
 
-def _tar(files: Mapping[PurePosixPath, tuple[tarfile.TarInfo, bytes]], base: str) -> bytes:
-    """Return a tar of files in one directory, in the order of their paths."""
-    output = io.BytesIO()
-    with tarfile.open(fileobj=output, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path, (member, content) in sorted(files.items()):
+def _is_lfs_pointer(file: _File) -> bool:
+    with file.open() as content:
+        return content.read(min(file.size_bytes, len(_LFS_POINTER))) == _LFS_POINTER
+
+
+def _write_archive(files: _Files, base: str, target: BinaryIO) -> None:
+    """Write a compressed tar of files in one directory, in the order of their paths."""
+    with (
+        _StoredGzip(target) as sink,
+        tarfile.TarFile(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path, file in sorted(files.items()):
             entry = tarfile.TarInfo(f"{base}/{path}")
-            entry.type, entry.linkname, entry.size = member.type, member.linkname, len(content)
-            entry.mode = 0o755 if member.mode & 0o100 else 0o644
-            archive.addfile(entry, io.BytesIO(content))
-    return output.getvalue()
+            entry.type, entry.linkname, entry.size = file.type, file.linkname, file.size_bytes
+            entry.mode = 0o755 if file.is_executable else 0o644
+            with file.open() as content:
+                tar.addfile(entry, content)
+            tar.members = []  # type: ignore[attr-defined]  # otherwise they stay in memory
 
 
-def _stored_gzip(content: bytes) -> bytes:
-    """Return content as gzip without compression: its bytes do not depend on the version of a library."""
-    parts = [_GZIP_HEAD]
-    for start in range(0, len(content), _STORED):
-        block = content[start : start + _STORED]
-        last = start + _STORED >= len(content)
-        parts += [struct.pack("<BHH", last, len(block), len(block) ^ 0xFFFF), block]
-    parts.append(struct.pack("<II", zlib.crc32(content), len(content) & 0xFFFFFFFF))
-    return b"".join(parts)
+class _StoredGzip(io.RawIOBase):
+    """Writes gzip without compression: its bytes do not depend on the version of a library."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._rest = bytearray()
+        self._checksum = self._size = 0
+        target.write(_GZIP_HEAD)
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # tarfile writes nothing else
+        self._checksum = zlib.crc32(data, self._checksum)
+        self._size += len(data)
+        self._rest += data
+        # The last block is marked as such: the one that is full now may be the last.
+        while len(self._rest) > _STORED:
+            self._block(is_last=False)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._block(is_last=True)
+            self._target.write(struct.pack("<II", self._checksum, self._size & 0xFFFFFFFF))
+        super().close()
+
+    def tell(self) -> int:
+        return self._size
+
+    def _block(self, *, is_last: bool) -> None:
+        block = bytes(self._rest[:_STORED])
+        del self._rest[:_STORED]
+        self._target.write(struct.pack("<BHH", is_last, len(block), len(block) ^ 0xFFFF) + block)

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def git(place: Path, *words: str, date: str = "2024-01-01T00:00:00") -> str:
+def git(place: Path, *words: str, date: str = "2024-01-01T00:00:00", stdin: str = "") -> str:
     """Run git in a directory, without anyone's configuration; return what it prints."""
     who = {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     fixed = {"PATH": "/usr/bin:/bin", "HOME": str(place), "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(
-        ["git", *words], cwd=place, env={**who, **dates, **fixed}, check=True, capture_output=True, text=True
+        ["git", *words],
+        cwd=place,
+        env={**who, **dates, **fixed},
+        input=stdin,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.strip()
 

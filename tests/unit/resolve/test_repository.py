@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
+import hashlib
 import tarfile
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from envbuild.errors import EnvbuildError, Location, MachineError
 from envbuild.lock.model import PythonPin
+from envbuild.resolve import repository
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
@@ -243,3 +247,82 @@ def test_commits_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(MachineError, match="`git` is not on this machine") as caught:
         packed(tmp_path, made)
     assert "install git" in (caught.value.hint or "")
+
+
+def test_a_large_commit_stays_on_the_disk(tmp_path: Path) -> None:
+    made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, "large": "x" * (24 << 20)})
+    tracemalloc.start()
+    try:
+        pin, path = packed(tmp_path, made)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert pin.size_bytes == path.stat().st_size > 24 << 20
+    assert peak_bytes < 12 << 20
+    content = path.read_bytes()
+    # Stored blocks alone, all full but the last.
+    lengths: list[int] = []
+    at = 10
+    while not lengths or not content[at - lengths[-1] - 5]:
+        lengths.append(int.from_bytes(content[at + 1 : at + 3], "little"))
+        at += 5 + lengths[-1]
+    assert set(lengths[:-1]) == {0xFFFF}
+    assert len(content) == at + 8
+    with tarfile.open(path) as archive:
+        large = archive.extractfile("my_tool-1.0.0rc1/large")
+        assert large is not None
+        assert large.read() == b"x" * (24 << 20)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.redteam
+def test_a_commit_is_fetched_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = "".join(hashlib.sha256(b"%d" % number).hexdigest() for number in range(40_000))
+    made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, "noise": noise})
+    assert packed(tmp_path / "whole", made)[0].size_bytes > 2 << 20
+    monkeypatch.setattr(repository, "_MAX_WRITTEN_BYTES", 256 << 10)
+    assert "has more than 1024 MiB or 200000 files" in refused(tmp_path, made)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.redteam
+def test_a_tree_that_holds_itself_many_times_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten trees of ten entries each are ten thousand million files, and a few hundred bytes."""
+    made = commit(tmp_path / "one", {"pyproject.toml": PROJECT})
+    place = tmp_path / "one"
+    blob = git(place, "rev-parse", f"{made.commit}:pyproject.toml")
+    entry = f"100644 blob {blob}"
+    for _ in range(10):
+        lines = "".join(f"{entry}\tf{number}\n" for number in range(10))
+        tree = git(place, "mktree", stdin=lines)
+        entry = f"040000 tree {tree}"
+    bomb = git(place, "commit-tree", "-m", "x", entry.rpartition(" ")[2])
+    git(place, "update-ref", "refs/heads/main", bomb)
+    monkeypatch.setattr(repository, "_MAX_GIT_MEMORY_BYTES", 128 << 20)
+    assert "has more than 1024 MiB or 200000 files" in refused(
+        tmp_path, Repository(url=made.url, commit=bomb, version="1.0")
+    )
+
+
+def test_the_files_of_a_commit_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, **{f"f{number}": "" for number in range(5)}})
+    monkeypatch.setattr(repository, "_MAX_FILES", 8)
+    packed(tmp_path / "whole", made)
+    monkeypatch.setattr(repository, "_MAX_FILES", 7)
+    assert "or 7 files" in refused(tmp_path, made)
+
+
+@pytest.mark.parametrize(
+    "text", ["[metadata]\na" + " " * 2000 + "b\nversion = 1.0\n", "#" * (300 << 10)], ids=["line", "size"]
+)
+def test_a_hostile_setup_cfg_states_no_version(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parser takes quadratic time for a line with many spaces."""
+    made = commit(tmp_path / "one", {"setup.cfg": text})
+    parsed: list[str] = []
+    monkeypatch.setattr(configparser.RawConfigParser, "read_string", lambda self, text: parsed.append(text))
+    assert "states the version of `my-tool`" in refused(tmp_path, made)
+    assert parsed in ([], [""])
