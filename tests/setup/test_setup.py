@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -352,15 +351,12 @@ class TestEnvironment:
 
     def test_an_index_that_does_not_answer_is_named_with_its_answer_and_the_fix(self, tmp_path: Path) -> None:
         checkout = Checkout(tmp_path)
-        began = time.monotonic()
         done = checkout.make(index="http://user:secret@127.0.0.1:9/simple")
         assert done.returncode == 5
         assert "127.0.0.1:9/simple/first/ was asked, and answered: " in done.stderr
         assert "Connection refused" in done.stderr
         assert "python3 -m pip config --user set global.index-url" in done.stderr
         assert "secret" not in done.stdout + done.stderr
-        # Ten seconds for a whole `make demo`; a busy machine makes an environment slowly.
-        assert time.monotonic() - began < 60
         assert checkout.make().returncode == 0
 
     def test_uv_gets_pips_main_index_and_certificates_and_no_other_index(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,10 +68,8 @@ def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
 def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Path) -> None:
     # As a job's own output is written, and as what a launcher collects.
     script = "yes >> output-rank-0-of-1-host.txt & exec yes"
-    started = time.monotonic()
     result = start.wait_for_ranks(["sh", "-c", script], env={"PATH": "/bin"}, directory=tmp_path, limit_s=4.0)
     assert result.timed_out
-    assert time.monotonic() - started < 15
     assert len(result.output) < 4 << 20
     (output,) = tmp_path.iterdir()
     head, *others = re.split(rb"\n\[\d+ bytes left out\]\n", output.read_bytes())
