@@ -2,10 +2,12 @@
 
     make bench                                   # about an hour on two cores
     make bench ARGS="--only build --only start"
-    make bench ARGS="--small --repeats 1"        # minutes: shows that it works, records nothing
+    make bench ARGS=--small                      # minutes: shows that every row works, records nothing
 
 The cases of a row alternate within each repeat, so that other load on the machine hits all of them: compare
 ratios, not seconds. Tools such as hyperfine and pyperf run all repeats of one case before the next.
+
+envbuild is installed from its wheel, with bytecode, as users have it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import page, peers, results
 from benchmarks.memory import Sampler
 from envbuild.image.sif import read_sif
 from envbuild.image.sifformat import Kind
+from tests.support.installed import install
 
 ROOT = Path(__file__).resolve().parent.parent
 Words = Sequence[str | Path]
@@ -43,6 +47,12 @@ frameworks: [pytorch]
 packages: {python: [scipy%s]}
 """
 SMALL_SPEC = SPEC.replace("frameworks: [pytorch]\n", "").replace("scipy", "numpy")
+SMALL_CENTRE = """\
+name: centre
+version: "1"
+base: debian-12
+packages: {system: [less], python: [numpy, tabulate, packaging, tqdm, attrs, click, idna, six, jinja2]}
+"""
 
 
 @dataclass
@@ -55,6 +65,10 @@ class Bench:
         The spec of all images, with a place for one more Python package.
     module : str
         The Python module whose import is timed.
+    command : Path
+        The installed envbuild.
+    small : bool
+        Whether all inputs are small.
     at_exit : contextlib.ExitStack
         What is undone before the working directory is removed.
     cases : dict
@@ -67,13 +81,15 @@ class Bench:
     place: Path
     spec: str
     module: str
+    command: Path
+    small: bool
     at_exit: contextlib.ExitStack
     cases: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def envbuild(self, *words: str | Path) -> list[str | Path]:
-        """Return a command line of this checkout's envbuild."""
-        return [ROOT / ".venv/bin/envbuild", *words]
+        """Return a command line of the installed envbuild."""
+        return [self.command, *words]
 
     def run(self, words: Words, *, peak_of: str = "", accepted: Collection[int] = (0,)) -> str:
         """Run a command that must end with an accepted exit code; note its peak memory for a case."""
@@ -167,19 +183,21 @@ def prepare_extend(bench: Bench) -> None:
 
 def prepare_extend_large(bench: Bench) -> None:
     """Add files that do not compress, as a model's weights, to the image of another tool: 2 GB in all."""
+    size_bytes = 1_000_000 if bench.small else 100_000_000
     if not (bench.place / "foreign").exists():
         prepare_extend(bench)
     weights = bench.place / "foreign/srv/weights"
     weights.mkdir(parents=True)
     for number in range(16):
-        (weights / str(number)).write_bytes(os.urandom(100_000_000))
+        (weights / str(number)).write_bytes(os.urandom(size_bytes))
     words = ["mksquashfs", "foreign", "foreign.sqfs", "-quiet", "-no-progress", "-all-root", "-noappend"]
     bench.run(words)
 
 
 def prepare_centre(bench: Bench) -> None:
     """Build the list of a centre with the store `centre`, and keep its wheels for uv."""
-    shutil.copy(ROOT / "benchmarks/centre.yaml", bench.place)
+    text = SMALL_CENTRE if bench.small else (ROOT / "benchmarks/centre.yaml").read_text()
+    bench.write("centre.yaml", text)
     bench.run(bench.envbuild("fetch", "centre.yaml", "--to", "kept-centre", "--store", "centre"))
     _build_centre(bench, "centre")
 
@@ -195,34 +213,34 @@ def _build(bench: Bench, spec: str, store: str) -> Words:
     return bench.envbuild("build", f"{spec}.yaml", "-o", "image.sif", "--store", store)
 
 
-def _copy_store(bench: Bench, store: str, *parts: str, source: str = "full") -> None:
-    """Copy a store, or parts of it, as hard links."""
+def _copy_store(bench: Bench, store: str, source: str = "full") -> None:
+    """Copy a store as hard links."""
     shutil.rmtree(bench.place / store, ignore_errors=True)
-    (bench.place / store).mkdir()
-    for part in parts or ("",):
-        bench.run(
-            ["cp", "--archive", "--link", "--no-target-directory", f"{source}/{part}", f"{store}/{part}"]
-        )
+    bench.run(["cp", "--archive", "--link", source, store])
 
 
-def _copy_base(bench: Bench) -> None:
-    """Copy the store `full` with the locked files and the base, but no other layer."""
+def _copy_base(bench: Bench, *kept: str) -> None:
+    """Copy the store `full` with the locked files and some layers, but no scan of the image."""
     _copy_store(bench, "store")
-    for path, name in _records(bench, "store"):
-        if name != "base":
+    shutil.rmtree(bench.place / "store/scans")
+    for path, record in _records(bench, "store"):
+        if record["name"] not in kept:
+            digest = record["blob"].removeprefix("sha256:")
+            (bench.place / "store/blobs/sha256" / digest[:2] / digest).unlink(missing_ok=True)
             path.unlink()
 
 
-def _records(bench: Bench, store: str) -> list[tuple[Path, str]]:
-    """Return the records of a store's layers with the layers' names, sorted by name."""
+def _records(bench: Bench, store: str) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the records of a store's layers with their paths, sorted by the layers' names."""
     paths = (bench.place / store / "layers").glob("*/*.json")
-    return sorted(((path, json.loads(path.read_text())["name"]) for path in paths), key=lambda pair: pair[1])
+    records = ((path, json.loads(path.read_text())) for path in paths)
+    return sorted(records, key=lambda pair: str(pair[1]["name"]))
 
 
 def first(bench: Bench) -> None:
     """Build into an empty store, the files downloaded before; the peer makes its base, too."""
-    _copy_store(bench, "empty", "files", "resolve", "tools")
-    bench.measure("envbuild", _build(bench, "bench", "empty"))
+    _copy_base(bench)
+    bench.measure("envbuild", _build(bench, "bench", "store"))
     bench.run(["rm", "-rf", "made-base", "made-base.sif"])
     bench.measure(
         "stock",
@@ -234,7 +252,7 @@ def first(bench: Bench) -> None:
 
 def build(bench: Bench) -> None:
     """Build all layers but the base, which the store has."""
-    _copy_base(bench)
+    _copy_base(bench, "base")
     bench.measure("envbuild", _build(bench, "bench", "store"))
     bench.measure("stock", peers.apptainer_build(bench, "stock-bench"))
     bench.measure("tuned", peers.apptainer_build(bench, "tuned-bench", tuned=True))
@@ -277,8 +295,9 @@ def centre(bench: Bench) -> None:
     """Build the list of a centre with the Debian layers in the store, then with nine tenths of all layers."""
     for case, share in (("envbuild", 1), ("envbuild, 9/10", 10)):
         _copy_store(bench, "store", source="centre")
-        records = [(path, name) for path, name in _records(bench, "store") if name not in ("base", "system")]
-        for path, _ in records[::share]:
+        records = _records(bench, "store")
+        paths = [path for path, record in records if record["name"] not in ("base", "system")]
+        for path in paths[::share]:
             path.unlink()
         bench.measure(case, partial(_build_centre, bench, "store"))
     bench.run(["rm", "-rf", "uv-cache", "uv-tree", "uv.sqfs"])
@@ -290,7 +309,7 @@ def compose(bench: Bench) -> None:
     _compose(bench, "full", "image.sif", "envbuild")
     bench.measure("cp + sync", ["cp", "image.sif", "copy"], ["sync", "-f", "copy"])
     if not (bench.place / "xfs").exists():
-        bench.missing["cp + sync, XFS"] = "needs root and mkfs.xfs"
+        bench.missing |= dict.fromkeys(("envbuild, XFS", "cp + sync, XFS"), "needs root and mkfs.xfs")
         return
     _compose(bench, "xfs/full", "xfs/image.sif", "envbuild, XFS")
     copy = ["cp", "--reflink=never", "xfs/image.sif", "xfs/copy"]
@@ -343,7 +362,7 @@ def extend(bench: Bench) -> None:
 
 def memory(bench: Bench) -> None:
     """Sample the memory of a build."""
-    _copy_base(bench)
+    _copy_base(bench, "base")
     bench.run(_build(bench, "bench", "store"), peak_of="envbuild")
     bench.run(peers.apptainer_build(bench, "tuned-bench", tuned=True), peak_of="tuned")
 
@@ -407,16 +426,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, metavar="N", help="repeats of each row [3 or 5]")
+    parser.add_argument("--repeats", type=int, metavar="N", help="repeats of each row [2 to 5; 1 if small]")
     parser.add_argument("--only", action="append", choices=ROWS, help="a row (repeatable) [all]")
-    parser.add_argument("--small", action="store_true", help="a small image; results are not recorded")
+    parser.add_argument("--small", action="store_true", help="small inputs; results are not recorded")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="envbuild-bench-", dir="/var/tmp") as place,
         contextlib.ExitStack() as at_exit,
     ):
         image = (SMALL_SPEC, "numpy") if options.small else (SPEC, "torch")
-        bench = Bench(Path(place), *image, at_exit=at_exit)
+        command = install(Path(place))
+        bench = Bench(Path(place), *image, command=command, small=options.small, at_exit=at_exit)
         print("preparing the image", file=sys.stderr, flush=True)
         prepare(bench)
         prepared = set()
@@ -428,11 +448,13 @@ def main() -> None:
                 row.prepare(bench)
                 prepared.add(row.prepare)
             bench.cases, bench.missing = {}, {}
-            repeats = options.repeats or row.repeats
+            repeats = options.repeats or (1 if options.small else row.repeats)
             for number in range(repeats):
                 print(f"{name}, repeat {number + 1} of {repeats}", file=sys.stderr, flush=True)
                 row.measure(bench)
             data = {"cases": bench.cases, "missing": bench.missing}
+            if absent := page.absent_figures(name, data):
+                raise RuntimeError(f"row {name} has no figure for {', '.join(absent)}")
             shown = {name: {**data, "date": "now"}}
             print("\n".join(page.bench_lines(shown)), flush=True)
             if not options.small:

@@ -206,7 +206,7 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
             layer = stage / "layer.squashfs"
             packer.pack(tree, layer, packing_options(squashfs))
             _write(path, image, squashfs, layer, hidden=hidden, settings=settings, check=check_all)
-            if addition is not None:
+            if addition is not None and addition.pins:
                 preflight = _examine(path, squashfs, addition.python, settings)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.support.hostmpi import HostMpi, unpack
+from tests.support.installed import install
 from tests.support.places import make_place, swept
 from tests.support.slurm import Cluster
 from tests.support.torture.ground import Ground, make_ground
@@ -122,28 +123,6 @@ def installed(common: Path) -> Path:
         if not command.exists():
             install(common)
     return command
-
-
-def install(place: Path) -> None:
-    """Make a virtual environment with envbuild in a directory."""
-    uv = ROOT / ".venv/bin/uv"
-    python = ROOT / ".venv/bin/python"
-    subprocess.run(
-        [python, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "dist"], cwd=ROOT, check=True
-    )
-    (wheel,) = (place / "dist").glob("*.whl")
-    venv = place / "venv"
-    quiet = ["--quiet", "--no-config"]
-    subprocess.run([uv, "venv", *quiet, "--python", "/usr/bin/python3", venv], check=True)
-    # What the checkout's own environment holds, copied: no second download.
-    source = next((ROOT / ".venv/lib").glob("python*/site-packages"))
-    target = next((venv / "lib").glob("python*/site-packages"))
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*envbuild*"))
-    shutil.copy(uv, venv / "bin/uv")
-    subprocess.run(
-        [uv, "pip", "install", *quiet, "--offline", "--no-deps", "--python", venv / "bin/python", wheel],
-        check=True,
-    )
 
 
 @pytest.fixture(autouse=True)

@@ -47,3 +47,13 @@ def test_a_missing_tool_and_a_problem_are_shown(tmp_path: Path, monkeypatch: pyt
     assert "| 2.00 s | buildah | not installed | - | - | 3 | 2026-01-01 |" in text
     assert "| openmpi | pytorch | 5 s | failed |" in text
     assert "- 2026-01-01, test/openmpi/pytorch: on mpich MPI: crashed" in text
+
+
+def test_a_row_without_a_figure_is_found() -> None:
+    cases = {case: {"seconds": [1.0]} for case in ("envbuild", "stock", "tuned")}
+    missing = {"buildah": "not installed"}
+    assert page.absent_figures("build", {"cases": cases, "missing": missing}) == []
+    assert page.absent_figures("build", {"cases": cases, "missing": {}}) == ["buildah"]
+    cases["stock"]["seconds"] = [0.0]
+    assert page.absent_figures("build", {"cases": cases, "missing": missing}) == ["stock"]
+    assert page.absent_figures("nothing", {"cases": {}, "missing": {}}) == ["envbuild"]

@@ -20,6 +20,7 @@ TEXTS = sorted(
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_MODULE = re.compile(r"`((?:envbuild|tests|benchmarks)(?:\.[a-z_][a-z0-9_]*)+)`")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -54,6 +55,13 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
 def test_the_texts_have_links() -> None:
     assert sum(len(list(links(path.read_text()))) for path in TEXTS) > 50
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(TOP)))
+def test_every_module_that_is_named_exists(path: Path) -> None:
+    for name in _MODULE.findall(path.read_text()):
+        place = TOP / name.replace(".", "/")
+        assert place.is_dir() or place.with_suffix(".py").is_file(), name
 
 
 def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:
