@@ -358,7 +358,8 @@ def find_conflicts(trees: Mapping[str, Tree], emit: Emit) -> list[str]:
     for path, lower, upper in collisions(trees):
         are_wheels = lower.startswith(_WHEEL) and upper.startswith(_WHEEL)
         # A file in place of a directory would hide all that lies in it.
-        if are_wheels and not {"d"} & {trees[lower][path][0], trees[upper][path][0]}:
+        are_directories = {trees[name][path].startswith("d ") for name in (lower, upper)}
+        if are_wheels and len(are_directories) == 1:
             names = lower.removeprefix(_WHEEL), upper.removeprefix(_WHEEL)
             text = f"{names[0]} and {names[1]} both bring `/{path}`: that of {names[1]} is taken"
             emit(Warned(text=text))
