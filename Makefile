@@ -64,8 +64,8 @@ vendor: venv ## test images on every MPI, their own and a host's (an hour); ARGS
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.vendor $(ARGS)
 
-cluster: setup ## test and vet nodes on a private cluster of Slurm, with faults that must be found (3 minutes)
-	@$(BIN)/python setup/cluster.py
+cluster: setup ## test and vet nodes on a private cluster of Slurm, with faults that must be found; ARGS="--only vet"
+	@$(BIN)/python setup/cluster.py $(ARGS)
 
 torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check

@@ -1,12 +1,18 @@
 """Show what envbuild says of nodes on a private cluster of Slurm: certificates, controls, a slow node.
 
+    make cluster
+    make cluster ARGS="--only vet"
+    make cluster ARGS="--only certificates --spec examples/horovod.yaml examples/keras.yaml"
+
 The cluster's nodes are namespaces on this machine, which end with this program. Every step prints its
 command and what came of it; a step with another outcome ends this program.
 """
 
+import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,10 +26,12 @@ sys.path.insert(0, str(ROOT))
 from tests.support.slurm import Cluster, slurm_cluster  # noqa: E402  # the path comes first
 from tests.support.users import as_root  # noqa: E402
 
+PARTS = ("certificates", "controls", "vet")
 # Image → its spec, beside name and version.
 SPECS = {
     "mpich": "mpi: mpich",
     "openmpi": "mpi: openmpi",
+    "pytorch": "mpi: mpich\nframeworks: [pytorch]",
     "threads": 'mpi: mpich\nenvironment: {OMP_NUM_THREADS: "8"}',
     "tcp": 'mpi: mpich\nenvironment: {MPIR_CVAR_NOLOCAL: "1"}',
     "killed": "mpi: mpich\nframeworks: [killed]",
@@ -65,9 +73,47 @@ SITES = {
     "shm.yaml": "name: shm\nfabric: {name: memory, provider: shm}\n",
     "no-pmi.yaml": "name: no-pmi\nscheduler: {name: slurm, mpi_types: [cray_shasta]}\n",
 }
-# Processes that keep a CPU busy until the first ends, each in a session of its own: the kernel shares a CPU
-# between sessions.
-BUSY = "for i in 1 2 3; do setsid sh -c 'while [ -d /proc/$0 ]; do :; done' $$ & done; echo busy; cat"
+# Images of each part.
+IMAGES = {
+    "certificates": ("mpich", "openmpi", "pytorch"),
+    "controls": ("mpich", "threads", "tcp", "killed", "hanging"),
+    "vet": ("mpich",),
+}
+# On this node the ranks of a measurement stand still most of the time. Unlike a node beside busy
+# processes it is slow however busy this machine is.
+SLOW = """\
+import os, select, signal, sys, time
+from pathlib import Path
+
+def ranks():
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            here = os.readlink(process / "ns/uts") == os.readlink("/proc/self/ns/uts")
+            if here and b"node_check.py" in (process / "cmdline").read_bytes():
+                yield int(process.name)
+        except OSError:
+            continue
+
+def tell(what, pids):
+    for pid in pids:
+        try:
+            os.kill(pid, what)
+        except OSError:
+            continue
+
+print("slow", flush=True)
+ended, stopped = [], []
+while not ended:
+    began = time.monotonic()
+    ended, _, _ = select.select([sys.stdin], [], [], 0.02)
+    # This program waits for the CPU, too: they stand still six times as long as they ran.
+    ran_s = time.monotonic() - began
+    tell(signal.SIGSTOP, stopped)
+    found = list(ranks())
+    time.sleep(6 * ran_s)
+    tell(signal.SIGCONT, stopped)
+    stopped = found
+"""
 
 
 @dataclass(frozen=True)
@@ -108,24 +154,27 @@ def write(place: Path) -> None:
         (recipe / "verify/job.py").write_text(JOB.format(fault=fault))
     for name, text in SITES.items():
         (place / name).write_text(text)
+    (place / "slow.py").write_text(SLOW)
     # Slurm places the ranks on the hosts of this file.
     (place / "hosts").write_text("n1\nn1\n")
 
 
-def build(place: Path) -> None:
+def build(place: Path, names: Sequence[str]) -> None:
     """Build the images on this machine: the cluster has no way out."""
-    for name in SPECS:
+    for name in names:
         words = ["build", "-q", f"{name}.yaml", "--recipes", "recipes"]
         print("$ envbuild", " ".join(words), flush=True)
         subprocess.run([ROOT / ".venv/bin/envbuild", *words], cwd=place, check=True)
 
 
-def show(cluster: Cluster, place: Path) -> None:
-    """Run every step."""
+def show_certificates(cluster: Cluster, place: Path, others: Sequence[str]) -> None:
+    """Test images across two nodes, of which the status then tells."""
     desk = Desk(cluster, place)
     print("\n--- certificates on two nodes")
     desk.run(["test", "mpich.sif", "--nodes", "2", "--vet"], code=0, says=r"certificate: passed: .*pmi2")
     desk.run(["test", "openmpi.sif", "--nodes", "2"], code=0, says=r"certificate: passed: .*pmix")
+    for name in ("pytorch", *others):
+        desk.run(["test", f"{name}.sif", "--nodes", "2"], code=0, says=r"certificate: passed: .*on 2 nodes")
     desk.run(["status", "mpich.sif", "openmpi.sif"], code=0, says="PASS .*2 nodes")
 
     print("\n--- another Slurm makes a verdict stale")
@@ -137,6 +186,10 @@ def show(cluster: Cluster, place: Path) -> None:
     path = f"{newer}:{os.environ['PATH']}"
     desk.run(["status", "mpich.sif"], code=4, says="STALE .*slurm: .* there, slurm 99.05", env={"PATH": path})
 
+
+def show_controls(cluster: Cluster, place: Path) -> None:
+    """Run what must fail, each for its reason."""
+    desk = Desk(cluster, place)
     print("\n--- controls: each must be found")
     no_pmi = ["test", "mpich.sif", "--nodes", "2", "--site", "no-pmi.yaml"]
     desk.run(no_pmi, code=2, says="PMI.intersection")
@@ -163,37 +216,57 @@ def show(cluster: Cluster, place: Path) -> None:
 
 
 def show_slow_node(cluster: Cluster, place: Path) -> None:
-    """Vet two nodes, of which one is slowed by a competitor, and again without it."""
+    """Vet two nodes, of which one is slow, and again when it is not."""
     desk = Desk(cluster, place)
-    print("\n--- a node slowed by a competitor")
-    competitor = subprocess.Popen(
-        cluster.on_login(["srun", "--nodelist=n2", "--ntasks=1", "sh", "-c", BUSY], cwd=place),
+    print("\n--- a slow node")
+    slow = subprocess.Popen(
+        cluster.on_login(["srun", "--nodelist=n2", "--ntasks=1", "/usr/bin/python3", "slow.py"], cwd=place),
         env={**os.environ, **cluster.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    with competitor:
-        os.read(competitor.stdout.fileno(), 1)  # type: ignore[union-attr]  # it runs
+    with slow:
+        os.read(slow.stdout.fileno(), 1)  # type: ignore[union-attr]  # it runs
         desk.run(["vet", "mpich.sif", "--nodes", "2"], code=4, says=r"ISOLATE n2: gemm(?s:.*)bad: n2")
-        competitor.terminate()
+        slow.terminate()
     cluster.await_idle()
     desk.run(["vet", "mpich.sif", "--nodes", "2"], code=0, says="bad: none")
 
 
 def main() -> None:
     """Start the cluster and show."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument(
+        "--spec", nargs="+", type=Path, default=[], help="further images to test across nodes"
+    )
+    options = parser.parse_args()
+    others = [spec.stem for spec in options.spec] if "certificates" in options.only else []
     place = Path(tempfile.mkdtemp(prefix="envbuild-cluster-", dir="/var/tmp"))
     try:
         place.chmod(0o755)
         for directory in ("slurm", "pinned", "work"):
             (place / directory).mkdir()
         write(place / "work")
-        build(place / "work")
+        for spec in options.spec:
+            shutil.copy(spec, place / "work")
+        build(
+            place / "work", [*dict.fromkeys(name for part in options.only for name in IMAGES[part]), *others]
+        )
         print("a private cluster of Slurm, with two nodes:", shlex.join(["n1", "n2"]))
-        with slurm_cluster(place / "slurm") as cluster:
-            show(cluster, place / "work")
-        with slurm_cluster(place / "pinned", pinned=True) as cluster:
-            show_slow_node(cluster, place / "work")
+        if set(options.only) - {"vet"}:
+            with slurm_cluster(place / "slurm") as cluster:
+                if "certificates" in options.only:
+                    show_certificates(cluster, place / "work", others)
+                if "controls" in options.only:
+                    show_controls(cluster, place / "work")
+        if "vet" in options.only:
+            with slurm_cluster(place / "pinned", pinned=True) as cluster:
+                show_slow_node(cluster, place / "work")
     finally:
         # Slurm's own files belong to other ids of its user namespace.
         subprocess.run(as_root(["rm", "-rf", place]), check=True)

@@ -73,8 +73,8 @@ def _text(vetting: Vetting) -> str:
         rows = [[*row, _gpus(node)] for row, node in zip(rows, vetting.nodes, strict=True)]
     table = columns([heading, *rows])
     complaints = [complaint.text for complaint in vetting.complaints]
-    names = ",".join(vetting.bad)
-    bad = f"bad: {names} (`srun --exclude={names}`)" if names else "bad: none"
+    names = ",".join(vetting.excluded)
+    bad = f"bad: {','.join(vetting.bad) or 'none'}" + (f" (`srun --exclude={names}`)" if names else "")
     return "\n".join([table, *complaints, f"good: {','.join(vetting.good) or 'none'}", bad])
 
 

@@ -15,48 +15,57 @@ import envbuild_job  # type: ignore[import-not-found]  # beside it in the image
 import numpy as np  # type: ignore[import-not-found]  # the image has it
 from mpi4py import MPI  # type: ignore[import-not-found]
 
-LEAST_S = 1.5
+# Each measurement is repeated: something else may run on the node now and then.
+SAMPLES = 7
+LEAST_S = 0.3
 # Beyond all caches of a node, and little of its memory.
 COPIED_BYTES = 512 << 20
 MATRIX = 1024
 FILE_BYTES = 64 << 20
 MESSAGE_BYTES = 16 << 20
-SMALL_MESSAGES = 200
-LARGE_MESSAGES = 4
+SMALL_MESSAGES = 50
+LARGE_MESSAGES = 2
 CLOCK_MESSAGES = 20
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
 
-def usual_s(work: Callable[[int], object]) -> float:
-    """Return the wall-clock time (seconds) in which each CPU does its part of the work, on average."""
+def samples_s(work: Callable[[int], object]) -> list[float]:
+    """Return wall-clock times (seconds) in which each CPU does its part of the work: the mean of each sample.
+
+    All ranks begin a sample together.
+    """
     cpus = len(os.sched_getaffinity(0))
+    samples = []
     with ThreadPoolExecutor(cpus) as pool:
         list(pool.map(work, range(cpus)))
-        start, turns = time.perf_counter(), 0
-        while time.perf_counter() - start < LEAST_S:
-            list(pool.map(work, range(cpus)))
-            turns += 1
-        return (time.perf_counter() - start) / turns
+        for _ in range(SAMPLES):
+            COMM.Barrier()
+            start, turns = time.perf_counter(), 0
+            while time.perf_counter() - start < LEAST_S:
+                list(pool.map(work, range(cpus)))
+                turns += 1
+            samples.append((time.perf_counter() - start) / turns)
+    return samples
 
 
-def memory_gbs() -> float:
-    """Return the rate at which all CPUs together copy memory, reads and writes counted (GB/s)."""
+def memory_gbs() -> list[float]:
+    """Return the rates at which all CPUs together copy memory, reads and writes counted (GB/s)."""
     cpus = len(os.sched_getaffinity(0))
     elements = COPIED_BYTES // 2 // cpus // 8
     arrays = [(np.ones(elements), np.zeros(elements)) for _ in range(cpus)]
-    seconds = usual_s(lambda cpu: np.copyto(arrays[cpu][1], arrays[cpu][0]))
-    return 2 * 8 * elements * cpus / seconds / 1e9
+    samples = samples_s(lambda cpu: np.copyto(arrays[cpu][1], arrays[cpu][0]))
+    return [2 * 8 * elements * cpus / seconds / 1e9 for seconds in samples]
 
 
-def gemm_gflops() -> float:
-    """Return the rate at which all CPUs together multiply matrices of float64 (GFLOP/s)."""
+def gemm_gflops() -> list[float]:
+    """Return the rates at which all CPUs together multiply matrices of float64 (GFLOP/s)."""
     left = np.random.default_rng(1).random((MATRIX, MATRIX))
     cpus = len(os.sched_getaffinity(0))
     results = [np.empty_like(left) for _ in range(cpus)]
-    seconds = usual_s(lambda cpu: np.matmul(left, left, out=results[cpu]))
-    return 2 * MATRIX**3 * cpus / seconds / 1e9
+    samples = samples_s(lambda cpu: np.matmul(left, left, out=results[cpu]))
+    return [2 * MATRIX**3 * cpus / seconds / 1e9 for seconds in samples]
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -126,8 +135,8 @@ def partners(rank: int, size: int) -> Iterator[int]:
         yield other if other < size else -1
 
 
-def pair(other: int) -> tuple[float, float]:
-    """Return latency (µs, one way) and bandwidth (GB/s) of messages between this rank and another."""
+def pair(other: int) -> tuple[list[float], list[float]]:
+    """Return latencies (µs, one way) and bandwidths (GB/s) of messages between this rank and another."""
 
     def bounce(elements: int) -> float:
         data = buffers[elements]
@@ -142,10 +151,10 @@ def pair(other: int) -> tuple[float, float]:
 
     large = MESSAGE_BYTES // 8
     buffers = {elements: np.ones(elements) for elements in (1, large)}
-    latency = float(np.median([bounce(1) for _ in range(SMALL_MESSAGES)])) / 2
+    latencies = [float(np.median([bounce(1) for _ in range(SMALL_MESSAGES)])) / 2 for _ in range(SAMPLES)]
     bounce(large)
-    bandwidth = 2 * MESSAGE_BYTES / min(bounce(large) for _ in range(LARGE_MESSAGES))
-    return latency * 1e6, bandwidth / 1e9
+    seconds = [min(bounce(large) for _ in range(LARGE_MESSAGES)) for _ in range(SAMPLES)]
+    return [time_s * 1e6 for time_s in latencies], [2 * MESSAGE_BYTES / time_s / 1e9 for time_s in seconds]
 
 
 def gpus() -> list[list[str]]:
@@ -169,9 +178,8 @@ def main() -> None:
         "gpus": gpus(),
         "skew_s": skew_s(),
     }
-    for name, measure in (("memory_gbs", memory_gbs), ("gemm_gflops", gemm_gflops)):
-        COMM.Barrier()
-        values[name] = measure()
+    values["memory_gbs"] = memory_gbs()
+    values["gemm_gflops"] = gemm_gflops()
     values["read_mbs"] = read_mbs()
     met = []
     for other in partners(RANK, SIZE):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.image.sif import read_manifest
+from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
 from envbuild.launch.batch import check_scheduler, job_options, run_in_job
@@ -25,6 +27,8 @@ from envbuild.workflows.settings import Settings
 
 RANKS_PER_NODE = 2
 """Of a job without GPUs, unless the user says otherwise."""
+# So many suspects are measured again; where there are more, it is not by chance.
+_MOST_SUSPECTS = 8
 _SUBMITTED_FROM = "ENVBUILD_SUBMITTED_FROM"
 
 
@@ -85,16 +89,33 @@ def submitted_from() -> dict[str, str]:
 def vet_nodes(
     container: Container, launcher: Launcher, site: Site | None, nodes: int, limit_s: float
 ) -> Vetting:
-    """Measure on one rank per node, and judge by the site's limits."""
-    if launcher.is_srun:
-        # Binding would show one CPU of each node.
-        options = (*launcher.options, f"--nodes={nodes}", "--ntasks-per-node=1", "--cpu-bind=none")
-        launcher = replace(launcher, options=options)
+    """Measure on one rank per node, and judge by the site's limits; suspects are measured once more."""
+    limits = site.vet if site is not None else SiteVet()
     # The nodes' GPUs are of interest whatever the image is for.
     container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
     content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()
-    result = run_brought_job(container, launcher, vet.JOB, content, ranks=nodes, limit_s=limit_s)
-    return vet.vet(result.reports[0], nodes, site.vet if site is not None else SiteVet())
+
+    def measure(count: int, *names: str) -> Reports:
+        options = launcher.options
+        if launcher.is_srun:
+            # Binding would show one CPU of each node.
+            options += (f"--nodes={count}", "--ntasks-per-node=1", "--cpu-bind=none")
+            options += (f"--nodelist={','.join(names)}",) if names else ()
+        chosen = replace(launcher, options=options)
+        result = run_brought_job(container, chosen, vet.JOB, content, ranks=count, limit_s=limit_s)
+        return result.reports[0]
+
+    reports = measure(nodes)
+    vetting = vet.vet(reports, nodes, limits)
+    again = {}
+    # The image says the names: to srun, one with a slash would be a file.
+    suspects = [name for name in vetting.suspects if re.fullmatch(r"[\w.-]+", name)]
+    for name in suspects[:_MOST_SUSPECTS]:
+        checks = {complaint.check for complaint in vetting.complaints if complaint.node == name}
+        # Messages need another node.
+        others = vetting.good[:1] if checks & set(vet.BETWEEN_NODES) else ()
+        again[name] = measure(1 + len(others), name, *others)
+    return vet.vet(reports, nodes, limits, again)
 
 
 def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
