@@ -23,6 +23,8 @@ GPUS_HINT = (
     "does the scheduler's job have a GPU (`--gpus`), and does `nvidia-smi` work, "
     "also by `apptainer exec --nv IMAGE nvidia-smi`?"
 )
+TEMPLATE = "still_the_template"
+"""Value that the job of a recipe reports until somebody has written it."""
 # Directory of an image with the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _TUTORIALS = "/.envbuild/tutorials"
@@ -136,7 +138,15 @@ def judge_job(
     checks += [judge.as_single(name, single or Reports()) for name in sorted(job.compare_with_single)]
     for name, others in sorted(job.compare_with_reported.items()):
         checks += [judge.as_reported(name, other) for other in sorted(others)]
+    if reports.values(TEMPLATE) and not any(check.status == "FAIL" for check in checks):
+        return [_skip_template(job)]
     return checks
+
+
+def _skip_template(job: Job) -> CheckResult:
+    expected = f"a job that uses {job.recipe}"
+    hint = f"write what it does across ranks, and remove `{TEMPLATE}` from {job.file}"
+    return CheckResult("SKIP", f"{job.id}/template", expected, "still the template", hint)
 
 
 def judge_ranks(job_id: str, ranks: int, reports: Reports) -> CheckResult:

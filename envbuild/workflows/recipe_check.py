@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.jobs.judge import TEMPLATE
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
     LIMIT_S,
@@ -199,6 +200,7 @@ def _job_file_errors(source: RecipeSource) -> Errors:
     code = "\n".join(texts[name] for name in sorted(started & texts.keys()))
     for name, text in sorted(texts.items()):
         path = source.loaded.path.parent / "verify" / name
+        yield from _template_errors(path, text)
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError) as error:
@@ -214,6 +216,15 @@ def _job_file_errors(source: RecipeSource) -> Errors:
         if name not in started and not re.search(rf"^\s*(import|from) {stem}\b", code, flags=re.MULTILINE):
             hint = "start it under `verify` in the recipe, or remove it"
             yield RequestError("no job starts or imports this file", at=Location(path=path), hint=hint)
+
+
+def _template_errors(path: Path, text: str) -> Errors:
+    """Yield where a job is marked as the one that `envbuild recipes new` wrote."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.search(rf"\b{TEMPLATE}\s*=", line):
+            at = Location(path=path, line=number, column=match.start() + 1)
+            hint = f"write what the toolkit does across ranks, and remove `{TEMPLATE}`"
+            yield RequestError("this job is still the template", at=at, hint=hint)
 
 
 def _job_files(source: RecipeSource) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from tests.integration.conftest import Desk
 
 
 @pytest.fixture(scope="module")
-def recipe(desk: Desk, small_image: Path) -> Path:
+def untouched(desk: Desk, small_image: Path) -> Path:
     """Write and build a recipe over a store that holds its base and MPI; return its directory."""
     said = desk.envbuild("recipes", "new", "tabulate", "0.9.0", "--dir", "ours").stderr
     assert said.splitlines()[2] == "  envbuild build ours/tabulate/example.yaml --recipes ours"
@@ -19,28 +19,47 @@ def recipe(desk: Desk, small_image: Path) -> Path:
     return desk.place / "ours/tabulate"
 
 
+@pytest.fixture(scope="module")
+def recipe(desk: Desk, untouched: Path) -> Path:
+    """Write the README and the job of the recipe, and build it again; return its directory."""
+    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
+    job = untouched / "verify/sums.py"
+    job.write_text(job.read_text().replace(", still_the_template=True", ""))
+    desk.envbuild("build", "ours/tabulate/example.yaml", "--recipes", "ours")
+    return untouched
+
+
 def check(desk: Desk, *words: str | Path, code: int = 0) -> str:
     return desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", *words, code=code).stdout
 
 
-def test_it_builds_and_passes_as_it_is(desk: Desk, recipe: Path) -> None:
+def test_an_untouched_template_is_skipped_and_refused(desk: Desk, untouched: Path) -> None:
+    done = desk.envbuild("test", untouched / "example.sif", "--ranks", "2", "--json")
+    findings = {found["id"]: found for found in json.loads(done.stdout)["findings"]}
+    job = {name: found["status"] for name, found in findings.items() if name.startswith("tabulate.sums/")}
+    assert job == {"tabulate.sums/template": "SKIP"}
+    assert findings["tabulate.sums/template"]["observed"] == "still the template"
+    inside: list[str | Path] = ["apptainer", "test", untouched / "example.sif", "--ranks", "2"]
+    assert "SKIP tabulate.sums" in desk.run(inside).stdout
+    told = desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", code=2).stderr
+    assert told.count("error: this section is still empty") == 3
+    assert told.count("error: this job is still the template") == 1
+
+
+def test_it_passes_once_it_is_written(desk: Desk, recipe: Path) -> None:
     report = json.loads(desk.envbuild("test", recipe / "example.sif", "--ranks", "2", "--json").stdout)
     assert report["passed"] is True
     (found,) = [each for each in report["findings"] if each["id"] == "tabulate.sums/sum"]
-    assert (found["expected"], found["observed"]) == ("3", "3")
+    assert (found["status"], found["expected"], found["observed"]) == ("PASS", "3", "3")
 
 
-def test_what_is_left_to_write_is_told_and_then_the_controls_run(desk: Desk, recipe: Path) -> None:
-    told = desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", code=2).stderr
-    assert told.count("error: this section is still empty") == 3
-    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
+def test_the_controls_of_a_written_recipe_run(desk: Desk, recipe: Path) -> None:
     assert check(desk) == "tabulate: keeps the rules; 1 job, 2 controls\n"
     seen = check(desk, "--image", recipe / "example.sif").splitlines()
     assert seen[1:] == ["SEEN  tabulate.sums: every rank alone", "SEEN  tabulate.sums: own number alone"]
 
 
 def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> None:
-    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
     controls = recipe / "controls.yaml"
     text = controls.read_text()
     try:
@@ -56,7 +75,6 @@ def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> No
 
 
 def test_an_image_of_another_state_of_the_recipe_is_refused(desk: Desk, recipe: Path) -> None:
-    desk.write("ours/tabulate/README.md", "# tabulate\n\nA sum, no more.\n")
     job = recipe / "verify/sums.py"
     text = job.read_text()
     try:

@@ -155,6 +155,20 @@ def test_singletons_show_what_they_got() -> None:
     assert finding.observed == "-1.0 on rank 0, -1.0 on rank 0"
 
 
+def test_a_job_that_is_still_the_template_is_skipped_and_never_passes() -> None:
+    demo = job(expect={"sum": "3"})
+    template = all_ranks(2, lambda _: {"sum": 3, "still_the_template": True})
+    (check,) = judge_job(demo, 2, template, GOOD_END)
+    assert (check.status, check.id, check.observed) == ("SKIP", "demo.train/template", "still the template")
+    # One rank that says so is enough.
+    one = all_ranks(2, lambda rank: {"sum": 3} if rank else {"sum": 3, "still_the_template": True})
+    assert [found.status for found in judge_job(demo, 2, one, GOOD_END)] == ["SKIP"]
+    # Its failures stay: the ranks of the template communicate, too.
+    wrong = all_ranks(2, lambda _: {"sum": 1, "still_the_template": True})
+    failed = [found.id for found in judge_job(demo, 2, wrong, GOOD_END) if found.status == "FAIL"]
+    assert failed == ["demo.train/sum"]
+
+
 @pytest.mark.parametrize(
     ("ended", "observed"),
     [

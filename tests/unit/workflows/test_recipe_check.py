@@ -20,11 +20,14 @@ from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
 
+MARKER = ", still_the_template=True"
+
 
 @pytest.fixture
 def recipes(tmp_path: Path) -> Path:
-    """Return a directory with one new recipe whose README somebody has written."""
+    """Return a directory with one new recipe whose README and job somebody has written."""
     new_recipe("thing", "1.2", tmp_path / "recipes")
+    replaced(tmp_path / "recipes/thing/verify/sums.py", MARKER, "")
     readme = tmp_path / "recipes/thing/README.md"
     readme.write_text(readme.read_text().replace("…\n", "Written.\n"))
     return tmp_path / "recipes"
@@ -47,7 +50,7 @@ def replaced(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_a_new_one_keeps_the_rules_once_its_readme_is_written(recipes: Path) -> None:
+def test_a_new_one_keeps_the_rules_once_its_readme_and_job_are_written(recipes: Path) -> None:
     checked = check(recipes)
     assert (checked.controls, checked.ran, checked.passed) == (2, {}, True)
     assert format_checked(checked) == "thing: keeps the rules; 1 job, 2 controls"
@@ -56,7 +59,8 @@ def test_a_new_one_keeps_the_rules_once_its_readme_is_written(recipes: Path) -> 
 def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
     new_recipe("thing", "1.2", tmp_path)
     assert told(tmp_path) == [
-        f"this section is still empty [thing/README.md:{line}:1]" for line in (3, 7, 11)
+        *(f"this section is still empty [thing/README.md:{line}:1]" for line in (3, 7, 11)),
+        "this job is still the template [thing/verify/sums.py:14:68]",
     ]
 
 
@@ -114,7 +118,7 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         ),
         (
             _in("verify/sums.py", "    total = ", "    assert comm.size > 1\n    total = "),
-            ["the job judges itself [thing/verify/sums.py:12:5]"],
+            ["the job judges itself [thing/verify/sums.py:13:5]"],
         ),
         (_no_tutorial, ["there is no tutorial.py beside the recipe [thing]"]),
         (_stray_file, ["no job starts or imports this file [thing/verify/stray.py]"]),
