@@ -168,7 +168,10 @@ def _launcher_of_python(words: Sequence[str], variables: Mapping[str, str]) -> C
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
-            return _told(word.rpartition("/")[2], rest, variables)
+            # A script, perhaps the file of a module.
+            path = f".{word.removesuffix('.py').replace('/', '.')}"
+            module = next((name for name in _MODULES if path.endswith(f".{name}")), "")
+            return _told(_MODULES.get(module, word.rpartition("/")[2]), rest, variables)
         if word.startswith("--"):
             rest = rest[word == "--check-hash-based-pycs" :]
             continue

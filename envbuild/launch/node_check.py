@@ -17,6 +17,7 @@ from mpi4py import MPI  # type: ignore[import-not-found]
 
 # Each measurement is repeated: something else may run on the node now and then.
 SAMPLES = 7
+READS = 3
 LEAST_S = 0.3
 # Beyond all caches of a node, and little of its memory.
 COPIED_BYTES = 512 << 20
@@ -81,23 +82,25 @@ def shm_bytes() -> int:
     return status.f_bavail * status.f_frsize
 
 
-def read_mbs() -> float:
-    """Return the rate at which this node reads a file of its neighbour in the shared directory (MB/s)."""
+def read_mbs() -> list[float]:
+    """Return rates at which this node reads a file of its neighbour in the shared directory (MB/s)."""
     own, other = (Path(f"data-{number}") for number in (RANK, (RANK + 1) % SIZE))
     with own.open("wb") as file:
         file.write(os.urandom(FILE_BYTES))
         file.flush()
         os.fsync(file.fileno())
     COMM.Barrier()
-    with other.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        start = time.perf_counter()
-        while file.read(1 << 20):
-            pass
-        seconds = time.perf_counter() - start
+    rates = []
+    for _ in range(READS):
+        with other.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            while file.read(1 << 20):
+                pass
+            rates.append(FILE_BYTES / (time.perf_counter() - start) / 1e6)
     COMM.Barrier()
     own.unlink()
-    return FILE_BYTES / seconds / 1e6
+    return rates
 
 
 def skew_s() -> float:

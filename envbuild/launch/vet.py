@@ -176,7 +176,7 @@ def nodes_of(reports: Reports, count: int) -> tuple[Node, ...]:
             Node(
                 name=str(report["host"]),
                 values=medians,
-                noise={name: _spread(samples[name]) for name in medians if name in _MEASURED},
+                noise={name: _spread(samples[name]) for name in medians if name not in _RANGES},
                 lacks=tuple(name for name, numbers in samples.items() if not numbers),
                 gpus=[[str(word) for word in row] for row in _rows(values.get("gpus"))],
             )

@@ -80,6 +80,7 @@ OTHERS = [
     "env TOOL=torchrun python train.py",
     "accelerate env",
     "torchrun-lookalike train.py",
+    "python /work/distributed/run.py",
     # Not seen: documented.
     "bash -c 'torchrun train.py'",
     "sh train.sh",
@@ -132,6 +133,7 @@ def test_other_programs_are_nothing_of_it(command: str, lets: Lets) -> None:
         "ionice -c 2 torchrun train.py",
         "stdbuf -o L torchrun train.py",
         "python -umtorch.distributed.run train.py",
+        "python /opt/env/lib/python3.11/site-packages/torch/distributed/run.py train.py",
         "python -X dev -s -m accelerate.commands.accelerate_cli launch train.py",
     ],
 )
