@@ -139,8 +139,8 @@ class _Limit:
         value, unit = node.values.get(check), UNITS[check]
         if value is None:
             return None
-        noise = _DEVIATIONS * math.hypot(node.noise.get(check, 0.0), self.noise)
-        factor = 1 - min(noise, _WIDEST)
+        # Not by its own spread, in which a node would hide that is slow now and then.
+        factor = 1 - min(_DEVIATIONS * math.sqrt(2) * self.noise, _WIDEST)
         least = self.least * factor if self.least > 0 else self.least
         most = self.most / factor
         if least <= value <= most:
@@ -162,7 +162,7 @@ def nodes_of(reports: Reports, count: int) -> tuple[Node, ...]:
     """
     nodes = []
     for report in reports.good:
-        values = dict(values_of(report))
+        values = {name: value for name, value in values_of(report).items() if name not in BETWEEN_NODES}
         others = set(range(count)) - {number_of(report, "rank")}
         pairs = [pair for pair in _rows(values.get("pairs")) if len(pair) == 3]
         # All or nothing: a node that met some of the others says nothing of the rest.

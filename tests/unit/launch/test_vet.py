@@ -116,6 +116,7 @@ def test_a_node_without_a_report_is_no_good_one() -> None:
         {"pairs": []},
         {"pairs": None},
         {"pairs": [1, ["x"], [0, None, "y"]]},
+        {"pairs": [], "latency_us": 2.0, "bandwidth_gbs": 22.0},
         # It met two of three others, or one of them twice.
         {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0]]},
         {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0], [1, 2.0, 22.0]]},
@@ -193,6 +194,11 @@ def test_noise_is_carried_into_the_limit() -> None:
     assert vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=[*QUIET[:6], 2.0]).complaints == ()
     # The one measurement of the false alarm: 9.13 against a limit of 9.15.
     assert vetting(None, everyone={"memory_gbs": NOISY}, memory_gbs=[9.13, *NOISY[1:]]).complaints == ()
+
+
+def test_a_node_that_is_slow_now_and_then_does_not_hide_in_its_own_noise() -> None:
+    flaky = [5.0, 12.0, 5.2, 11.9, 4.9, 5.1, 12.0]
+    assert vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=flaky).bad == ("n2",)
 
 
 def test_a_node_far_below_is_found_among_noise() -> None:
