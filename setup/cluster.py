@@ -106,11 +106,11 @@ ended, stopped = [], []
 while not ended:
     began = time.monotonic()
     ended, _, _ = select.select([sys.stdin], [], [], 0.02)
-    # This program waits for the CPU, too: they stand still six times as long as they ran.
+    # This program waits for the CPU, too: they stand still 15 times as long as they ran.
     ran_s = time.monotonic() - began
     tell(signal.SIGSTOP, stopped)
     found = list(ranks())
-    time.sleep(6 * ran_s)
+    time.sleep(15 * ran_s)
     tell(signal.SIGCONT, stopped)
     stopped = found
 """
