@@ -123,6 +123,8 @@ def from_os_error(error: OSError) -> EnvbuildError:
         hint = "free some space where the store, the outputs and temporary files lie"
         return MachineError(f"a file cannot be written: {error.strerror}", hint=hint)
     problem = f"`{error.filename}`: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return MachineError(problem, hint="free some space there, or name another place")
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return RequestError(problem, hint="name another path")
     return MachineError(problem, hint="see who may use it, and what file system it is on")

@@ -9,6 +9,7 @@ from pathlib import Path
 from envbuild.errors import BuildError
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.space import refuse_full
 
 FIXED_ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -97,7 +98,11 @@ class Sandbox:
 
 
 def step_failed(what: str, finished: process.Finished, log: Path) -> BuildError:
-    """Return the error of a failed step: its last lines, the command to repeat it, and the log's path."""
+    """Return the error of a failed step: its last lines, the command to repeat it, and the log's path.
+
+    MachineError: its output says that space is used up; repeating it does not help then.
+    """
+    refuse_full(what, finished.output)
     lines = [f"{what} ({finished.how_it_failed})", finished.last_lines(15)]
     if "\n" not in finished.command:  # else a script of ours, whose text says nothing to a user
         lines.append(f"repeat it: {finished.command}")

@@ -25,11 +25,11 @@ from envbuild.system.apptainer import configuration
 from envbuild.system.files import exists, is_directory, is_writable_directory
 from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
+from envbuild.system.space import NEEDED_TEMPORARY_BYTES
 from envbuild.system.survey import Survey
 
 SUBORDINATE_IDS = 65_536
 # A build of the example needs 6 GB for temporary files and 3 GB in the store (measured).
-NEEDED_TEMPORARY_BYTES = 8_000_000_000
 NEEDED_STORE_BYTES = 5_000_000_000
 NEEDED_INODES = 200_000
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +34,7 @@ from envbuild.resolve.origins import Archive, archives
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, locks, network, process
 from envbuild.system.redaction import redact
+from envbuild.system.space import refuse_full
 
 _TIMEOUT_S = 600.0
 _MOST_HINTS = 20  # looking for similar names takes a while
@@ -144,19 +145,20 @@ def _apt(resolved: ResolvedSpec, context: ResolveContext) -> Iterator[_Apt]:
     base = resolved.base
     identity = f"{base.distribution} {base.suite} {resolved.architecture} {base.origins}"
     directory = context.cache_dir / "apt" / hashlib.sha256(identity.encode()).hexdigest()[:16]
-    try:
-        context.cache_dir.mkdir(parents=True, exist_ok=True)
-        for name in ("lists/partial", "cache/archives/partial", "state"):
-            (directory / name).mkdir(parents=True, exist_ok=True)
-        (directory / "status").touch()
-        # apt itself fails if another process has its lists, instead of waiting.
-        with (
-            locks.exclusive(directory / "envbuild.lock", lambda: context.emit(_WAITING)),
-            tempfile.TemporaryDirectory(prefix=".run-", dir=directory) as run_dir,
-        ):
-            yield _Apt(resolved, context, directory, Path(run_dir))
-    except OSError as error:
-        raise cannot_write(context.cache_dir, error) from error
+    with ExitStack() as stack:
+        try:
+            context.cache_dir.mkdir(parents=True, exist_ok=True)
+            for name in ("lists/partial", "cache/archives/partial", "state"):
+                (directory / name).mkdir(parents=True, exist_ok=True)
+            (directory / "status").touch()
+            # apt itself fails if another process has its lists, instead of waiting.
+            lock = locks.exclusive(directory / "envbuild.lock", lambda: context.emit(_WAITING))
+            stack.enter_context(lock)
+            run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=".run-", dir=directory))
+            apt = _Apt(resolved, context, directory, Path(run_dir))
+        except OSError as error:
+            raise cannot_write(context.cache_dir, error) from error
+        yield apt
 
 
 class _Apt:
@@ -190,6 +192,9 @@ class _Apt:
         offline = self._context.offline
         if not offline and self._run("apt-get", "update").ok:
             return
+        for archive in self._archives.values() if not offline else ():
+            if dead := network.dead_proxy(archive.root):
+                raise dead
         chosen: dict[str, Archive] = {}
         errors: list[EnvbuildError] = []
         # One by one, so that a second address can replace the first.
@@ -329,6 +334,8 @@ class _Apt:
             cwd=self._run_dir,
             timeout_s=_TIMEOUT_S,
         )
+        if not finished.ok:
+            refuse_full("apt failed", finished.output)
         if finished.timed_out:
             raise MachineError(
                 f"apt did not end within {_TIMEOUT_S:.0f} s",

@@ -257,7 +257,8 @@ def _download(
         results = list(pool.map(download, ordered))
     failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
     gone = [pin for pin, error in failed if _is_gone(error)]
-    raise_all([*_gone(gone, resolved), *(error for _, error in failed if not _is_gone(error))])
+    others = {error.problem: error for _, error in failed if not _is_gone(error)}  # each once
+    raise_all([*_gone(gone, resolved), *others.values()])
 
 
 def _is_gone(error: EnvbuildError) -> bool:

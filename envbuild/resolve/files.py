@@ -15,6 +15,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
+from envbuild.system.descriptors import named
 from envbuild.system.files import free_bytes, make_directory, sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
@@ -64,7 +65,8 @@ class FileCache:
                 part.unlink(missing_ok=True)
             sync(final.parent)
         except OSError as error:
-            problem = f"the cache `{self.root}` cannot be written: {error.strerror or error}"
+            root = named(str(self.root))
+            problem = f"the cache `{root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
 
     def check_room(self, pins: Iterable[Pin]) -> None:

@@ -19,6 +19,7 @@ from envbuild.resolve.python import imported, resolve_build_tools, resolve_pytho
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.model import first_problem
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.system.network import ProxyError
 
 _OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
 
@@ -108,6 +109,8 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
         # Answers of archives and indexes are untrusted; making a pin of one validates it.
         problem = f"an archive or index returned invalid metadata: {first_problem(error)}"
         errors.append(RequestError(problem, hint=_OTHER_ADDRESS))
+    except ProxyError:
+        raise  # nothing else can be asked either
     except EnvbuildError as error:
         # A store that cannot be written stops both in the same words.
         known = {reported.problem for reported in errors}

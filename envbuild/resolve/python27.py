@@ -29,6 +29,7 @@ from envbuild.spec.python_platform import base_environment, platforms
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
+from envbuild.system.space import refuse_full
 
 _TIMEOUT_S = 900.0
 _MAX_FAILURES = 20  # of pip: it names one requirement, and stops
@@ -89,6 +90,8 @@ class Python27:
                 return {file.name: [file] for file in self._candidates(report)}
             if unread:
                 address, reason = unread[0]
+                if error := network.dead_proxy(address):
+                    raise error
                 raise MachineError(f"`{redact(address)}` cannot be read: {redact_text(reason)}", hint=_HINT)
             # pip stops at one unavailable package; a run without that one reports the next.
             missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", finished.stderr)
@@ -117,6 +120,8 @@ class Python27:
             report = Path(name, "report.json")
             argv += ["--report", str(report), *requirements]
             finished = process.run(argv, env=self._environment(), timeout_s=_TIMEOUT_S)
+            if not finished.ok:
+                refuse_full("pip failed", finished.output)
             return finished, report.read_text(encoding="utf-8") if finished.ok else ""
 
     def _environment(self) -> dict[str, str]:

@@ -38,7 +38,9 @@ from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
 from envbuild.system.files import copy, is_below, sha256
+from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact, redact_text
+from envbuild.system.space import refuse_full
 from envbuild.system.tarmembers import TarMembers
 
 _TIMEOUT_S = 900.0
@@ -304,6 +306,8 @@ class _Fetched:
         done = self._git("fetch", "--quiet", "--depth=1", "--no-tags", "--", self.repository.url, commit)
         self._check_is_whole(done)
         if not done.ok:
+            if error := dead_proxy(self.repository.url):
+                raise error
             reason = redact_text(_reason(done))
             problem = f"git cannot fetch commit {commit} of {redact(self.repository.url)}: {reason}"
             hint = "the commit has to be in the repository, and the address one that `git fetch` can ask"
@@ -403,12 +407,15 @@ class _Fetched:
         extra = {"GIT_TERMINAL_PROMPT": "0", "GIT_ATTR_NOSYSTEM": "1"}
         extra |= {name: os.environ[name] for name in _GIT_VARIABLES if name in os.environ}
         limits = [f"--fsize={_MAX_WRITTEN_BYTES}", f"--data={_MAX_GIT_MEMORY_BYTES}"]
-        return process.run(
+        done = process.run(
             ["prlimit", *limits, "--", self.git, *options, *words],
             env=host.environment(network=True, extra=extra),
             cwd=self.directory,
             timeout_s=_TIMEOUT_S,
         )
+        if not done.ok:
+            refuse_full("git failed", done.stderr)
+        return done
 
 
 def _version(files: _Files, name: str, at: Location) -> str:

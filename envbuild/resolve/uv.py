@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import sys
 import tempfile
 import zipfile
@@ -27,7 +29,9 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.python_platform import base_tags
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.system import host, process, tools
+from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact, redact_text
+from envbuild.system.space import refuse_full
 
 _TIMEOUT_S = 900.0
 _MAX_FAILURES = 20  # of uv for one request: it names one requirement, and stops
@@ -120,8 +124,9 @@ class Uv:
 
     @property
     def log(self) -> Path:
-        """File with uv's messages at its last failure."""
-        return self.context.cache_dir / "uv-resolution.log"
+        """File with uv's messages at its last failure for this spec."""
+        spec = hashlib.sha256(os.fsencode(self.resolved.path.absolute())).hexdigest()[:12]
+        return self.context.cache_dir / f"uv-resolution-{spec}.log"
 
     def resolve(
         self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
@@ -268,12 +273,15 @@ class Uv:
                 if finished.ok:
                     errors += [*self._not_on_this_machine(not_here), *self._without_wheels(without_wheels)]
                     return _Answer(text, tuple(uvtext.warnings(finished.stderr)), tuple(errors))
+                refuse_full("uv failed", finished.stderr)
+                if error := dead_proxy(uvtext.unreachable(finished.stderr)):
+                    raise error
                 if self._stands_in(finished.stderr):
                     continue
                 if not messages:
                     search.enter_context(task(self.context.emit, "lock:errors", "look for further errors"))
                 messages.append(redact_text(finished.stderr))
-                self.log.write_text("\n".join(messages), encoding="utf-8")
+                self._write_log("\n".join(messages))
                 # uv names what keeps it from an answer, and stops. It names the next as if there were a
                 # wheel, or without what cannot be had.
                 new = [name for name in uvtext.without_wheels(finished.stderr) if name not in without_wheels]
@@ -298,6 +306,12 @@ class Uv:
             hint = f"correct these first: uv reports one at a time, and was asked {_MAX_FAILURES} times"
             errors.append(RequestError(problem, hint=hint))
         return _Answer("", (), tuple(errors), is_whole=not requirements)
+
+    def _write_log(self, text: str) -> None:
+        try:
+            self.log.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(self.context.cache_dir, error) from error
 
     def _run(
         self,

@@ -20,7 +20,6 @@ finished layer or none.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import time
@@ -36,11 +35,12 @@ from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import host, locks
 from envbuild.system.descriptors import close, named, open_directory, through
-from envbuild.system.files import copy, make_directory, sha256, sync, what_is_full
+from envbuild.system.files import copy, make_directory, sha256, sync
 from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, closed_temporary_directory, open_parents
 from envbuild.system.removal import remove
 from envbuild.system.sealing import sealed
+from envbuild.system.space import Place, explained, temporary_places
 from envbuild.system.squashfs import digests
 
 # For builds of other machines, whose locks may not be visible on a network file system.
@@ -51,7 +51,6 @@ _PATIENCE_S = 1.0
 _PRIVATE = ("logs", "resolve", "stage")
 # Never exists; the root of a store that was not made yet.
 _NOWHERE = Path("/proc/self/fd/none")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
@@ -149,14 +148,13 @@ class Store:
             hint="name another with --store DIR or ENVBUILD_STORE",
         )
 
+    @property
+    def place(self) -> Place:
+        """The store as a directory that may be full."""
+        return Place(name="the store", path=self.path, hint="free some space and run it again: it resumes")
+
     def _full(self, error: OSError) -> MachineError | None:
-        if error.errno not in _FULL:
-            return None
-        what = what_is_full(self.path)
-        return MachineError(
-            f"no {what} left in the store `{self.path}`",
-            hint=f"free some {what} and run it again: it resumes",
-        )
+        return explained(error, [self.place])
 
     def blob_of(self, record: LayerRecord) -> Path:
         """Return the path of the blob of a layer that `get` returned: here, or in an upstream."""
@@ -332,8 +330,10 @@ class Store:
             raise
         except BaseException as error:
             remove(path)
-            if isinstance(error, OSError) and error.errno in _FULL:
-                raise self.refusal(error) from error
+            # The block also writes elsewhere.
+            full = explained(error, [self.place, *temporary_places()]) if isinstance(error, OSError) else None
+            if full is not None:
+                raise full from error
             raise
         remove(path)
 

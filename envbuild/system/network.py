@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from envbuild.system.redaction import redact
 
 _CHUNK_BYTES = 256 * 1024
 MAX_FILE_BYTES = 64 << 30  # a longer answer has no end
+_PROXY_S = 10.0  # limit on connecting to a proxy
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _NOT_FOUND = (404, 410)
 
@@ -46,6 +48,31 @@ class NetworkError(MachineError):
     def __init__(self, problem: str, *, gone: bool = False, hint: str = _REACH) -> None:
         super().__init__(problem, hint=hint)
         self.gone = gone
+
+
+class ProxyError(NetworkError):
+    """The proxy that an environment variable names does not answer."""
+
+
+def dead_proxy(address: str) -> ProxyError | None:
+    """Return the error for the proxy of an address if there is one, and it does not answer.
+
+    To be asked once a request failed: what failed names the server, not the proxy.
+    """
+    scheme = urlsplit(address).scheme.lower()
+    names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    name = next(filter(os.environ.get, names), None)
+    if scheme not in ("http", "https") or name is None or requests.utils.should_bypass_proxies(address, None):
+        return None
+    value = os.environ[name]
+    try:
+        proxy = urlsplit(value if "://" in value else f"http://{value}")
+        port = proxy.port or {"https": 443, "http": 80}.get(proxy.scheme, 1080)
+        socket.create_connection((proxy.hostname or "", port), timeout=_PROXY_S).close()
+    except (OSError, ValueError):
+        problem = f"the proxy `{redact(value)}`, which {name} names, does not answer"
+        return ProxyError(problem, hint=f"correct or unset {name}; no_proxy lists hosts that need no proxy")
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +224,7 @@ class Client:
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
             raise NetworkError(f"{shown}: its certificate is not trusted here", hint=hint) from error
         except (requests.Timeout, requests.ConnectionError) as error:
-            raise NetworkError(f"{shown} cannot be reached") from error
+            raise dead_proxy(address) or NetworkError(f"{shown} cannot be reached") from error
         except (requests.RequestException, UnicodeError) as error:
             raise NetworkError(f"{shown} is not a usable address", hint=_ADDRESS) from error
         with response:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.events import Emit, Note
+from envbuild.events import Emit, Note, Warned
 from envbuild.lock.text import HEADER
-from envbuild.system.files import free_bytes, is_below, is_directory, open_regular
+from envbuild.system.files import exists, free_bytes, is_below, is_directory, open_regular
 from envbuild.workflows.settings import default_root
 
 _START_BYTES = 4096
@@ -66,18 +66,27 @@ def check_outside_store(
         raise RequestError(f"`{path}` is inside the store", hint=hint)
 
 
-def check_room(directory: Path, needed: int, emit: Emit) -> None:
-    """Say how much space a new file needs in a directory; MachineError if there is less.
+def check_room(
+    directory: Path,
+    needed: int,
+    emit: Emit,
+    *,
+    least: int | None = None,
+    hint: str = "name a file elsewhere with -o NEW.sif, or free some space",
+) -> None:
+    """Say how much space new files need in a directory, which need not exist; MachineError if there is less.
 
-    A quota may leave less than the file system has, and shared blocks need less.
+    If that is an estimate, `least` is what they need in any case, in bytes. A quota may leave less than the
+    file system has, and shared blocks need less.
     """
-    free = free_bytes(directory)
-    emit(Note(text=f"{needed / 1e6:.0f} MB are needed in `{directory}`, {free / 1e6:.0f} MB are free"))
-    if free < needed:
-        problem = (
-            f"there is no space for {needed / 1e6:.0f} MB in `{directory}`: {free / 1e6:.0f} MB are free"
-        )
-        raise MachineError(problem, hint="name a file elsewhere with -o NEW.sif, or free some space")
+    there = next(path for path in (directory.absolute(), *directory.absolute().parents) if exists(path))
+    free = free_bytes(there)
+    about, least = ("", needed) if least is None else ("about ", least)
+    text = f"{about}{needed / 1e6:.0f} MB are needed in `{directory}`, {free / 1e6:.0f} MB are free"
+    emit(Note(text=text) if free >= needed or free < least else Warned(text=text, hint=hint))
+    if free < least:
+        problem = f"there is no space for {least / 1e6:.0f} MB in `{directory}`: {free / 1e6:.0f} MB are free"
+        raise MachineError(problem, hint=hint)
 
 
 def shell_path(path: Path | str) -> str:

@@ -15,18 +15,23 @@ from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
 from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.verify import tables_are_right
-from envbuild.plan.model import BuildPlan, Compression, Layer
+from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SystemStep, input_files
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.store.gc_roots import add_root
-from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_sources
+from envbuild.system.space import temporary_places
+from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_room, check_sources
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.fetch import fetch_inputs
+from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
-from envbuild.workflows.plan import finished_layers, plan_image, plan_name
+from envbuild.workflows.plan import absent_files, finished_layers, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
+
+# What files of packages become, as a multiple of their size: unpacked and packed again; a root, and its tar.
+_UNPACKED = 5
+_ROOT = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,7 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
         to_build = missing_layers(plan, store, rebuild=request.rebuild)
         # Before and after: on file systems without locks `prune` goes by age.
         store.freshen(layer.key for layer in plan.layers)
+        _check_room(path, locked, plan, to_build, settings)
         if to_build:
             _build(locked, plan, to_build, request, settings)
         store.freshen(layer.key for layer in plan.layers)
@@ -163,6 +169,36 @@ def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
         return same and system is not None and tables_are_right(path, system)
     except (EnvbuildError, UnicodeDecodeError):
         return False
+
+
+def _check_room(
+    path: Path, locked: Locked, plan: BuildPlan, missing: Sequence[Layer], settings: Settings
+) -> None:
+    """Say what a build needs of the store, of temporary files and of the image's directory, and what is free.
+
+    MachineError: there is less than it needs in any case.
+    """
+    store = settings.store
+    sizes = {pin.sha256: pin.size_bytes for pin in all_pins(locked.lock)}
+    inputs = {layer.name: {file.sha256 for file in input_files(layer.step)} for layer in missing}
+    used = {digest: sizes[digest] for digests in inputs.values() for digest in digests}
+    finished = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]
+    if missing:
+        fetched = sum(pin.size_bytes for pin in absent_files(locked.lock, missing, store))
+        check_room(
+            store.path,
+            fetched + _UNPACKED * sum(used.values()),
+            settings.emit,
+            least=fetched + sum(used.values()),
+            hint="free some space, or name another store with --store DIR",
+        )
+    debs = [layer.name for layer in missing if isinstance(layer.step, BaseStep | SystemStep)]
+    if packages := sum(used[digest] for name in debs for digest in inputs[name]):
+        place = temporary_places()[0]
+        # Other places may serve if this one does not: no reason to fail.
+        check_room(place.path, _ROOT * packages, settings.emit, least=0, hint=place.hint)
+    image = sum(record.size_bytes for record in finished)
+    check_room(path.parent, image + sum(used.values()), settings.emit, least=image)
 
 
 def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> Manifest:

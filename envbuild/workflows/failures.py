@@ -9,7 +9,9 @@ from pathlib import Path
 from envbuild.build.debian import MmdebstrapError
 from envbuild.doctor.checks import check_machine
 from envbuild.errors import EnvbuildError, MachineError
+from envbuild.store.store import Store
 from envbuild.system.apptainer import NotStartedError
+from envbuild.system.space import NoSpaceError, explained, no_space, says_full, temporary_places
 from envbuild.system.survey import Survey
 from envbuild.workflows.settings import Settings
 
@@ -18,15 +20,40 @@ from envbuild.workflows.settings import Settings
 def explain_failure(verb: str, settings: Settings, *, apptainer: Path | None = None) -> Iterator[None]:
     """If a tool fails in the block, raise a MachineError for the doctor's problem that blocks the verb.
 
-    `apptainer` is the one in use, by default that of the settings.
+    A full file system is named as by `explain_full`. `apptainer` is the one in use, by default that of the
+    settings.
     """
     try:
-        yield
+        with explain_full(settings.store):
+            yield
     except (MmdebstrapError, NotStartedError) as error:
         explanation = _explanation(verb, error, settings, apptainer)
         if explanation is None:
             raise
         raise explanation from error
+
+
+@contextlib.contextmanager
+def explain_full(store: Store) -> Iterator[None]:
+    """If the block fails because a file system is full, raise a NoSpaceError that names it.
+
+    Programs only write so in their output, and what failed last need not be what is full.
+    """
+    places = [store.place, *temporary_places()]
+    try:
+        yield
+    except NoSpaceError:
+        raise
+    except EnvbuildError as error:
+        said = [single.problem for single in error.each() if says_full(single.problem)]
+        if not said:
+            raise
+        raise no_space(places, said="\n".join(said)) from error
+    except OSError as error:
+        full = explained(error, places)
+        if full is None:
+            raise
+        raise full from error
 
 
 def _explanation(

@@ -29,6 +29,7 @@ from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_is_spec, check_outside_store, shell_path
+from envbuild.workflows.failures import explain_full
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.saving import (
     ATTEMPTS,
@@ -177,7 +178,7 @@ def resolve_context(
     settings: Settings, *, sources: Sequence[Path], offline: bool
 ) -> Iterator[ResolveContext]:
     """Yield the context of a resolver; `sources` are directories that `envbuild fetch` filled."""
-    with settings.store.directory_for_programs("resolve") as cache_dir:
+    with explain_full(settings.store), settings.store.directory_for_programs("resolve") as cache_dir:
         yield ResolveContext(
             machine=read_machine(),
             cache_dir=cache_dir,

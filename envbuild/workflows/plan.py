@@ -68,7 +68,7 @@ def show_plan(
     plan = plan_image(locked, compression=compression)
     missing = missing_layers(plan, settings.store)
     to_build = {layer.name for layer in missing}
-    to_fetch = _absent_files(locked.lock, missing, settings.store)
+    to_fetch = absent_files(locked.lock, missing, settings.store)
     why = reasons(plan, last_plan(settings.store, locked.resolved.spec.name))
     layers = []
     for layer in plan.layers:
@@ -88,7 +88,7 @@ def show_plan(
     )
 
 
-def _absent_files(lock: Lock, missing: Iterable[Layer], store: Store) -> list[Pin]:
+def absent_files(lock: Lock, missing: Iterable[Layer], store: Store) -> list[Pin]:
     """Return the locked files that layers need and the store's cache lacks."""
     needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
     cache = FileCache(store.root / "files")

@@ -598,7 +598,7 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
         (36, "no wheel fits Python 3.1"),
         (45, "no wheel fits Python 3.1"),
     ]
-    log = next((desk.place / "cache").rglob("uv-resolution.log")).read_text()
+    log = next((desk.place / "cache").rglob("uv-resolution-*.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
 
 
@@ -1263,6 +1263,31 @@ def test_the_users_own_configuration_of_uv_does_not_meddle(
     monkeypatch.chdir(desk.place)
     (desk.place / "pyproject.toml").write_text("[tool.uv]\nresolution = 'lowest'\n")
     assert versions(desk.lock(desk.resolved(python=["gamma"])))["gamma"] == "1.5"
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"])
+def test_a_proxy_that_does_not_answer_is_named_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "http://me:secret@127.0.0.1:9")
+    desk.site = Site(
+        name="x",
+        origins={
+            "debian:bookworm": ("http://debian.invalid/debian",),
+            "pypi": ("https://wheels.invalid/simple" if "https" in variable else "http://wheels.invalid/x",),
+        },
+    )
+    machine = desk.machine()
+    if "https" in variable:
+        desk.site = desk.site.model_copy(update={"origins": {"pypi": desk.site.origins["pypi"]}})
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+    error = desk.refused(desk.resolved(python=["alpha"], system=["git"]), machine=machine)
+    assert (error.problem, error.exit_code) == (
+        f"the proxy `http://127.0.0.1:9`, which {variable} names, does not answer", 5
+    )  # fmt: skip
+    assert error.hint.startswith(f"correct or unset {variable}")
 
 
 def test_names_of_debian_packages_are_known(desk: Desk) -> None:

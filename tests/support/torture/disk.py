@@ -183,9 +183,52 @@ def _in_use(ground: Ground, desk: Path, outcome: Outcome) -> None:
     (desk / "tiny.yaml").write_text(text)
 
 
+def _full_temporary_directory(ground: Ground, desk: Path, outcome: Outcome) -> None:
+    """Work where temporary files find no space: that directory is named, not the store."""
+    opened = desk / "opened"
+    opened.mkdir()
+    ground.own(opened)
+    opened.chmod(0o777)  # others can rename the store: work in progress is elsewhere
+    with mounted(ground, desk, _MIB) as place:
+        reproduce: list[str | Path] = ["reproduce", "tiny.sif", "--offline", "--from", ground.kept]
+        for words, variable, store in (
+            (reproduce, "ENVBUILD_TMPDIR", desk / "store"),
+            (ground.build("-o", "never.sif"), "TMPDIR", opened / "store"),
+        ):
+            done = ground.run(words, desk, store=store, env={variable: str(place)})
+            _names_full(done, place, f"{words[0]} with a full {variable}", outcome)
+            outcome.hold(variable in done.stderr, f"{words[0]}: {variable} is not named: {done.stderr}")
+    shutil.rmtree(opened)
+
+
+def _full_store(ground: Ground, desk: Path, outcome: Outcome) -> None:
+    """Work where the store finds no space, at once or in the middle."""
+    fresh = ground.desk("fresh")
+    (fresh / "tiny.lock.yaml").unlink()
+    trials: list[tuple[list[str | Path], int]] = [
+        (ground.build("-o", "never.sif"), _MIB),
+        (["lock", "tiny.yaml"], 96 * 1024),
+    ]
+    for words, size in trials:
+        with mounted(ground, fresh, size) as place:
+            done = ground.run(words, fresh if words[0] == "lock" else desk, store=place / "store")
+            _names_full(done, place / "store", f"{words[0]} with a full store", outcome)
+        outcome.hold(words[0] == "lock" or "MB are needed in" in done.stderr, f"no need named: {done.stderr}")
+    shutil.rmtree(fresh)
+
+
+def _names_full(done: subprocess.CompletedProcess[str], place: Path, what: str, outcome: Outcome) -> None:
+    error = done.stderr.partition("error: ")[2]
+    outcome.hold(done.returncode == 5, f"{what}: code {done.returncode}: {done.stderr}")
+    outcome.hold("space" in error and str(place) in error, f"{what}: not named: {done.stderr}")
+    outcome.hold(done.stderr.count("error: ") == 1, f"{what}: not one error: {done.stderr}")
+
+
 _TRIALS: dict[str, Callable[[Ground, Path, Outcome], None]] = {
     "a read-only store": _read_only_store,
     "another file system": _another_file_system,
     "outputs": _outputs,
+    "a full temporary directory": _full_temporary_directory,
+    "a full store": _full_store,
     "an image in use": _in_use,
 }

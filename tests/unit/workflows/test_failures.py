@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +11,14 @@ import pytest
 from envbuild.build import debian
 from envbuild.build.debian import MmdebstrapError
 from envbuild.doctor.model import Diagnostic
-from envbuild.errors import BuildError, EnvbuildError, MachineError
+from envbuild.errors import BuildError, EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.store.store import Store
 from envbuild.system.survey import Survey
 from envbuild.workflows import failures
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.settings import Settings
 
-FAILED = MmdebstrapError("it could not (exit code 25)\nE: No space left on device", hint="see the log")
+FAILED = MmdebstrapError("it could not (exit code 25)\nE: mount failed", hint="see the log")
 
 
 FORBIDDEN = Diagnostic(
@@ -77,3 +78,31 @@ def test_mmdebstrap_is_one_whose_failure_may_be_the_machines(
         debian.make_root(
             {}, suite="x", architecture="amd64", texts={}, tree=tmp_path / "t", log=tmp_path / "l"
         )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MmdebstrapError("it could not\ntar: {place}/x: No space left on device", hint="see the log"),
+        MachineError(
+            "`debian:bookworm` cannot be used: (28: No space left on device)", hint="another mirror"
+        ),
+        ManyErrors([RequestError("x", hint="x"), MachineError("uv failed: os error 28", hint="x")]),
+        OSError(28, "No space left on device"),
+        OSError(122, "Disk quota exceeded"),
+    ],
+)
+def test_a_full_file_system_is_named_whatever_failed(error: Exception, tmp_path: Path) -> None:
+    settings = Settings(store=Store(tmp_path))
+    with pytest.raises(MachineError) as caught, explain_failure("build", settings):
+        raise error
+    assert re.match(r"no space left in .*`/", caught.value.problem)
+    assert caught.value.exit_code == 5
+    assert "mirror" not in caught.value.hint
+
+
+def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
+    for error in (RequestError("x", hint="x"), OSError(5, "Input/output error")):
+        with pytest.raises(type(error)) as caught, explain_failure("build", Settings(store=Store(tmp_path))):
+            raise error
+        assert caught.value is error

@@ -1,0 +1,114 @@
+"""Full file systems and quotas: recognized in errors and in what programs write, and named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.errors import MachineError
+from envbuild.system.files import exists, what_is_full
+from envbuild.system.redaction import redact_text
+
+_SAID = re.compile(
+    r"no space left|not enough (?:free )?(?:disk )?space|there is no space|disk quota exceeded|quota exceeded"
+    r"|os error (?:28|122)\b|errno (?:28|122)\b|\((?:28|122): ",
+    re.IGNORECASE,
+)
+_QUOTA = re.compile(r"quota|(?:error|errno|\() ?122", re.IGNORECASE)
+
+
+NEEDED_TEMPORARY_BYTES = 8_000_000_000
+"""Free space for temporary files that is enough for an image with a framework."""
+
+
+class NoSpaceError(MachineError):
+    """A file system is full, or a quota is used up; the error names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A directory that may be full."""
+
+    name: str
+    """What it is to the user: ``the store``."""
+    path: Path
+    hint: str
+    """What helps if it is full."""
+
+
+def temporary_places() -> list[Place]:
+    """Return the directories for temporary files of this process and of builds."""
+    hint = (
+        "free some space, or name another directory with ENVBUILD_TMPDIR and TMPDIR;"
+        f" {NEEDED_TEMPORARY_BYTES / 1e9:.0f} GB are recommended for a build"
+    )
+    named = [(name, os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
+    places = [Place(name=f"the directory of {name},", path=Path(path), hint=hint) for name, path in named]
+    others = dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))  # noqa: S108  # where builds work
+    return places + [Place(name="", path=Path(path), hint=hint) for path in others]
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error means that space or a quota is used up."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def says_full(text: str) -> bool:
+    """Return whether a program writes that space or a quota is used up."""
+    return _SAID.search(text) is not None
+
+
+def refuse_full(problem: str, output: str) -> None:
+    """Raise a MachineError if the output of a program that failed says that space or a quota is used up."""
+    said = next(filter(says_full, output.splitlines()), None)
+    if said is not None:
+        raise MachineError(f"{problem}: {redact_text(said.strip())}", hint="free some space there")
+
+
+def no_space(places: Sequence[Place], *, said: str = "", path: str | None = None) -> NoSpaceError:
+    """Return the error for a full file system: the one of a `path`, else one of several places.
+
+    That is one which a program named in what it `said` of it, else the one with the least space. What failed
+    may have removed its files by now, so none may look full.
+    """
+    said = "\n".join(line for line in said.splitlines() if says_full(line))
+    there = [place for place in places if exists(place.path)]
+    named = [place for place in there if str(place.path) in said]
+    if path is not None:
+        device = _device(Path(path))
+        named = [place for place in there if _device(place.path) == device]
+    if path is not None and not named:
+        directory = Path(path).parent
+        named = [Place(name="", path=directory, hint="free some space there, or name another place")]
+    place = min(named or there, key=lambda place: _free_bytes(place.path))
+    shown = f"{place.name} `{place.path}`".lstrip()
+    quota = ": the quota is used up" if _QUOTA.search(said) else ""
+    return NoSpaceError(f"no {what_is_full(place.path)} left in {shown}{quota}", hint=place.hint)
+
+
+def explained(error: OSError, places: Sequence[Place]) -> NoSpaceError | None:
+    """Return the error that names the full file system; None for an error of another kind."""
+    if not is_full(error):
+        return None
+    said = "quota exceeded" if error.errno == errno.EDQUOT else ""
+    return no_space(places, said=said, path=None if error.filename is None else os.fsdecode(error.filename))
+
+
+def _device(path: Path) -> int:
+    """Return the device of a path, or of the nearest directory above it that exists."""
+    path = path.absolute()
+    return next(place.stat().st_dev for place in (path, *path.parents) if exists(place))
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return 0
+    # Inodes may be used up while there is space.
+    return 0 if status.f_files and not status.f_favail else status.f_bavail * status.f_frsize
