@@ -55,7 +55,7 @@ def command(
         locked = workflows.lock.lock_spec(
             spec, settings, upgrade=names, offline=offline, sources=sources or ()
         )
-        exported = workflows.lock.write_pylock(locked, to) if to is not None else None
+        exported = workflows.lock.write_pylock(locked, to, settings.store.path) if to is not None else None
     if json:
         compatibility = [result.to_data() for result in locked.rule_results]
         print_json({"lock": locked.path, "changed": locked.changes, "compatibility": compatibility})

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from envbuild.build.run import find_conflicts, refuse_conflicts
@@ -34,6 +34,7 @@ from envbuild.resolve.python import pin_files
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Resolved
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
+from envbuild.spec.fields import wheel_location
 from envbuild.spec.model import EnvSpec, Packages, python_requirement
 from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
@@ -114,8 +115,8 @@ def read_request(
             hashes |= entry.hashes
     for wheel in wheels:
         try:
-            parse_wheel_filename(wheel.name)
-        except (InvalidWheelFilename, InvalidVersion):
+            wheel_location(wheel.name)
+        except ValueError:
             hint = "name a file `NAME-VERSION-….whl`"
             errors.append(RequestError(f"`{wheel}` has no name of a wheel", hint=hint))
         else:

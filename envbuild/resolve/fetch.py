@@ -79,7 +79,7 @@ def fetch(
 
 def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
     """Copy locked files to a directory: ``debs/``, ``wheels/``, ``roots/`` and ``SHA256SUMS``."""
-    names = {pin.sha256: f"{_directory_of(pin)}/{file_name(pin)}" for pin in pins}
+    names = _names_of(pins)
     sums = "".join(f"{digest}  {name}\n" for digest, name in sorted(names.items(), key=lambda item: item[1]))
     try:
         for pin in pins:
@@ -98,6 +98,20 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
             f"`{to_dir}` cannot be written: {error.strerror or error}",
             hint="free some space, or name another directory with --to DIR",
         ) from error
+
+
+def _names_of(pins: Sequence[Pin]) -> dict[str, str]:
+    """Return the path of each file below the directory, by digest; of files of one name all are kept."""
+    names: dict[str, str] = {}
+    for pin in sorted({pin.sha256: pin for pin in pins}.values(), key=lambda pin: pin.sha256):
+        name = f"{_directory_of(pin)}/{file_name(pin)}"
+        names[pin.sha256] = _apart(pin) if name in names.values() else name
+    return names
+
+
+def _apart(pin: Pin) -> str:
+    """Return the path below a directory of a file whose name another one has, too."""
+    return f"{_directory_of(pin)}/{pin.sha256[:12]}/{file_name(pin)}"
 
 
 def _directory_of(pin: Pin) -> str:
@@ -128,8 +142,8 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
 def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], context: ResolveContext) -> bool:
     """Copy a file from this machine into the cache; return whether it is here."""
     name = file_name(pin)
-    kept = [(root / _directory_of(pin) / name, root / name) for root in context.directories]
-    places = [place for pair in kept for place in pair]
+    below = (_apart(pin), f"{_directory_of(pin)}/{name}", name)
+    places = [root / path for root in context.directories for path in below]
     if isinstance(pin, PythonPin):
         places += [directory / name for directory in wheels]
         places += named.local_paths(resolved, pin)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -351,7 +352,7 @@ class Uv:
                 # uv must not build what it knows nothing of.
                 sources = {*sources, *(name for name, build in built.items() if build.stated is None)}
                 sources -= self.packed.keys()
-                text = uvtext.configuration(known, sources, self.constraints)
+                text = uvtext.configuration(known, sources, self.constraints, self.sources.find_links)
                 (work / "uv.toml").write_text(text, encoding="utf-8")
                 # uv prefers the versions in its output file.
                 output = work / ("pylock.toml" if options is _FILES else "requirements.txt")
@@ -369,7 +370,7 @@ class Uv:
                 files += ["--output-file", output, work / "pyproject.toml"]
                 finished = process.run(
                     [*self._argv(cache, options), *limits, *files],
-                    env=_environment(self.sources, self._indexes.get("pypi", ())),
+                    env=_environment(self._indexes.get("pypi", ())),
                     cwd=work,
                     timeout_s=_TIMEOUT_S,
                 )
@@ -627,8 +628,10 @@ def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
     argv += ["--color", "never", "--no-progress"]
     argv += ["--python", sys.executable, "--no-python-downloads", "--only-binary", ":all:"]
     argv += ["--torch-backend", backend] if backend else []
-    env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
-    done = process.run([*argv, "-"], env=env, stdin=f"{name}\n".encode(), cwd=Path("/"), timeout_s=_ASK_S)
+    env = _environment(sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
+    with _configured(sources) as (options, directory):
+        stdin = f"{name}\n".encode()
+        done = process.run([*argv, *options, "-"], env=env, stdin=stdin, cwd=directory, timeout_s=_ASK_S)
     return "" if done.ok else uvtext.why_unreachable(done.stderr)
 
 
@@ -640,14 +643,13 @@ def lacking(
     argv += ["--color", "never", "--no-progress", "--python", sys.executable, "--no-python-downloads"]
     argv += ["--python-version", base.python.version]
     argv += ["--python-platform", uvtext.platform(architecture, base.glibc)]
-    env = _environment(sources, sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
+    env = _environment(sources.indexes[:1]) | {"UV_HTTP_RETRIES": "0", "UV_HTTP_TIMEOUT": "10"}
     left = list(requirements)
-    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as cache:
+    with _configured(sources) as (options, directory):
+        argv += [*options, "--cache-dir", directory / "cache"]
         for _ in range(_MAX_FAILURES):
             text = "\n".join(left).encode()
-            done = process.run(
-                [*argv, "--cache-dir", cache, "-"], env=env, stdin=text, cwd=Path("/"), timeout_s=_ASK_S
-            )
+            done = process.run([*argv, "-"], env=env, stdin=text, cwd=directory, timeout_s=_ASK_S)
             if done.ok:
                 return {text for text in requirements if text not in left}
             # uv names the first, and stops.
@@ -661,13 +663,20 @@ def lacking(
     return None
 
 
-def _environment(sources: PythonSources, index: Sequence[str]) -> dict[str, str]:
+@contextmanager
+def _configured(sources: PythonSources) -> Iterator[tuple[list[str | Path], Path]]:
+    """Yield options that name directories with wheels to uv, and the private directory of their file."""
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as name:
+        file = Path(name, "uv.toml")
+        file.write_text(uvtext.configuration(find_links=sources.find_links), encoding="utf-8")
+        yield ["--config-file", file], Path(name)
+
+
+def _environment(index: Sequence[str]) -> dict[str, str]:
     # Addresses may hold credentials: other users see a process's arguments, not its environment.
     extra = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
     if index:
         extra["UV_DEFAULT_INDEX"] = index[0]
-    if sources.find_links:
-        extra["UV_FIND_LINKS"] = ",".join(sources.find_links)
     return host.environment(network=True, extra=extra)
 
 

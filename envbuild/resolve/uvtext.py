@@ -7,6 +7,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -87,14 +89,20 @@ def project(
 
 
 def configuration(
-    known: Mapping[tuple[str, str], Sequence[str]], sources: Iterable[str], constraints: Sequence[str] = ()
+    known: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({}),
+    sources: Iterable[str] = (),
+    constraints: Sequence[str] = (),
+    find_links: Sequence[str] = (),
 ) -> str:
     """Return a uv.toml that states what distributions require, so that uv need not build or read them.
 
     `known` maps a distribution and its version to requirements; other versions and distributions of `sources`
-    count without any.
+    count without any. `find_links` are directories and pages with wheels; in a variable of uv they could not
+    hold a comma.
     """
-    lines = [f"constraint-dependencies = [{', '.join(map(_string, constraints))}]"] if constraints else []
+    links = [Path(link).as_uri() if link.startswith("/") and "#" in link else link for link in find_links]
+    lists = {"constraint-dependencies": constraints, "find-links": links}
+    lines = [f"{key} = [{', '.join(map(_string, texts))}]" for key, texts in lists.items() if texts]
     for name in sorted({*sources}):
         lines += ["[[dependency-metadata]]", f"name = {_string(name)}", "requires-dist = []"]
     for (name, version), requirements in sorted(known.items()):
@@ -257,4 +265,5 @@ def warnings(stderr: str) -> list[str]:
 
 
 def _string(text: str) -> str:
-    return json.dumps(text)
+    """Return a string of TOML, which has JSON's escapes but for pairs of surrogates, and escapes DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

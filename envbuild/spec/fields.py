@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidName, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, GetJsonSchemaHandler
@@ -79,9 +80,13 @@ def _address(value: str) -> str:
 def wheel_location(value: str) -> str:
     """Return a relative path or an http address of a wheel unchanged; ValueError if it is neither."""
     shown = without_secrets(value)
+    file = unquote(value.rpartition("/")[2])
     try:
-        parse_wheel_filename(unquote(value.rpartition("/")[2]))
-    except (InvalidWheelFilename, InvalidVersion):
+        if not file.isascii():
+            raise InvalidWheelFilename
+        name, version, *_ = parse_wheel_filename(file)
+        Requirement(f"{name}==={version}")  # the parser of file names admits more
+    except (InvalidWheelFilename, InvalidVersion, InvalidRequirement):
         raise ValueError(f"`{shown}` does not name a wheel (`NAME-VERSION-….whl`)") from None
     if "://" not in value:
         return relative_path(value)

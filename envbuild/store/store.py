@@ -398,9 +398,12 @@ class Store:
             raise self.refusal(error) from error
         try:
             locks.wait_for_lock(lock, shared=False, waiting=waiting, patience_s=_PATIENCE_S)
-            yield
+            try:
+                yield
+            finally:
+                # Not if the wait was interrupted: the file is the holder's.
+                path.unlink(missing_ok=True)
         finally:
-            path.unlink(missing_ok=True)
             os.close(lock)
 
 

@@ -21,6 +21,7 @@ What = Literal["record", "blob", "file", "root", "unknown"]
 REPLACEABLE: tuple[What, ...] = ("record", "blob", "file")
 """Kinds that the next build builds or fetches again."""
 
+_STRAY = "no store writes this here"
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -60,7 +61,7 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
     damages: list[Damage] = []
     records = list(_records(store, damages))
     blobs = {path: path.name for path in _entries(store.root / "blobs/sha256", damages)}
-    directories = list(_entries(store.root / "files/sha256", damages))
+    directories = list(_entries(store.root / "files/sha256", damages, directories=True))
     files = {path: directory.name for directory in directories for path in sorted(directory.iterdir())}
     expected = blobs | files
     with ThreadPoolExecutor(host.cores()) as pool:
@@ -129,14 +130,20 @@ def _damaged_roots(store: Store) -> Iterator[Damage]:
             yield Damage(what="root", id="", path=path, problem=f"{error}: what it needs is not known")
 
 
-def _entries(directory: Path, damages: list[Damage], suffix: str = "") -> Iterator[Path]:
+def _entries(
+    directory: Path, damages: list[Damage], suffix: str = "", *, directories: bool = False
+) -> Iterator[Path]:
     """Yield the entries ``ab/<hex>SUFFIX`` below a directory, by path; report others as unknown."""
     for group in sorted(directory.iterdir()) if directory.exists() else ():
-        for path in sorted(group.iterdir()) if group.is_dir() else ():
-            if _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == group.name:
+        if group.is_symlink() or not group.is_dir():
+            damages.append(Damage(what="unknown", id="", path=group, problem=_STRAY))
+            continue
+        for path in sorted(group.iterdir()):
+            is_named = _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == group.name
+            if is_named and (not directories or (path.is_dir() and not path.is_symlink())):
                 yield path
             else:
-                damages.append(Damage(what="unknown", id="", path=path, problem="no store writes this here"))
+                damages.append(Damage(what="unknown", id="", path=path, problem=_STRAY))
 
 
 def _read(path: Path, digest: str, advanced: Callable[[int], None]) -> tuple[int, str]:

@@ -188,7 +188,8 @@ class Client:
                     if have == size_bytes:
                         return
                 except _BrokenOffError:
-                    pass
+                    if have == size_bytes:
+                        return  # only the end of a chunked transfer is missing
         raise NetworkError(f"{shown}: the transfer ended after {have} of {size_bytes} bytes")
 
     @contextmanager

@@ -85,9 +85,10 @@ def no_space(places: Sequence[Place], *, said: str = "", path: str | None = None
     if path is not None and not named:
         directory = Path(path).parent
         named = [Place(name="", path=directory, hint="free some space there, or name another place")]
-    place = min(named or there, key=lambda place: _free_bytes(place.path))
-    shown = f"{place.name} `{place.path}`".lstrip()
     quota = ": the quota is used up" if _QUOTA.search(said) else ""
+    # A quota does not show in what is free.
+    place = min(named or there, key=lambda place: 0 if quota else _free_bytes(place.path))
+    shown = f"{place.name} `{place.path}`".lstrip()
     return NoSpaceError(f"no {what_is_full(place.path)} left in {shown}{quota}", hint=place.hint)
 
 

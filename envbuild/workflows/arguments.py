@@ -10,6 +10,7 @@ from pathlib import Path
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.lock.text import HEADER
+from envbuild.store.opening import MARKER
 from envbuild.system.files import exists, free_bytes, is_below, is_directory, open_regular
 from envbuild.workflows.settings import default_root
 
@@ -62,7 +63,8 @@ def check_outside_store(
         root = root or default_root()
     except RequestError:
         return  # a user without a home has no default store
-    if is_below(path, root):
+    # Any store counts: the output of one run may lie in the store of another.
+    if is_below(path, root) or any(exists(parent / MARKER) for parent in path.resolve().parents):
         raise RequestError(f"`{path}` is inside the store", hint=hint)
 
 

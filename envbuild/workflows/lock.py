@@ -159,7 +159,7 @@ def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: Resol
             lacking[name].hint = f"{hint}; {lacking[name].hint}"
 
 
-def write_pylock(locked: Locked, directory: Path) -> Path:
+def write_pylock(locked: Locked, directory: Path, store: Path) -> Path:
     """Write the Python packages of a lock as pylock.toml beside the files that `envbuild fetch` kept.
 
     RequestError: there is no such directory, or it is inside the store.
@@ -168,7 +168,7 @@ def write_pylock(locked: Locked, directory: Path) -> Path:
         hint = f"`envbuild fetch {shell_path(locked.resolved.path)} --to {shell_path(directory)}` fills it"
         raise RequestError(f"there is no directory `{directory}`", hint=hint)
     path = directory / "pylock.toml"
-    check_outside_store(path)
+    check_outside_store(path, store)
     write_atomically(path, pylock_text(locked.lock).encode())
     return path
 

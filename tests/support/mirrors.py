@@ -165,7 +165,8 @@ class Mirror:
         Path → what happens at its next requests, one after the other: ``503``,
         ``404``, ``cut`` (half of the bytes), ``stall`` (half, then nothing),
         ``wrong`` (other bytes), ``long`` (too many), ``whole`` (a range is
-        answered with everything), ``unsized`` (no length), ``absurd`` (a length
+        answered with everything), ``unsized`` (no length), ``chunked without end`` (all
+        bytes in chunks, and no last one), ``chunked half without end``, ``absurd`` (a length
         that no file has), ``absurd cut`` (and half of the bytes), ``endless``
         (bytes until nobody reads them), ``-> ADDRESS`` (a redirection).
     requests : list
@@ -280,7 +281,13 @@ def _send(handler: BaseHTTPRequestHandler, state: Mirror, content: bytes, start:
         # An index page of PEP 691 or 503.
         kind = "application/vnd.pypi.simple.v1+json" if content.startswith(b"{") else "text/html"
     handler.send_header("Content-Type", kind)
-    if step in ("unsized", "endless"):
+    if step.startswith("chunked"):
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.send_header("Connection", "close")
+        handler.close_connection = True
+        part = part[: len(part) // 2] if "half" in step else part
+        part = b"%x\r\n%b\r\n" % (len(part), part)
+    elif step in ("unsized", "endless"):
         handler.send_header("Connection", "close")
         handler.close_connection = True
     else:

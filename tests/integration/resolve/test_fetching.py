@@ -266,6 +266,40 @@ def test_kept_files_serve_without_a_network(desk: Desk, tmp_path: Path) -> None:
     assert desk.server.requests == []
 
 
+def test_two_files_of_one_name_are_both_kept(desk: Desk, tmp_path: Path) -> None:
+    one, two = desk.pin, desk.offer("xlib", b"of a build")
+    desk.fetch(two)
+    desk.offer("xlib", CONTENT)
+    desk.fetch(one)
+    assert one.file == two.file
+    export([one, two], desk.files, tmp_path / "kept")
+    sums = dict(line.split()[::-1] for line in (tmp_path / "kept/SHA256SUMS").read_text().splitlines())
+    assert {digest(tmp_path / "kept" / name): name for name in sums} == {
+        digest: name for name, digest in sums.items()
+    }
+    assert set(sums.values()) == {one.sha256, two.sha256}
+    desk.files = FileCache(tmp_path / "elsewhere")
+    desk.events.clear()
+    desk.fetch(one, two, offline=True, sources=(tmp_path / "kept",))
+    assert desk.holds(one)
+    assert desk.holds(two)
+    assert desk.warnings() == []
+
+
+def test_a_complete_transfer_whose_end_is_missing_is_enough(desk: Desk) -> None:
+    desk.server.script[FILE] = ["chunked without end"]
+    desk.fetch()
+    assert desk.holds(desk.pin)
+    assert len(desk.server.requests_for(FILE)) == 1
+    # Half of it is not.
+    desk.files = FileCache(desk.place / "other")
+    desk.server.requests.clear()
+    desk.server.script[FILE] = ["chunked half without end"]
+    desk.fetch()
+    assert desk.holds(desk.pin)
+    assert len(desk.server.requests_for(FILE)) == 2
+
+
 def test_a_kept_file_that_was_changed_is_not_used(desk: Desk, tmp_path: Path) -> None:
     desk.fetch()
     export([desk.pin], desk.files, tmp_path / "kept")

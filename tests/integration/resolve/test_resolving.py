@@ -848,6 +848,25 @@ def test_a_directory_of_the_spec_has_candidates(desk: Desk, tmp_path: Path) -> N
     desk.fetch(what, lock)
 
 
+@pytest.mark.parametrize("name", ["a,b", "a b", "ü", "a'b\"c", "a%2cb", "a#b"])
+def test_a_directory_of_wheels_may_have_any_name(desk: Desk, tmp_path: Path, name: str) -> None:
+    write_wheel(tmp_path / name, "mine", "1.0")
+    what = replace(desk.resolved(python=["mine"]), wheel_directories=(tmp_path / name,))
+    lock = desk.lock(what)
+    assert [(pin.name, pin.origin) for pin in lock.python] == [("mine", "find-links")]
+    desk.fetch(what, lock)
+    machine = desk.with_links(tmp_path / name)
+    assert uv.lacking(["mine", "nothing"], machine.python, base_image(), "amd64") == {"nothing"}
+    assert uv.unanswered("mine", machine.python) == ""
+
+
+@pytest.mark.parametrize("text", ["\N{GRINNING FACE}", "ü\u2028", "\\\\", "a'b"])
+def test_a_marker_may_hold_any_text(desk: Desk, text: str) -> None:
+    quote = '"' if "'" in text else "'"
+    lock = desk.lock(desk.resolved(python=[f"gamma; platform_version != {quote}{text}{quote}"]))
+    assert [pin.name for pin in lock.python] == ["gamma"]
+
+
 def test_a_source_archive_is_never_built(desk: Desk) -> None:
     desk.archive_only("evil")
     refused = desk.refused(desk.resolved(python=["evil", "alpha"]))

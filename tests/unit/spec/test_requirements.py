@@ -332,6 +332,28 @@ def test_wheels_that_cannot_be_used(line: str, problem: str) -> None:
     assert "secret" not in text
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "_foo-1.0-py3-none-any.whl",
+        ".foo-1.0-py3-none-any.whl",
+        "foo_-1.0-py3-none-any.whl",
+        "ñandu-1.0-py3-none-any.whl",
+        "\u212aelvin-1.0-py3-none-any.whl",
+        "%5Ffoo-1.0-py3-none-any.whl",
+    ],
+)
+@pytest.mark.parametrize("place", ["", "wheels/", "https://example.org/"])
+def test_a_wheel_whose_name_is_not_that_of_a_distribution_is_an_error(file: str, place: str) -> None:
+    Path("wheels").mkdir()
+    for directory in (".", "wheels"):
+        Path(directory, file).write_text("x")
+    digest = f"#sha256={A}" if "://" in place else ""
+    assert "does not name a wheel" in refused(requirements_txt=f"{place}{file}{digest}\n")
+    entry = f"{{wheel: '{place}{file}'{f', sha256: {A}' if digest else ''}}}"
+    assert "does not name a wheel" in refused(f"[{entry}]")
+
+
 def test_a_line_in_the_form_of_conda_gets_the_one_to_write() -> None:
     assert "hint: did you mean `numpy==1.2.*`?\n" in refused(requirements_txt="numpy=1.2\n")
 

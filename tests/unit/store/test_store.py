@@ -396,6 +396,30 @@ class TestLocks:
             building.result()
         assert order == ["first", "second"]
 
+    def test_an_interrupted_wait_leaves_the_layer_to_its_holder(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(_: float) -> None:
+            raise KeyboardInterrupt
+
+        order: list[str] = []
+        with ThreadPoolExecutor(1) as pool:
+
+            def build() -> None:
+                with Store(store.path).claim(KEY):
+                    order.append("third")
+
+            with store.claim(KEY):
+                with monkeypatch.context() as changed:
+                    changed.setattr(process, "pause", interrupt)
+                    with pytest.raises(KeyboardInterrupt), Store(store.path).claim(KEY):
+                        order.append("second")
+                building = pool.submit(build)
+                time.sleep(0.3)
+                order.append("first")
+            building.result()
+        assert order == ["first", "third"]
+
     def test_who_is_killed_holds_nothing(self, store: Store) -> None:
         script = f"""
 import time

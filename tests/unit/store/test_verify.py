@@ -105,6 +105,32 @@ def test_unknown_files_and_damaged_roots_stay(store: Store) -> None:
     assert verify(store).damages == damages
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"files/sha256/ab/{'ab' + '0' * 62}",
+        "files/sha256/ab",
+        "files/sha256/notes",
+        "blobs/sha256/notes",
+        "layers/notes",
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_strange_entries_anywhere_are_unknown_and_stay(store: Store, place: str, kind: str) -> None:
+    layer(store, "a")
+    locked_file(store, b"file")
+    path = store.path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "link":
+        path.symlink_to("/etc")
+    else:
+        path.write_text("x")
+    damages = verify(store).damages
+    assert [(damage.what, damage.path.name) for damage in damages] == [("unknown", path.name)]
+    remove_damaged(store, damages)
+    assert verify(store).damages == damages
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "directory"])
 def test_what_is_no_file_is_reported_and_nothing_waits_for_it(
     store: Store, make: Callable[[Path], None]

@@ -10,9 +10,10 @@ import pytest
 
 from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
+from envbuild.store.store import Store
 from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices
+from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices, write_pylock
 from envbuild.workflows.settings import Settings
 from tests.support.resolved_specs import bare_lock, resolved
 
@@ -95,3 +96,14 @@ def test_names_without_wheels_that_debian_has_get_a_hint(
         "drop it",
         "x",
     ]
+
+
+def test_a_pylock_is_not_written_into_any_store(tmp_path: Path) -> None:
+    locked = Locked(resolved=resolved(), lock=bare_lock(), path=tmp_path / "spec.lock.yaml")
+    named, other = Store(tmp_path / "named"), Store(tmp_path / "other")
+    for store in (named, other):
+        store.directory("files")
+        with pytest.raises(RequestError, match="is inside the store"):
+            write_pylock(locked, store.path / "files", named.path)
+    (tmp_path / "kept").mkdir()
+    assert write_pylock(locked, tmp_path / "kept", named.path).is_file()
