@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envbuild.errors import RequestError
-from envbuild.spec.model import NAME, VERSION
+from envbuild.spec.model import MAX_NAME, NAME, VERSION
 from envbuild.system.files import list_directory, read_input
 
 IMAGE = "image.sif"
@@ -126,7 +126,7 @@ def parse_module(text: str) -> tuple[str, str | None]:
     """Return name and version of ``NAME/VERSION``, or the name and None; RequestError for other text."""
     name, slash, version = text.partition("/")
     is_valid = re.fullmatch(NAME, name, re.ASCII) and (not slash or re.fullmatch(VERSION, version, re.ASCII))
-    if not is_valid:
+    if not is_valid or max(len(name), len(version)) > MAX_NAME:
         raise RequestError(f"`{text}` names no module", hint="write NAME or NAME/VERSION")
     return name, version if slash else None
 

@@ -13,7 +13,7 @@ from envbuild.rules.from_site import facts_of_site
 from envbuild.site.compare import SiteDifference, compare
 from envbuild.site.probe import probe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import NAME
+from envbuild.spec.model import MAX_NAME, NAME
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_new
@@ -76,7 +76,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
             hint = "--mpi takes the directory where an MPI is installed"
             raise RequestError(f"there is no directory `{path}`", hint=hint)
     name = "here" if output is None else output.stem
-    if not re.fullmatch(NAME, name):
+    if not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
         hint = "its stem becomes the site's name: lower-case letters, digits, `.`, `_` and `-`"
         raise RequestError(f"`{output}` cannot be a site's file", hint=hint)
     if output is not None:
