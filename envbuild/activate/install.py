@@ -13,7 +13,7 @@ import filecmp
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +29,18 @@ from envbuild.activate.layout import (
     made_by_us,
     read_default,
 )
-from envbuild.activate.model import Installation, check_names
+from envbuild.activate.model import Installation, check_version
 from envbuild.activate.modulefile import modulefile_text
 from envbuild.errors import Location, MachineError, RequestError, raise_all
-from envbuild.system.files import atomic_file, copy_range, is_full, make_directory, sync, write_at
+from envbuild.system.files import (
+    atomic_file,
+    copy_range,
+    is_full,
+    list_directory,
+    make_directory,
+    sync,
+    write_at,
+)
 from envbuild.system.leftovers import own_name, sweep
 
 _READ_ALL = 0o644
@@ -49,6 +57,8 @@ class InstallResult:
     layout: Layout
     commands: tuple[str, ...]
     """Commands with a wrapper."""
+    left_out: Mapping[str, str]
+    """Command of the image without a wrapper → why."""
     changed: bool
     """False if everything was installed already."""
     replaced: Path | None
@@ -76,7 +86,7 @@ def install(
     not envbuild's. MachineError: the disk is full.
     """
     layout = installation.layout
-    check_names(installation.manifest, layout.version)
+    check_version(layout.version)
     with os_errors_explained(layout.root, "install"):
         _check_foreign_files(layout, default=default)
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
@@ -93,6 +103,7 @@ def install(
     return InstallResult(
         layout=layout,
         commands=installation.commands,
+        left_out=installation.left_out,
         changed=changed,
         replaced=before if before and before != installation.release and before.is_dir() else None,
         default=read_default(layout) == layout.version,
@@ -235,7 +246,16 @@ def _fill(
         host_libs.fill_stage(directory / HOST_STAGE)
     for command in installation.commands:
         changed |= _link(commands / command, LAUNCHER)
+    for name in list_directory(commands):
+        if name not in (LAUNCHER, *installation.commands) and is_wrapper(commands / name):
+            (commands / name).unlink(missing_ok=True)
+            changed = True
     return changed
+
+
+def is_wrapper(path: Path) -> bool:
+    """Return whether a file is a command of a module, which is a link to its launcher."""
+    return path.is_symlink() and str(path.readlink()) == LAUNCHER
 
 
 def _copy(image: Path, target: Path, copied: Callable[[int], None], check: Callable[[], None]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.install import os_errors_explained, write_default
+from envbuild.activate.install import is_wrapper, os_errors_explained, write_default
 from envbuild.activate.launcher import LAUNCHER, VENV_MAKER
 from envbuild.activate.layout import (
     GONE,
@@ -197,6 +197,5 @@ def _foreign_files_in(release: Path) -> Iterator[Path]:
             yield release / name
     for name in list_directory(release / "bin"):
         path = release / "bin" / name
-        is_wrapper = path.is_symlink() and str(path.readlink()) == LAUNCHER
-        if name != LAUNCHER and not is_wrapper and not re.fullmatch(_PARTIAL, name):
+        if name != LAUNCHER and not is_wrapper(path) and not re.fullmatch(_PARTIAL, name):
             yield path

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from envbuild.activate.install import os_errors_explained, write_text
 from envbuild.activate.launcher import data_text, kernel_launcher_text
+from envbuild.activate.layout import is_there
 from envbuild.errors import Location, RequestError
 from envbuild.image.model import Manifest
 from envbuild.spec.site import SiteBind
-from envbuild.system.files import make_directory
+from envbuild.system.apptainer import Apptainer
+from envbuild.system.files import make_directory, read_input
 
 KERNEL = "kernel.json"
 KERNELS = Path("share/jupyter/kernels")
@@ -25,6 +27,7 @@ _START = "start_kernel.py"
 _PIPS = ("bin/pip", "bin/pip3")
 _PYTHON = "python3"
 _EXECUTE_ALL = 0o755
+_LIMIT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +37,7 @@ class KernelImage:
     path: Path
     """The SIF; absolute."""
     manifest: Manifest
-    apptainer: Path
-    """Absolute."""
+    apptainer: Apptainer
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
     python: str = ""
@@ -45,11 +47,15 @@ class KernelImage:
 def install_kernel(directory: Path, *, title: str, image: KernelImage | None, python: Path | None) -> Path:
     """Write a kernelspec to `directory`, for an image, or for the `python3` of a module; return its launcher.
 
-    RequestError: another's kernelspec is there, or the directory cannot be written. MachineError: the disk is
-    full.
+    RequestError: another's kernelspec or a link is there, or the directory cannot be written. MachineError:
+    the disk is full.
     """
+    for place in (directory, directory / "bin"):
+        if place.is_symlink():
+            problem = f"a link is there, and the kernel would lie elsewhere: {place.readlink()}"
+            raise RequestError(problem, at=Location(path=place), hint="remove it, or use another --name")
     path = directory / KERNEL
-    if path.exists() and not _made_by_us(path):
+    if is_there(path) and not _made_by_us(path):
         problem = f"there is a kernel `{directory.name}` already, and envbuild did not make it"
         hint = "name this one otherwise with --name, or remove that: `jupyter kernelspec remove`"
         raise RequestError(problem, at=Location(path=path), hint=hint)
@@ -91,6 +97,7 @@ def _kernel_text(launcher: Path, directory: Path, title: str) -> str:
 
 def _made_by_us(path: Path) -> bool:
     try:
-        return bool(json.loads(path.read_bytes())["metadata"]["made_by"] == "envbuild")
-    except (ValueError, LookupError, TypeError):
+        kernel = json.loads(read_input(path, limit_bytes=_LIMIT_BYTES))
+        return bool(kernel["metadata"]["made_by"] == "envbuild")
+    except (RequestError, ValueError, LookupError, TypeError, RecursionError):
         return False

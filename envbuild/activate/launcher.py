@@ -13,9 +13,10 @@ from pathlib import Path
 from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
+from envbuild.image.environment import MISLEADING
 from envbuild.image.model import Manifest
 from envbuild.spec.site import SiteBind
-from envbuild.system.apptainer import Bind
+from envbuild.system.apptainer import Apptainer, Bind
 
 LAUNCHER = "launcher"
 VENV_MAKER = "make_venv.py"
@@ -37,7 +38,9 @@ def launcher_text(installation: Installation) -> str:
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
         "mpi": manifest.mpi_family,
-        "apptainer": str(installation.apptainer),
+        "apptainer": str(installation.apptainer.program.absolute()),
+        "userns": "yes" if installation.apptainer.unprivileged else "",
+        "cdi": "yes" if installation.apptainer.knows_cdi else "",
         "binds": _bind_lines(_site_binds(installation.binds)),
         "host_binds": _bind_lines(host_binds),
     }
@@ -55,7 +58,7 @@ def kernel_launcher_text(
     *,
     image: Path,
     manifest: Manifest,
-    apptainer: Path,
+    apptainer: Apptainer,
     binds: Sequence[SiteBind],
     python: str = "",
 ) -> str:
@@ -70,7 +73,9 @@ def kernel_launcher_text(
         "commands": " python3 ",
         "python": python,
         "mpi": manifest.mpi_family,
-        "apptainer": str(apptainer),
+        "apptainer": str(apptainer.program.absolute()),
+        "userns": "yes" if apptainer.unprivileged else "",
+        "cdi": "yes" if apptainer.knows_cdi else "",
         "binds": _bind_lines(_site_binds(binds)),
         "host_binds": "",
     }
@@ -89,6 +94,7 @@ def _launcher_text(
         f"# The launcher of {settings['label']}, made by envbuild: `envbuild {what} install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
         f"_eb_tab={shlex.quote(_TAB)}",
+        f"_eb_misleading={shlex.quote(' '.join(MISLEADING))}",
         f"_eb_again='install the {what} again'",
         *exports,
         "_eb_separate_ranks() {",

@@ -165,11 +165,8 @@ case ${1##*/} in
 esac
 
 # --- settings of the host that would mislead the image; inside it they are its own
-unset LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_BIND_NOW LD_BIND_NOT LD_DEBUG LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK \
-    LD_HWCAP_MASK LD_ORIGIN_PATH LD_PREFER_MAP_32BIT_EXEC LD_PROFILE LD_PROFILE_OUTPUT LD_RUN_PATH \
-    LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN
-unset PYTHONPATH PYTHONHOME BASH_ENV ENV OPAL_PREFIX
-unset CUDA_HOME CUDA_PATH CUDA_ROOT ROCM_HOME ROCM_PATH HIP_PATH
+# shellcheck disable=SC2086
+unset $_eb_misleading
 export PYTHONNOUSERSITE="${PYTHONNOUSERSITE-1}"
 if [ -z "${OMP_NUM_THREADS:-}" ] && [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then
     export OMP_NUM_THREADS="$SLURM_CPUS_PER_TASK"
@@ -219,10 +216,33 @@ for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" 
         /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;
     esac
 done
-if [ -e /dev/nvidiactl ]; then set -- --nv "$@"; fi
-if [ -e /dev/kfd ]; then set -- --rocm "$@"; fi
+_eb_gpus() {
+    # Its GPUs by CDI if a specification of this machine names them, else by a search for their libraries.
+    if [ -n "$_eb_cdi" ] && [ -z "${ENVBUILD_APPTAINER:-}" ]; then
+        set +f
+        for _eb_i in /etc/cdi/* /var/run/cdi/*; do
+            [ -f "$_eb_i" ] && [ -r "$_eb_i" ] || continue
+            while read -r _eb_found || [ -n "$_eb_found" ]; do
+                case $_eb_found in *kind\":* | kind:*) ;; *) continue ;; esac
+                _eb_found=${_eb_found#*kind}
+                # Up to the first letter of the kind: a quote, a colon, blanks, a quote.
+                _eb_found=${_eb_found#"${_eb_found%%[a-z]*}"}
+                case $_eb_found in "$1" | "$1"[!a-z]*) set -f && _eb_gpu_words="--device $1=all" && return ;; esac
+            done <"$_eb_i"
+        done
+        set -f
+    fi
+    _eb_gpu_words=$2
+}
+for _eb_gpu in "/dev/nvidiactl nvidia.com/gpu --nv" "/dev/kfd amd.com/gpu --rocm"; do
+    # shellcheck disable=SC2086
+    if [ -e "${_eb_gpu%% *}" ]; then
+        _eb_gpus ${_eb_gpu#* }
+        set -- $_eb_gpu_words "$@"
+    fi
+done
 # A root without all capabilities can start an image in a user namespace only. -O: is it ours?
-if [ -O / ]; then set -- --userns "$@"; fi
+if [ -n "$_eb_userns" ] || [ -O / ]; then set -- --userns "$@"; fi
 
 if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_separate_ranks; fi
 if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then

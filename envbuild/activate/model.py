@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envbuild.activate.layout import IMAGE, Layout
+from envbuild.activate.layout import IMAGE, Layout, is_there
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.model import Manifest
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
+from envbuild.system.apptainer import Apptainer
 
-# Commands of every image of ours; the last two run any command in it.
+# Commands of every module; the last two run any command in its image.
 OWN_COMMANDS = ("python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell")
 
-# An image is untrusted, and its wrappers precede the host's PATH: these commands stay the host's. A wrapper
-# with the name of a program that starts images would also start the image again, without end.
-_HOST_COMMANDS = {
-    "launcher": "launcher readlink stat",
+# Started by name in every job script, so that a module's may precede the host's.
+_STARTERS = frozenset({"mpiexec", "mpirun", "torchrun"})
+# No wrapper has these names, wherever the host has them. One that starts images would also start the image
+# again, without end.
+_NEVER = {
+    "launcher": "launcher readlink stat envbuild",
     "runtimes": """
         apptainer singularity starter starter-suid run-singularity ch-run podman docker
         buildah skopeo crun shifter shifterimg enroot pyxis sarus conmon slirp4netns pasta
@@ -35,22 +38,11 @@ _HOST_COMMANDS = {
         oarsub condor_submit condor_q kubectl helm
     """,
     "modules": "module ml lmod modulecmd spack eb",
-    "shells": "sh bash dash ash zsh ksh csh tcsh fish busybox",
-    "users": """
-        sudo sudoedit doas su login passwd chsh chfn newgrp sg pkexec id whoami groups
-        getent loginctl systemctl ssh scp sftp ssh-agent ssh-add ssh-keygen ssh-copy-id
-        sshd kinit klist kdestroy gpg gpg2 gpg-agent gpgv
-    """,
-    "files": """
-        ls cat cp mv rm ln mkdir rmdir chmod chown chgrp touch dd df du find grep egrep
-        fgrep sed awk gawk mawk sort uniq head tail less more tee wc cut tr xargs tar gzip
-        gunzip zcat xz bzip2 mktemp realpath dirname basename pwd env printenv test true
-        false echo printf sleep kill killall pkill ps nohup timeout nice
-    """,
-    "system": "ldconfig ldd ip modprobe sysctl dmesg lspci lscpu numactl taskset prlimit tty stty",
-    "envbuild": "envbuild",
+    "users": "sudo sudoedit doas su login passwd ssh scp sftp kinit gpg",
 }
-HOST_COMMANDS = frozenset(name for names in _HOST_COMMANDS.values() for name in names.split())
+_NEVER_NAMES = frozenset(name for names in _NEVER.values() for name in names.split())
+# Where every host has its programs.
+_HOST_DIRECTORIES = (Path("/usr/bin"), Path("/bin"), Path("/usr/sbin"), Path("/sbin"))
 
 # A link named `default` chooses a version, and Lmod reads `1.0.lua` as version 1.0.
 _RESERVED_VERSION = r"default|.*\.lua"
@@ -73,8 +65,8 @@ class Installation:
     """`launcher.stamp_of` of the image that commands start: of a linked one from before it was verified, of a
     copy once it is made.
     """
-    apptainer: Path
-    """Absolute; precedes the one on PATH, and ENVBUILD_APPTAINER precedes both."""
+    apptainer: Apptainer
+    """It precedes the one on PATH, and ENVBUILD_APPTAINER precedes both."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
     host_libs: HostLibraryPlan | None = None
@@ -84,8 +76,10 @@ class Installation:
     name: str = ""
     version: str = ""
     """Of the module; the image's if empty."""
-    own_commands: tuple[str, ...] = OWN_COMMANDS
-    """Those of `OWN_COMMANDS` that the image has."""
+    commands: tuple[str, ...] = OWN_COMMANDS
+    """The commands that get a wrapper."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Command of the image that gets none → why."""
     options: tuple[str, ...] = ()
     """Words of `module install` that install it like this again, after image and root."""
     python: str = ""
@@ -115,29 +109,57 @@ class Installation:
         root = ("--root", str(self.root))
         return ("envbuild", "module", "install", str(self.started_image), *root, *self.options)
 
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The commands that get a wrapper: `own_commands` first, then the image's."""
-        names = dict.fromkeys((*self.own_commands, *self.manifest.commands))
-        on_host_mpi = self.host_libs is not None and bool(self.host_libs.mpi_files)
-        return tuple(name for name in names if not (on_host_mpi and name in _MPI_LAUNCHERS))
 
+def choose_commands(
+    manifest: Manifest,
+    *,
+    own: Sequence[str] = OWN_COMMANDS,
+    of_recipes: Collection[str] = (),
+    named: Sequence[str] = (),
+    on_host_mpi: bool = False,
+    directories: Sequence[Path] = _HOST_DIRECTORIES,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the commands of an image that get a wrapper, and why the others do not.
 
-def check_names(manifest: Manifest, version: str) -> None:
-    """Raise a RequestError if a command would hide a host's, or the version has a special meaning."""
-    errors = [
-        RequestError(
-            f"the command `{command}` cannot have a wrapper: it would hide the host's own",
-            hint="take it out of `commands` in its recipe or spec, and build again",
-        )
-        for command in manifest.commands
-        if command in HOST_COMMANDS
-    ]
-    if re.fullmatch(_RESERVED_VERSION, version):
-        errors.append(
-            RequestError(
-                f"the version `{version}` means something else to module systems",
-                hint="give the spec another `version`, such as `1`, and build again",
-            )
-        )
+    An image is untrusted, and wrappers precede the host's PATH. Wrappers are for `own` and for what starts
+    ranks; and, unless the host has a program of that name in `directories`, for what recipes of this
+    installation have (`of_recipes`) or the user has named. RequestError: the user named one that cannot have
+    a wrapper.
+    """
+    chosen, left_out, errors = dict.fromkeys(own), {}, []
+    for name in dict.fromkeys((*manifest.commands, *named)):
+        if name in chosen:
+            continue
+        why = _hides(name, directories)
+        if on_host_mpi and name in _MPI_LAUNCHERS:
+            why = "ranks run on the host's MPI, and its launcher starts them"
+        elif name in _STARTERS and name in manifest.commands:
+            why = ""
+        elif not why and name not in of_recipes and name not in named:
+            why = f"no recipe of this installation has it; `--command {name}` adds one"
+        if why and name in named:
+            hint = f"leave it out: `envbuild-exec {name}` of the module runs it"
+            errors.append(RequestError(f"`{name}` cannot have a wrapper: {why}", hint=hint))
+        elif why:
+            left_out[name] = why
+        else:
+            chosen[name] = None
     raise_all(errors)
+    return tuple(chosen), left_out
+
+
+def _hides(name: str, directories: Sequence[Path]) -> str:
+    """Return which program of the host a wrapper would hide, in words; empty for none."""
+    if name in _NEVER_NAMES:
+        return f"it would hide the host's own `{name}`"
+    paths = (directory / name for directory in directories)
+    return next((f"it would hide the host's own `{path}`" for path in paths if is_there(path)), "")
+
+
+def check_version(version: str) -> None:
+    """Raise a RequestError if a version has a special meaning."""
+    if re.fullmatch(_RESERVED_VERSION, version):
+        raise RequestError(
+            f"the version `{version}` means something else to module systems",
+            hint="give the spec another `version`, such as `1`, and build again",
+        )

@@ -49,6 +49,14 @@ def install(
             help="Refuse an image that did not pass its test on GPUs, on a host like this one.",
         ),
     ] = False,
+    commands: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--command",
+            metavar="NAME",
+            help="Also make a wrapper for this command of the image (repeatable).",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the module of an extended image [the image's]."),
@@ -73,6 +81,7 @@ def install(
             default=default,
             require_pass=require_pass,
             require_gpu=require_gpu,
+            commands=workflows.module.command_names(commands or ()),
             from_host=options.host_libraries(mpi, fabric),
             name=name,
             version=version,
@@ -81,6 +90,8 @@ def install(
     if json:
         print_json(_install_data(installed))
     layout = installed.layout
+    for command, why in installed.left_out.items():
+        print_message(f"no wrapper for `{command}`: {why}")
     print_message(f"{layout.modulefile}: installed")
     use = workflows.arguments.shell_path(layout.root / "modulefiles")
     load = workflows.arguments.shell_quote(layout.label)
@@ -140,6 +151,7 @@ def _install_data(installed: InstallResult) -> dict[str, Any]:
         "modulefiles": layout.root / "modulefiles",
         "home": layout.home,
         "commands": installed.commands,
+        "left_out": installed.left_out,
         "changed": installed.changed,
         "replaced": installed.replaced,
         "default": installed.default,

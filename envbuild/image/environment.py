@@ -30,6 +30,17 @@ _DEFAULTS = (
     Variable(name="LD_LIBRARY_PATH", operation="prepend", value=f"{_FABRIC}/lib:{_MPI}/lib"),
 )
 
+# Variables of a host that would mislead what starts in an image: its loader (ld.so(8)), Python, shell, MPI,
+# and builds for GPUs. `launch` and the launchers of modules remove them, and functions of bash.
+MISLEADING = (
+    *("LD_ASSUME_KERNEL", "LD_AUDIT", "LD_BIND_NOT", "LD_BIND_NOW", "LD_DEBUG", "LD_DEBUG_OUTPUT"),
+    *("LD_DYNAMIC_WEAK", "LD_HWCAP_MASK", "LD_LIBRARY_PATH", "LD_ORIGIN_PATH", "LD_POINTER_GUARD"),
+    *("LD_PREFER_MAP_32BIT_EXEC", "LD_PRELOAD", "LD_PROFILE", "LD_PROFILE_OUTPUT", "LD_RUN_PATH"),
+    *("LD_SHOW_AUXV", "LD_TRACE_LOADED_OBJECTS", "LD_TRACE_PRELINKING", "LD_USE_LOAD_BIAS", "LD_VERBOSE"),
+    *("LD_WARN", "PYTHONPATH", "PYTHONHOME", "BASH_ENV", "ENV", "OPAL_PREFIX"),
+    *(f"{kit}_{name}" for kit in ("CUDA", "ROCM", "HIP") for name in ("HOME", "PATH", "ROOT")),
+)
+
 
 def default_environment(*tables: Mapping[str, str | Prepend]) -> tuple[Variable, ...]:
     """Return the table of an image: the defaults, then the tables of recipes and spec, in order.

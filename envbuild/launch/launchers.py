@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from envbuild.errors import RequestError
+from envbuild.image.environment import MISLEADING
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
 from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Fact, facts_from, pmi_facts, texts_of
@@ -184,6 +185,15 @@ def choose_launcher(context: LaunchContext) -> Launcher | None:
     return Launcher(program="mpiexec", family=context.family) if context.family else None
 
 
+def check_types_of_site(site: Site, context: LaunchContext) -> None:
+    """Raise a RequestError if a site, whose srun cannot be asked here, names no types that an MPI needs."""
+    if context.srun and context.running_mpi[0] and not context.mpi_types:
+        raise RequestError(
+            f"the site `{site.name}` names no type of `srun --mpi`",
+            hint="add those of `srun --mpi=list` to its file: `scheduler: {mpi_types: […]}`",
+        )
+
+
 def choose_pmi(context: LaunchContext) -> str:
     """Return the type for ``srun --mpi`` that both the MPI and the scheduler know.
 
@@ -263,10 +273,4 @@ def judge_pmi(
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:
     """Return which variables of a user's environment an image may see: not those that mislead its loader."""
-    return tuple(name for name in names if not _MISLEADING.fullmatch(name))
-
-
-# As the module's launcher removes them (activate/launcher.sh).
-_MISLEADING = re.compile(
-    r"LD_[A-Z_]+|PYTHONPATH|PYTHONHOME|BASH_ENV|ENV|OPAL_PREFIX|(CUDA|ROCM|HIP)_(HOME|PATH|ROOT)|BASH_FUNC_.*"
-)
+    return tuple(name for name in names if name not in MISLEADING and not name.startswith("BASH_FUNC_"))

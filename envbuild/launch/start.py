@@ -111,11 +111,10 @@ def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None
 def _flags_here(vendor: str, apptainer: Apptainer) -> tuple[str, ...]:
     """Return the flags for a vendor's GPUs of this machine: by CDI, or else those that search for libraries.
 
-    Source: change log of Apptainer 1.5.0: ``--device`` takes what a CDI specification names.
+    The launcher of modules does the same (activate/launcher.sh).
     """
-    release = re.match(r"(\d+)\.(\d+)", apptainer.version)
     kind = f"{vendor}.com/gpu"
-    if release and (int(release[1]), int(release[2])) >= (1, 5) and kind in _cdi_kinds():
+    if apptainer.knows_cdi and kind in _cdi_kinds():
         return ("--device", f"{kind}=all")
     return (GPU_FLAGS[vendor],)
 
@@ -157,7 +156,8 @@ def rank_line(
     minimal /dev. Without it the ranks are the user's own work, and see what Apptainer shows by default. The
     launcher does not change the variables of `user_set`.
     """
-    chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not launcher.outside}
+    here = not launcher.outside and not container.apptainer.elsewhere
+    chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and here}
     chosen |= variables or {}
     env = {name: value for name, value in launcher.environment().items() if name not in user_set} | chosen
     binds, cwd = list(container.binds), None
@@ -189,7 +189,9 @@ def rank_line(
         isolated=is_closed,
         home=results is None,
     )
-    words = launcher.words(ranks, root=host.is_root(), oversubscribe=results is not None)
+    # For another machine, the user there is not known to be root.
+    root = host.is_root() and not container.apptainer.elsewhere
+    words = launcher.words(ranks, root=root, oversubscribe=results is not None)
     return [*words, *runtime, *job] if launcher.outside else [*runtime, *words, *job]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -118,8 +119,9 @@ def changed_parts(image: Path, store: Store) -> tuple[str, ...]:
     if record and now in record.signatures:
         return ()
     changed = verify_image(image)
-    if record and not changed and signature(image) == now:
-        _write(store, digest, record.with_signature(now))
+    if not changed and signature(image) == now:
+        with suppress(EnvbuildError):  # the bytes are as written, also of an image that cannot be scanned
+            scan_image(image, store, changed=())
     return changed
 
 

@@ -505,7 +505,7 @@ class ModuleSettings(Model):
     """Commands and conflicts of a module."""
 
     commands: tuple[CommandName, ...] = ()
-    """More commands of the image that get a wrapper."""
+    """More commands of the image; `module install --command` gives them a wrapper."""
     conflicts: tuple[ConflictName, ...] = ()
     """Modules that cannot be loaded together with this one."""
 

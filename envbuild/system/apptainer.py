@@ -76,6 +76,15 @@ class Apptainer:
     version: str
     """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``."""
     unprivileged: bool = False
+    """Whether it starts images in user namespaces alone, as a site file may say."""
+    elsewhere: bool = False
+    """Whether it is that of another machine, which a site file describes."""
+
+    @property
+    def knows_cdi(self) -> bool:
+        """Whether ``--device`` takes what a CDI specification names (change log of Apptainer 1.5.0)."""
+        release = re.match(r"(\d+)\.(\d+)", self.version)
+        return release is not None and (int(release[1]), int(release[2])) >= (1, 5)
 
     def command(
         self,
@@ -97,7 +106,7 @@ class Apptainer:
         home nor devices beyond a minimal /dev; else `home` decides whether it sees the user's home.
         """
         words = [str(self.program), "--silent", action, *flags]
-        if self.unprivileged or (host.is_root() and host.may_have_user_namespaces()):
+        if self.unprivileged or (not self.elsewhere and host.is_root() and host.may_have_user_namespaces()):
             # Without it, a root that lacks CAP_SYS_RESOURCE cannot start an image; it harms no other root.
             words.append("--userns")
         if isolated:

@@ -23,8 +23,10 @@ from envbuild.workflows.inputs import read_site
 from envbuild.workflows.module import foreign_python, manifest_of
 from envbuild.workflows.settings import Settings
 
+# It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
 # Source: jupyter_client, kernelspec.py, `_kernel_name_pat`.
-_NAME = r"[A-Za-z0-9._-]+"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_MAX_NAME = 128
 _LIMIT_S = 120.0
 
 
@@ -48,6 +50,10 @@ def write_kernel(
     there is no such image or module, it has no ipykernel, or the name is invalid or taken. MachineError: no
     container starts here.
     """
+    if name is not None and not (re.fullmatch(_NAME, name) and len(name) <= _MAX_NAME):
+        problem = f"`{name[:_MAX_NAME]}` cannot name a kernel"
+        hint = f"use up to {_MAX_NAME} letters, digits, `.`, `_` and `-` for --name, a letter or digit first"
+        raise RequestError(problem, hint=hint)
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
     apptainer = settings.find_apptainer(site)
@@ -60,7 +66,7 @@ def write_kernel(
         kernel_image = KernelImage(
             path=image,
             manifest=manifest,
-            apptainer=absolute(apptainer.program),
+            apptainer=apptainer,
             binds=site.binds if site else (),
             python=foreign_python(image),
         )
@@ -72,9 +78,6 @@ def write_kernel(
             raise RequestError(problem, hint="install it again")
         image, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", label)
-    if not re.fullmatch(_NAME, name):
-        problem = f"`{name}` cannot name a kernel"
-        raise RequestError(problem, hint="use letters, digits, `.`, `_` and `-` for --name")
     directory = (absolute(prefix) / KERNELS if prefix else _users_kernels()) / name
     check_outside_store(directory, settings.store.path, hint="name another place with --prefix DIR")
     with (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import launcher_of
 from envbuild.image.sif import LOCK, read_data, read_manifest
@@ -19,9 +19,9 @@ from envbuild.launch.launchers import (
     HostLibraries,
     LaunchContext,
     Launcher,
+    check_types_of_site,
     choose_launcher,
     pmi_doubt,
-    spoken_types,
     visible_variables,
 )
 from envbuild.launch.slurm import allocated, in_slurm_job, nodes_here, other_nodes, with_offer
@@ -125,16 +125,13 @@ def _check_command(command: Sequence[str], image: Path, launcher: Launcher, rank
 def _launcher(context: LaunchContext, container: Container, emit: Emit, elsewhere: Site | None) -> Launcher:
     """Return what starts the ranks; warn if they may not find each other.
 
-    RequestError: nothing can. MachineError: srun does not list its types, and the ranks start here.
+    RequestError: nothing can, or the site `elsewhere` names no types of srun. MachineError: the srun here
+    lists none.
     """
-    try:
+    if elsewhere:
+        check_types_of_site(elsewhere, context)
+    else:
         context = with_offer(context)
-    except MachineError:
-        if not elsewhere:
-            raise
-        text = f"the site `{elsewhere.name}` does not list the types of `srun --mpi`"
-        emit(Warned(text=text, hint="the line has the type that the MPI speaks"))
-        context = replace(context, offered=spoken_types(context)[0])
     launcher = choose_launcher(context)
     if launcher is None:
         raise RequestError(

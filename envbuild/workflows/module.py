@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from envbuild.activate.install import InstallResult, absolute, checked_root, install, why_only_you
 from envbuild.activate.installed import (
@@ -19,9 +21,9 @@ from envbuild.activate.installed import (
 )
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import IMAGE, parse_module, read_record
-from envbuild.activate.model import OWN_COMMANDS, Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands
 from envbuild.activate.modulefile import visible
-from envbuild.errors import CheckError, Location, RequestError, raise_all
+from envbuild.errors import CheckError, EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.extension import foreign_note, manifest_of_extended, read_note
 from envbuild.image.foreign import is_foreign, read_foreign
@@ -31,6 +33,7 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.launch.start import Container
 from envbuild.preflight.scan import changes_from
+from envbuild.spec.model import CommandName, first_problem
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
@@ -41,7 +44,7 @@ from envbuild.system.privacy import open_parents
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import read_recipe, site_of
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 60.0
@@ -97,6 +100,8 @@ class InstallRequest:
     name: str | None = None
     version: str | None = None
     """Of the module, for an extended image."""
+    commands: Sequence[str] = ()
+    """Further commands of the image that get a wrapper."""
 
 
 def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
@@ -127,6 +132,13 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, manifest.digest, here=here)
     _check_verdict(request, manifest, verdict, foreign=bool(python))
+    commands, left_out = choose_commands(
+        manifest,
+        own=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
+        of_recipes=_commands_of_recipes(manifest, settings),
+        named=request.commands,
+        on_host_mpi=host_libs is not None and bool(host_libs.mpi_files),
+    )
     installation = Installation(
         root=checked_root(root),
         image=absolute(image),
@@ -135,13 +147,14 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
         linked=request.link,
         stamp=stamp_of(image) if request.link else "",
         options=_options(request, manifest, settings, foreign=bool(python)),
-        apptainer=absolute(apptainer.program),
+        apptainer=apptainer,
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
         apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
-        own_commands=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
+        commands=commands,
+        left_out=left_out,
         python=python,
     )
     _check_not_replaced(installation)
@@ -165,6 +178,17 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
         kept = f"the image that was there before is kept for jobs that run on it: {installed.replaced}"
         emit(Note(text=f"{kept}; once they have ended: rm -r {shell_path(installed.replaced)}"))
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
+
+
+def command_names(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return names of commands unchanged; RequestError for one that is not."""
+    for text in texts:
+        try:
+            TypeAdapter(CommandName).validate_python(text)
+        except ValidationError as error:
+            hint = "name a program of the image, without directories"
+            raise RequestError(f"--command: {first_problem(error)}", hint=hint) from None
+    return tuple(dict.fromkeys(texts))
 
 
 def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
@@ -230,7 +254,17 @@ def _options(
         "--apptainer": settings.apptainer,
     }
     words = [word for option, value in values.items() if value for word in (option, str(value))]
+    words += [word for name in request.commands for word in ("--command", name)]
     return (*(["--link"] if request.link else []), *words)
+
+
+def _commands_of_recipes(manifest: Manifest, settings: Settings) -> frozenset[str]:
+    """Return the commands of the recipes of this installation that an image has."""
+    commands: set[str] = set()
+    for name in manifest.recipes:
+        with suppress(EnvbuildError):
+            commands.update(read_recipe(name, recipes=settings.recipes).loaded.value.commands)
+    return frozenset(commands)
 
 
 def _check_not_replaced(installation: Installation) -> None:

@@ -79,6 +79,7 @@ class Settings:
             program=self.apptainer or Path(described.program or "apptainer"),
             version=described.version or "",
             unprivileged=described.setuid is False,
+            elsewhere=True,
         )
 
 

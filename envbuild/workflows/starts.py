@@ -10,7 +10,7 @@ from envbuild.events import Emit, Note, Warned
 from envbuild.image.compose import check_target
 from envbuild.image.model import Manifest
 from envbuild.image.sif import LOCK, read_data, read_manifest
-from envbuild.launch.launchers import LaunchContext, choose_pmi, pmi_doubt
+from envbuild.launch.launchers import LaunchContext, check_types_of_site, choose_pmi, pmi_doubt
 from envbuild.launch.runtimes import BATCH_START, EDF_START, OF_EDF, Start, batch_text, edf_text
 from envbuild.lock.text import load
 from envbuild.rules.from_lock import facts_of_lock
@@ -125,11 +125,7 @@ def _mpi_type(manifest: Manifest, site: Site, runtime: SiteRuntime, emit: Emit) 
         return ""
     version = manifest.recipes.get(manifest.mpi, "")
     context = LaunchContext(family=manifest.mpi_family, version=version, site=site, srun=True)
-    if not context.mpi_types:
-        raise RequestError(
-            f"the site `{site.name}` names no type of `srun --mpi`",
-            hint="add those of `srun --mpi=list` to its file: `scheduler: {mpi_types: […]}`",
-        )
+    check_types_of_site(site, context)
     mpi_type = choose_pmi(context)
     if doubt := pmi_doubt(context, mpi_type):
         hint = "`envbuild test --launcher srun` at the site shows whether ranks find each other"

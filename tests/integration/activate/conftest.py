@@ -14,7 +14,7 @@ import pytest
 from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import Layout, read_record
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import Manifest
@@ -30,6 +30,7 @@ from tests.support.users import in_user_namespace
 PYTHON = Path("/usr/bin/python3.11")
 STDLIB = Path("/usr/lib/python3.11")
 TOOLS = ("bash", "cat", "env", "mkdir", "readlink", "sh", "sleep", "true")
+TOOLS_OF_IMAGE = ("tool", "tool-cat", "tool-env", "tool-bash")
 LEFT_OUT = (
     "test",
     "idlelib",
@@ -145,7 +146,8 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
     ) -> Layout:
         image = images[version]
         if linked:
-            image = place.path / image.name
+            image = place.path / "images" / image.name
+            image.parent.mkdir(exist_ok=True)
             if not image.exists():
                 shutil.copy(images[version], image)
                 os.utime(image, (1_600_000_000, 1_600_000_000))
@@ -153,9 +155,10 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
             root=place.path / root,
             image=image,
             manifest=read_manifest(image),
+            commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
             linked=linked,
             stamp=stamp_of(image) if linked else "",
-            apptainer=find().program,
+            apptainer=find(),
             binds=binds,
         )
         return install(installation, default=default).layout
@@ -294,7 +297,7 @@ def facts(version: str) -> dict[str, Any]:
         "environment": default_environment(), "accelerator": "cpu", "base": "debian-12", "glibc": "2.36",
         "python": "3.11",
         "mpi": "", "mpi_family": "", "recipes": {"framework": "2.13.0"}, "imports": ("framework",),
-        "commands": ("tool", "tool-cat", "tool-env", "tool-bash"), "conflicts": ("other",),
+        "commands": TOOLS_OF_IMAGE, "conflicts": ("other",),
         "timeout_s": 60.0, "labels": {},
     }  # fmt: skip
 

@@ -164,7 +164,18 @@ def test_what_cannot_be_a_kernel_is_refused(
     assert f"`envbuild extend {small_image} --python ipykernel` writes an image that has it" in text
     assert "`packages: {python: [ipykernel]}`" in text
     assert "a module is named with its root" in refused("notebooks/1")
-    assert "`a b` cannot name a kernel" in refused(notebooks, "--name", "a b")
+    kernels = tmp_path / "share/jupyter/kernels"
+    kernels.mkdir(parents=True)
+    for name in ("a b", "..", ".", "a/b", "", "/abs", "-x", ".hidden", "a\n", "a" * 129):
+        assert "cannot name a kernel" in refused(notebooks, f"--name={name}")
+        assert [path.name for path in tmp_path.rglob("*")] == ["share", "jupyter", "kernels"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (kernels / "linked").symlink_to(elsewhere)
+    assert "a link is there" in refused(notebooks, "--name", "linked")
+    assert [*elsewhere.iterdir()] == []
+    (kernels / "odd/kernel.json").mkdir(parents=True)
+    assert "there is a kernel `odd` already" in refused(notebooks, "--name", "odd")
     foreign = tmp_path / "share/jupyter/kernels/notebooks-1/kernel.json"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("{}")

@@ -8,9 +8,15 @@ import pytest
 from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.model import Installation
+from envbuild.image.environment import MISLEADING
+from envbuild.launch import start
+from envbuild.launch.launchers import visible_variables
+from envbuild.launch.start import Container, gpu_flags
+from envbuild.system.apptainer import Apptainer
 from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
 
+BY_CDI = ["--device", "nvidia.com/gpu=all"]
 SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
 
 
@@ -25,7 +31,8 @@ def launcher(place):
         stand_in = place.path / "apptainer"
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
-        fields = {"apptainer": stand_in, **changes}
+        start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
+        fields = {"apptainer": Apptainer(**start), **changes}
         said = {**facts("1.0"), "mpi": mpi, "mpi_family": mpi}
         manifest = trees.manifest(
             file_system=None, **(said if commands is None else said | {"commands": commands})
@@ -96,6 +103,64 @@ def test_devices_bring_their_libraries(launcher, place, device, options):
     assert [word for word in words(done) if word in ("--nv", "--rocm")] == options
 
 
+@pytest.mark.parametrize(
+    ("text", "version", "options"),
+    [
+        (
+            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n",
+            "1.5.0",
+            ["--device", "nvidia.com/gpu=all"],
+        ),
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}', "1.5.0", ["--device", "nvidia.com/gpu=all"]),
+        ('{"kind":"nvidia.com/gpu","devices":[]}', "2.0", ["--device", "nvidia.com/gpu=all"]),
+        ("kind: nvidia.com/gpus\n", "1.5.0", ["--nv"]),
+        ("# for nvidia.com/gpu\nkind: example.com/nic\n", "1.5.0", ["--nv"]),
+        ("kind: nvidia.com/gpu\n", "1.4.5", ["--nv"]),
+        ("kind: nvidia.com/gpu\n", "singularity-ce 4.3.7", ["--nv"]),
+        ("", "1.5.0", ["--nv"]),
+    ],
+)
+def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypatch, text, version, options):
+    """A stand-in says that it is Apptainer 1.5: no such release is installed here."""
+    command = launcher(apptainer={"version": version})
+    (place.path / "cdi.yaml").write_text(text)
+    script = (
+        "mount -t tmpfs none /dev && : >/dev/nvidiactl && mount -t tmpfs none /run && mkdir /run/cdi"
+        f' && cp {place.path}/cdi.yaml /run/cdi/nvidia.yaml && exec "$0"'
+    )
+    done = place.run(
+        "unshare", "--user", "--map-current-user", "--mount", "--keep-caps", "sh", "-c", script, command
+    )
+    assert words(done)[1 : 2 + len(options)] == ["exec", *options]
+    # As `launch` reads the same file.
+    directory = place.directory("cdi")
+    (directory / "nvidia.yaml").write_text(text)
+    monkeypatch.setattr(start, "CDI_DIRECTORIES", (directory,))
+    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(directory)})
+    image = Container(
+        image=place.path / "image.sif",
+        manifest=trees.manifest(),
+        apptainer=Apptainer(program=place.path / "apptainer", version=version),
+    )
+    assert gpu_flags(image, None, None) == tuple(options)
+
+
+def test_another_apptainer_is_not_asked_for_what_it_may_not_know(launcher, place):
+    command = launcher(apptainer={"version": "1.5.0"})
+    script = (
+        "mount -t tmpfs none /dev && : >/dev/nvidiactl && mount -t tmpfs none /run && mkdir /run/cdi"
+        ' && echo "kind: nvidia.com/gpu" >/run/cdi/nvidia.yaml && exec "$0"'
+    )
+    unshare = ("unshare", "--user", "--map-current-user", "--mount", "--keep-caps", "sh", "-c", script)
+    done = place.run(*unshare, command, env={"ENVBUILD_APPTAINER": str(place.path / "apptainer")})
+    assert words(done)[1:3] == ["exec", "--nv"]
+
+
+def test_a_site_without_setuid_gets_a_user_namespace(launcher, place):
+    assert "--userns" not in words(place.run(launcher()))
+    assert words(place.run(launcher(apptainer={"unprivileged": True})))[1:3] == ["exec", "--userns"]
+
+
 def test_root_gets_a_user_namespace(launcher, place):
     assert "--userns" in words(place.run(*as_root_who_owns_all(place, launcher())))
 
@@ -153,7 +218,7 @@ def test_tasks_in_containers_apart_are_told_so(launcher, place, env, set_):
     stand_in = place.path / "shows-environment"
     stand_in.write_text("#!/bin/sh\nexec env\n")
     stand_in.chmod(0o755)
-    done = place.run(launcher(apptainer=stand_in, apart={"UCX_TLS": "^cma"}), env=env)
+    done = place.run(launcher(apptainer={"program": stand_in}, apart={"UCX_TLS": "^cma"}), env=env)
     assert [word for word in words(done) if word.startswith("UCX_")] == set_
 
 
@@ -172,15 +237,18 @@ def test_apptainer_itself_starts_without_the_hosts_libraries(launcher, place):
     stand_in = place.path / "shows-environment"
     stand_in.write_text("#!/bin/sh\nexec env\n")
     stand_in.chmod(0o755)
+    # Some settings of the loader would stop the shell itself.
     dropped = {
-        "LD_LIBRARY_PATH": "/host/lib",
-        "LD_BIND_NOW": "1",
-        "LD_DEBUG_OUTPUT": "/x",
-        "PYTHONPATH": "/y",
+        name: "/x" for name in MISLEADING if name not in ("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_PROFILE")
     }
-    seen = words(place.run(launcher(apptainer=stand_in), env={**dropped, "KEPT": "a  b"}))
+    dropped = {name: value for name, value in dropped.items() if not name.startswith("LD_TRACE")}
+    seen = words(place.run(launcher(apptainer={"program": stand_in}), env={**dropped, "KEPT": "a  b"}))
     assert "KEPT=a  b" in seen
-    assert not [line for line in seen if line.startswith(("LD_", "PYTHONPATH", "_eb_"))]
+    names = {line.partition("=")[0] for line in seen}
+    assert not names & set(MISLEADING)
+    assert not [name for name in names if name.startswith("_eb_")]
+    # `launch` drops the same.
+    assert visible_variables((*dropped, "KEPT")) == ("KEPT",)
 
 
 def test_another_apptainer_can_be_named(launcher, place):
@@ -191,7 +259,7 @@ def test_another_apptainer_can_be_named(launcher, place):
 
 
 def test_where_it_went_the_one_on_path_is_taken(launcher, place):
-    command = launcher(apptainer=place.path / "gone")
+    command = launcher(apptainer={"program": place.path / "gone"})
     done = place.run(command, env={"PATH": f"{place.path}:/usr/bin:/bin"})
     assert words(done)[:2] == ["--silent", "exec"]
 

@@ -19,7 +19,6 @@ from envbuild.events import Event, Warned
 from envbuild.image.sif import read_manifest, read_sif
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.preflight import scan
-from envbuild.preflight.scan import scan_image
 from envbuild.store import verdicts
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
@@ -29,7 +28,7 @@ from envbuild.workflows.inspect import inspect_image
 from envbuild.workflows.module import InstallRequest, ListedModule, list_modules
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import image_statuses, module_statuses
-from tests.integration.activate.conftest import Place
+from tests.integration.activate.conftest import TOOLS_OF_IMAGE, Place
 from tests.support.small_images import BASE, small_image
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]
@@ -64,7 +63,8 @@ def report_of(image: Path, status: str, here: HostFingerprint) -> Report:
 
 
 def install_module(image: Path, *, settings: Settings, **options: Any) -> InstallResult:
-    return module.install_module(InstallRequest(image=image, **options), settings)
+    request = InstallRequest(image=image, **{"commands": TOOLS_OF_IMAGE, **options})
+    return module.install_module(request, settings)
 
 
 def warnings(events: Sequence[Event]) -> list[str]:
@@ -215,9 +215,9 @@ def test_a_compared_image_is_not_read_again_wherever_it_lies(place, settings, mo
     """A module's copy and the image that it was made from are known side by side."""
     image, root = small_image(place.directory("own"), BASE), place.path / "sw"
     verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
-    scan_image(image, settings.store)
     install_module(image, root=root, link=False, settings=settings)
     assert [item.state for item in listed(place, settings).values()] == ["passed"]
+    assert image_statuses([image], settings)[0].state == "passed"
 
     def read(*_: object, **__: object) -> tuple[str, ...]:
         raise AssertionError("an image that was compared is read again")
@@ -232,7 +232,7 @@ def test_a_restored_image_starts_again_by_the_command_that_is_shown(images, plac
     """A copy of it with its times, in its place: what a backup or another file system makes."""
     image, root = place.directory("own") / "small.sif", place.path / "sw"
     shutil.copy(images["1.0"], image)
-    install = ("module", "install", image, "--root", root, *(["--link"] if link else []))
+    install = ("module", "install", image, "--root", root, "--command", "tool", *(["--link"] if link else []))
     assert envbuild(*install).returncode == 0
     started = image if link else root / "envs/small/1.0/image.sif"
     shutil.copy2(started, place.path / "backup")
@@ -250,7 +250,8 @@ def test_a_restored_image_starts_again_by_the_command_that_is_shown(images, plac
 
 def test_another_image_in_the_place_of_a_copy_is_not_taken_by_that_command(images, place, envbuild):
     root = place.path / "sw"
-    assert envbuild("module", "install", images["1.0"], "--root", root).returncode == 0
+    install = ("module", "install", images["1.0"], "--root", root, "--command", "tool")
+    assert envbuild(*install).returncode == 0
     copy = root / "envs/small/1.0/image.sif"
     time.sleep(1.1)  # times count in seconds
     shutil.copy(images["2.0"], copy)
@@ -259,7 +260,7 @@ def test_another_image_in_the_place_of_a_copy_is_not_taken_by_that_command(image
     again = envbuild(*words[1:])
     assert again.returncode == 2
     assert "this is another image than the module small/1.0 was made from" in again.stderr
-    assert envbuild("module", "install", images["1.0"], "--root", root).returncode == 0
+    assert envbuild(*install).returncode == 0
     assert place.run(root / "envs/small/1.0/bin/tool", "x").stdout == "tool of 1.0: x\n"
 
 
@@ -357,6 +358,15 @@ def test_the_sites_binds_are_used(images, place, settings, named):
     installed = install_module(images["1.0"], root=place.path / "sw", link=False, settings=settings)
     place.run(installed.layout.home / "bin/tool-bash", "-c", "echo x >/data/file")
     assert [path.name for path in data.iterdir()] == ["file"]
+
+
+def test_a_site_that_starts_in_user_namespaces_alone_is_followed(images, place, settings):
+    site = place.path / "site.yaml"
+    site.write_text("name: site\nruntimes: [{name: apptainer, setuid: false}]\n")
+    settings = replace(settings, site=site)
+    installed = install_module(images["1.0"], root=place.path / "sw", settings=settings)
+    assert "\n_eb_userns=yes\n" in (installed.layout.home / "bin/launcher").read_text()
+    assert place.run(installed.layout.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
 
 
 def test_a_bind_that_is_not_here_is_told(images, place, settings, events):
@@ -524,6 +534,27 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     assert envbuild("module", "ls", "--root", root, "--json").stdout == "[]\n"
     said = envbuild("module", "ls", "--root", place.work / "nowhere")
     assert said.stderr.startswith("error: there is no directory `")
+
+
+def test_commands_that_only_the_image_names_are_listed_and_not_installed(images, place, envbuild):
+    root = place.work / "sw"
+    install = ("module", "install", images["1.0"], "--root", root)
+    said = envbuild(*install, "--command", "tool", "--command", "mine")
+    assert said.returncode == 0, said.stderr
+    why = "no recipe of this installation has it; `--command tool-cat` adds one"
+    assert f"no wrapper for `tool-cat`: {why}" in said.stderr.splitlines()
+    commands = root / "envs/small/1.0/bin"
+    ours = {"launcher", "python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell"}
+    assert {path.name for path in commands.iterdir()} == {*ours, "tool", "mine"}
+    data = json.loads(envbuild(*install, "--json").stdout)
+    assert set(data["commands"]) == ours - {"launcher"}
+    assert data["left_out"]["tool-cat"] == why
+    # What was installed before, and is not now, does not stay in the way.
+    assert {path.name for path in commands.iterdir()} == ours
+    for name in ("cat", "apptainer", "../x", "", "-x", "a b"):
+        refused = envbuild(*install, f"--command={name}")
+        assert (refused.returncode, refused.stdout) == (2, ""), name
+    assert {path.name for path in commands.iterdir()} == ours
 
 
 def test_who_did_not_install_it_cannot_remove_it(images, place, settings, envbuild):

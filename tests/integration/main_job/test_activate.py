@@ -29,7 +29,9 @@ def test_the_whole_main_job(desk: Desk, image: Path) -> None:
     printed = in_login(desk, use + "python train.py a \"'b c'\"")
     assert printed.startswith(torch)
     assert printed.endswith(" /opt/env a 'b c'\n")
-    assert "passed" in in_login(desk, use + "module help pytorch-mpi/2026.11")
+    shown = " ".join(in_login(desk, use + "module help pytorch-mpi/2026.11").split())
+    assert f"Tested: run envbuild status --root {desk.place}/modules pytorch-mpi/2026.11" in shown
+    assert desk.envbuild("status", "--root", "modules", "pytorch-mpi").stdout.startswith("PASS ")
     assert "HYDRA" in in_login(desk, use + "mpiexec --version")
 
 

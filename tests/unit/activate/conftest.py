@@ -5,8 +5,9 @@ import pytest
 
 from envbuild.activate.install import absolute, checked_root, install
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.system.apptainer import Apptainer
 from tests.support import trees
 
 
@@ -31,7 +32,7 @@ def manifest() -> Callable[..., Manifest]:
     return make
 
 
-APPTAINER = Path("/usr/bin/apptainer")
+APPTAINER = Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5")
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def put(tmp_path, image, manifest):
 
     def call(*, root=tmp_path / "sw", image=image, linked=False, **changes):
         options = {name: changes.pop(name) for name in ("default", "copied") if name in changes}
-        fields = {"manifest": manifest(), "apptainer": APPTAINER, **changes}
+        commands = (*OWN_COMMANDS, "mpiexec", "torchrun")
+        fields = {"manifest": manifest(), "commands": commands, "apptainer": APPTAINER, **changes}
         stamp = stamp_of(image) if linked else ""
         installation = Installation(
             root=checked_root(root), image=absolute(image), linked=linked, stamp=stamp, **fields

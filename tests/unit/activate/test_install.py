@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.activate.model import choose_commands
 from envbuild.cli.main import app
 from envbuild.cli.module import install as install_command
 from envbuild.errors import EnvbuildError, MachineError, ManyErrors, RequestError
@@ -193,7 +194,7 @@ def test_a_full_disk_is_the_machines(put, monkeypatch):
 
 def test_a_refused_name_leaves_nothing_behind(put, tmp_path, manifest):
     with pytest.raises(EnvbuildError):
-        put(manifest=manifest(commands=("sh",)))
+        put(manifest=manifest(version="default"))
     assert not (tmp_path / "sw").exists()
 
 
@@ -253,7 +254,7 @@ def test_an_empty_root_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("mpi", "has_launcher"), [(("libmpi.so.12",), False), ((), True)])
-def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, mpi, has_launcher):
+def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, manifest, mpi, has_launcher):
     library = tmp_path / "libmpi.so.12"
     library.write_bytes(b"")
     lent = HostLibraryPlan(
@@ -262,7 +263,8 @@ def test_the_images_mpiexec_stays_unless_the_host_lends_its_mpi(put, tmp_path, m
         files={"libmpi.so.12": str(library)},
         environment={"FI_PROVIDER": "cxi", "LD_LIBRARY_PATH": "/media/envbuild"},
     )
-    installed = put(host_libs=lent)
+    commands, _ = choose_commands(manifest(), on_host_mpi=bool(lent.mpi_files))
+    installed = put(host_libs=lent, commands=commands)
     launcher = (installed.layout.home / "bin/launcher").read_text()
     assert (installed.layout.home / "bin/mpiexec").is_symlink() is has_launcher
     assert "export APPTAINERENV_FI_PROVIDER=cxi" in launcher

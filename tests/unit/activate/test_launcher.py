@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.activate.kernel import KernelImage, install_kernel
 from envbuild.activate.launcher import launcher_text, stamp_of
 from envbuild.activate.model import Installation
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
+from envbuild.system.apptainer import Apptainer
 
 ROOT = Path("/sw/a b's $(x)")
 
@@ -18,7 +20,7 @@ def installation(manifest):
         root=ROOT,
         image=Path("/i.sif"),
         manifest=manifest(),
-        apptainer=Path("/usr/bin/apptainer"),
+        apptainer=Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5"),
         binds=(
             SiteBind(source="/data", writable=False),
             SiteBind(source='/scratch/x,"y":z', target="/s"),
@@ -78,3 +80,17 @@ def test_the_script_is_plain_posix_and_ends_in_exec(installation):
     assert text.startswith("#!/bin/sh\n")
     assert text.rstrip().splitlines()[-1] == 'exec "$_eb_apptainer" --silent "$_eb_action" "$@"'
     subprocess.run(["/bin/sh", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(("version", "cdi"), [("1.4.5", ""), ("1.5.0", "yes"), ("singularity-ce 4.3.7", "")])
+@pytest.mark.parametrize(("unprivileged", "userns"), [(False, ""), (True, "yes")])
+def test_the_kernel_of_an_image_starts_as_the_site_says(
+    installation, tmp_path, version, cdi, unprivileged, userns
+):
+    apptainer = Apptainer(program=Path("/a"), version=version, unprivileged=unprivileged)
+    image = KernelImage(path=Path("/i.sif"), manifest=installation.manifest, apptainer=apptainer)
+    text = install_kernel(tmp_path / "k", title="k", image=image, python=None).read_text()
+    module = launcher_text(replace(installation, apptainer=apptainer))
+    for setting in (f"_eb_userns={userns or chr(39) * 2}\n", f"_eb_cdi={cdi or chr(39) * 2}\n"):
+        assert setting in text
+        assert setting in module

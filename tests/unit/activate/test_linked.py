@@ -29,7 +29,7 @@ def apptainer(tmp_path):
     program = tmp_path / "apptainer"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    return program
+    return Apptainer(program=program, version="1.4.5")
 
 
 def start(installed, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
@@ -157,7 +157,7 @@ def test_an_image_that_others_cannot_read_is_reported(image, monkeypatch, closed
 
 @pytest.fixture
 def settings(tmp_path, monkeypatch):
-    monkeypatch.setattr(Settings, "find_apptainer", lambda *_: Apptainer(program=APPTAINER, version="1.4.5"))
+    monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
     return Settings(store=Store(tmp_path / "store"), emit=lambda _: None)
 
 

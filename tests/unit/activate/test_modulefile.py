@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, modulefile_text, tcl_literal, visible
+from envbuild.system.apptainer import Apptainer
 
 EXPECTED = r"""#%Module1.0
 # Made by envbuild: `envbuild module install` writes this file anew.
@@ -81,8 +82,9 @@ def installation(manifest):
         root=Path("/sw"),
         image=Path('/my "images"/image.sif'),
         manifest=manifest(),
+        commands=(*OWN_COMMANDS, "mpiexec", "torchrun"),
         stamp="20480 1764000000 1764000001 7",
-        apptainer=Path("/usr/bin/apptainer"),
+        apptainer=Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5"),
     )
 
 

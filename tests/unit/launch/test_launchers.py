@@ -155,7 +155,8 @@ def test_an_image_without_mpi_has_nothing_that_starts_ranks() -> None:
 
 
 def test_what_misleads_an_image_s_loader_or_python_stays_outside() -> None:
-    names = ("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "SLURM_JOB_ID", "PMI_RANK", "CUDA_HOME")
+    misleading = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_PREFER_MAP_32BIT_EXEC", "PYTHONPATH", "CUDA_HOME")
+    names = ("PATH", "SLURM_JOB_ID", "PMI_RANK", *misleading, "ROCM_ROOT", "HIP_HOME", "BASH_FUNC_which%%")
     assert visible_variables(names) == ("PATH", "SLURM_JOB_ID", "PMI_RANK")
 
 

@@ -292,7 +292,7 @@ def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
     site = Site(
         name="there",
         architecture="arm64",
-        scheduler=SiteScheduler(name="slurm"),
+        scheduler=SiteScheduler(name="slurm", mpi_types=("pmi2",)),
         binds=(SiteBind(source="/nowhere", target="/data"),),
         gpus=SiteGpus(vendor="nvidia"),
     )
@@ -302,12 +302,38 @@ def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
     assert line[:7] == ["srun", "--mpi=pmi2", "-n", "2", "apptainer", "--silent", "exec"]
     assert "--nv" in line
     assert '"type=bind","src=/nowhere","dst=/data"' in line
-    assert bench.warnings() == ["the site `there` does not list the types of `srun --mpi`"]
+    assert bench.warnings() == []
     program = SiteRuntime(name="apptainer", program="/sw/apptainer")
     bench.site(site.model_copy(update={"runtimes": (program,)}))
     assert bench.line_for("there")[4] == "/sw/apptainer"
     with pytest.raises(MachineError):
         bench.line()
+
+
+def test_a_dry_run_for_a_site_without_types_is_refused_as_export_refuses_it(bench: Bench) -> None:
+    """Even if this machine has an srun: it is that of another site."""
+    bench.srun("pmi2 pmix")
+    bench.is_for("amd64")
+    bench.site(Site(name="there", architecture="amd64", scheduler=SiteScheduler(name="slurm")))
+    with pytest.raises(RequestError, match="the site `there` names no type of `srun --mpi`"):
+        bench.line_for("there")
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_a_dry_run_for_a_named_site_does_not_depend_on_who_asks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, root: bool
+) -> None:
+    monkeypatch.setattr(host, "is_root", lambda: root)
+    monkeypatch.setattr(host, "may_have_user_namespaces", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    bench.site(Site(name="there"))
+    assert "--userns" in bench.line() or not root
+    line = bench.line_for("there")
+    assert "--userns" not in line
+    assert "--allow-run-as-root" not in line
+    assert not [word for word in line if "CUDA_VISIBLE_DEVICES" in word]
+    bench.site(Site(name="there", runtimes=(SiteRuntime(name="apptainer", setuid=False),)))
+    assert "--userns" in bench.line_for("there")
 
 
 def test_one_program_starts_without_a_launcher_and_a_shell_names_the_image(
