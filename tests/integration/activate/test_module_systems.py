@@ -459,8 +459,7 @@ def test_an_environment_modules_before_5_1_loads_it_all_the_same(activate, place
     active = activate()
     program = place.path / "old.tcl"
     program.write_text(
-        "interp create -safe old\n"
-        "interp expose old file\n"
+        "interp create old\n"
         "interp eval old {proc module-info args {return 1}}\n"
         "foreach name {conflict module-whatis prepend-path setenv} {\n"
         "    interp alias old $name {} puts-call $name\n}\n"
