@@ -205,6 +205,7 @@ class Report:
     def certificate(self) -> str:
         """The result of a test across nodes in one line, with what it is bound to."""
         outcome = "passed" if self.passed else "failed" if self.failed else "not proven"
+        outcome += ", GPU untested" if self.passed and self.gpu_untested else ""
         where = f"{self._nodes}, host fingerprint {self.fingerprint[7:19]}, {self.launcher}"
         return f"certificate: {outcome}: image {self.digest} on {where}, {self.when}"
 

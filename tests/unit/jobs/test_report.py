@@ -55,6 +55,7 @@ def test_a_pass_without_a_gpu_says_that_none_was_tested(check: str) -> None:
     tested = report(PASS, CheckResult("SKIP", check, "a GPU", "none here"))
     assert (tested.passed, tested.summary) == (True, "passed, GPU untested: 1 PASS, 1 SKIP")
     assert json.loads(tested.to_json())["gpu_untested"] is True
+    assert tested.certificate.startswith("certificate: passed, GPU untested: image ")
 
 
 def test_a_pass_on_gpus_counts_them() -> None:
