@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from envbuild.elf.read import open_elf, read_exactly
+from envbuild.elf.read import TableBudget, open_elf, read_exactly
 
 _NVIDIA = (b".nv_fatbin", b"__nv_relfatbin")
 _AMD = b".hip_fatbin"
@@ -78,12 +78,12 @@ def ordered(names: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(sorted(names, key=rank))
 
 
-def read_gpu_code(file: BinaryIO) -> GpuCode | None:
+def read_gpu_code(file: BinaryIO, budget: TableBudget | None = None) -> GpuCode | None:
     """Return the GPUs for which a 64-bit little-endian ELF file holds code; None if it has none.
 
     ValueError if it is cut short, or its fat binaries have an unknown form.
     """
-    elf = open_elf(file)
+    elf = open_elf(file, budget)
     if elf is None:
         return None
     binaries, held = 0, Counter[str]()

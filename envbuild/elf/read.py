@@ -34,6 +34,7 @@ _MAX_NAME_BYTES = 64 << 10
 _MAX_SECTION_NAME_BYTES = 64
 _MAX_SYMBOLS_BYTES = 128 << 20
 _MAX_STRINGS_BYTES = 256 << 20
+MAX_TABLES_BYTES = 1 << 30  # of all files of an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,31 +82,53 @@ class Section:
     size_bytes: int
 
 
-def read_elf(file: BinaryIO) -> ElfObject | None:
+class TableBudget:
+    """Bytes of tables that may be read of several files: names may share one file, and files their blocks."""
+
+    def __init__(self, left_bytes: int = MAX_TABLES_BYTES) -> None:
+        self._left_bytes = left_bytes
+
+    def charge(self, length: int) -> None:
+        """Count bytes; ValueError once there were too many."""
+        self._left_bytes -= length
+        if self._left_bytes < 0:
+            raise ValueError("the tables of these files are too large")
+
+
+def read_elf(file: BinaryIO, budget: TableBudget | None = None) -> ElfObject | None:
     """Return the data that the loader needs; None unless it is a 64-bit little-endian program or library.
 
     ValueError if it is malformed, cut short, or has tables that are much larger than usual.
     """
-    elf = open_elf(file)
+    elf = open_elf(file, budget)
     return _Dynamic(elf).object() if elf and elf.kind in (_ET_EXEC, _ET_DYN) else None
 
 
-def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
+def read_symbols(
+    file: BinaryIO, prefixes: tuple[str, ...] = (), budget: TableBudget | None = None
+) -> Symbols:
     """Return the dynamic symbols of an ELF file whose names begin with one of `prefixes`; all if empty."""
-    elf = open_elf(file)
+    elf = open_elf(file, budget)
     if elf is None:
         raise ValueError("it is no 64-bit little-endian ELF file")
     symbols, strings = _Dynamic(elf).symbol_tables()
-    # In bulk: one by one, the 75,000 symbols of libtorch_cpu.so take a second.
-    wanted = {at for prefix in prefixes for at in _occurrences(strings, prefix.encode())}
+    beginnings = tuple(prefix.encode() for prefix in prefixes)
+    firsts = {prefix[:1] for prefix in beginnings}  # most names differ in the first character already
+    # Versions of a symbol share its name, and others the end of one: `MPI_Send` that of `PMPI_Send`.
+    left_bytes = 8 * len(strings) + _MAX_NAME_BYTES
     undefined, defined = set(), set()
     for at, info, other, section, _, _ in _SYMBOL.iter_unpack(symbols):
         binding = info >> 4
-        if not at or (prefixes and at not in wanted) or binding not in (_GLOBAL, _WEAK, _UNIQUE):
+        if not at or binding not in (_GLOBAL, _WEAK, _UNIQUE):
             continue
-        end = strings.find(b"\0", at)
+        if beginnings and (strings[at : at + 1] not in firsts or not strings.startswith(beginnings, at)):
+            continue
+        end = strings.find(b"\0", at, at + _MAX_NAME_BYTES)
         if end < 0:
             raise ValueError("a symbol's name has no end")
+        left_bytes -= end - at
+        if left_bytes < 0:
+            raise ValueError("the names of its symbols overlap")
         name = strings[at:end].decode(errors="replace")
         if section and other & 3 not in _HIDDEN:
             defined.add(name)
@@ -114,20 +137,12 @@ def read_symbols(file: BinaryIO, prefixes: tuple[str, ...] = ()) -> Symbols:
     return Symbols(undefined=frozenset(undefined), defined=frozenset(defined))
 
 
-def _occurrences(strings: bytes, prefix: bytes) -> Iterator[int]:
-    """Yield the offsets of a text, even within a name: linkers store `MPI_Send` as the end of `PMPI_Send`."""
-    at = strings.find(prefix)
-    while at >= 0:
-        yield at
-        at = strings.find(prefix, at + 1)
-
-
-def open_elf(file: BinaryIO) -> ElfFile | None:
+def open_elf(file: BinaryIO, budget: TableBudget | None = None) -> ElfFile | None:
     """Return the headers of a file; None unless it is a 64-bit little-endian ELF file."""
     file.seek(0)
     header = file.read(_HEADER.size)
     is_elf = len(header) == _HEADER.size and header[:6] == b"\x7fELF\x02\x01"
-    return ElfFile(file, header) if is_elf else None
+    return ElfFile(file, header, budget or TableBudget()) if is_elf else None
 
 
 def read_exactly(file: BinaryIO, at: int, length: int) -> bytes:
@@ -147,8 +162,9 @@ class ElfFile:
     Reads of its small tables are limited, so that circular tables come to an end.
     """
 
-    def __init__(self, file: BinaryIO, header: bytes) -> None:
+    def __init__(self, file: BinaryIO, header: bytes, budget: TableBudget) -> None:
         self.file = file
+        self.budget = budget
         self._left_bytes = _MAX_READ_BYTES
         _, self.kind, self.machine, _, _, self._segments_at, self._sections_at, *rest = _HEADER.unpack(header)
         _, _, self._segment_bytes, self._segments, self._section_bytes, self._sections, self._names = rest
@@ -193,6 +209,7 @@ class ElfFile:
 
     def _charge(self, length: int) -> None:
         # Tiny reads take time, too.
+        self.budget.charge(max(length, 16))
         self._left_bytes -= max(length, 16)
         if self._left_bytes < 0:
             raise ValueError("its tables are too large")
@@ -241,6 +258,7 @@ class _Dynamic:
         size, strings_size = self._symbols_bytes(at, strings), self._number(_DT_STRSZ)
         if size > _MAX_SYMBOLS_BYTES or strings_size > _MAX_STRINGS_BYTES:
             raise ValueError("its tables are too large")
+        self._elf.budget.charge(size + strings_size)
         symbols = read_exactly(self._elf.file, at, size - size % _SYMBOL.size)
         return symbols, read_exactly(self._elf.file, strings, strings_size)
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.loader import cached_names
 from envbuild.elf.mpi import TELLTALES
-from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
+from envbuild.elf.read import ElfObject, Symbols, TableBudget, read_elf, read_symbols
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.model import Manifest
 from envbuild.image.sif import AGAIN, LOCK, file_system, read_data, read_manifest
@@ -167,7 +167,7 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
     """Scan a file system; SquashfsError if it is damaged. A damaged ELF file is noted in the scan."""
     scan = FileSystemScan()
-    metadata = MetadataFiles()
+    metadata, budget = MetadataFiles(), TableBudget()
 
     def read(entry: Entry, limit_bytes: int) -> bytes:
         with squashfs.open(entry) as file:
@@ -189,7 +189,7 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
                 scan.files.append(path)
             else:
                 scan.texts[path] = "\n".join(names)
-        elif not _scan_object(squashfs, entry, scan):
+        elif not _scan_object(squashfs, entry, scan, budget):
             scan.files.append(path)
             if METADATA.fullmatch(path):
                 metadata.add(path, read(entry, _MAX_METADATA_BYTES).decode(errors="replace"))
@@ -200,16 +200,16 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
 def scan_host_file(path: Path) -> ScannedFile | None:
     """Scan a library of the host; None if it is no ELF file, ValueError if it is malformed."""
     with path.open("rb") as file:
-        return _scan_elf(file, str(path), path.stat().st_size)
+        return _scan_elf(file, str(path), path.stat().st_size, TableBudget())
 
 
-def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool:
+def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan, budget: TableBudget) -> bool:
     """Scan a file that the loader may load; return whether it is an ELF file."""
     if entry.size < 64 or not (".so" in entry.path.rpartition("/")[2] or entry.mode & 0o111):
         return False
     with squashfs.open(entry) as file:
         try:
-            scanned = _scan_elf(file, entry.path, entry.size)
+            scanned = _scan_elf(file, entry.path, entry.size, budget)
         except ValueError as error:
             scan.unreadable[entry.path] = str(error)
             return False
@@ -218,8 +218,8 @@ def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan) -> bool
     return scanned is not None
 
 
-def _scan_elf(file: BinaryIO, path: str, size_bytes: int) -> ScannedFile | None:
-    elf = read_elf(file)
+def _scan_elf(file: BinaryIO, path: str, size_bytes: int, budget: TableBudget) -> ScannedFile | None:
+    elf = read_elf(file, budget)
     if elf is None:
         return None
     name = path.rpartition("/")[2]
@@ -232,7 +232,7 @@ def _scan_elf(file: BinaryIO, path: str, size_bytes: int) -> ScannedFile | None:
         if family.symbols and family.concerns([name, elf.soname, *elf.needed]):
             prefixes += family.symbols
     # With the prefixes of its family come the telltales of MPI's ABI.
-    symbols = read_symbols(file, (*prefixes, *TELLTALES)) if prefixes else Symbols()
+    symbols = read_symbols(file, (*prefixes, *TELLTALES), budget) if prefixes else Symbols()
     rules = (rule for rule in table.dlopens if rule.name_in_file and rule.opens(name, elf.soname))
     sought = [opened for rule in rules for opened in rule.names]
     written: tuple[str, ...] = ()
@@ -240,12 +240,12 @@ def _scan_elf(file: BinaryIO, path: str, size_bytes: int) -> ScannedFile | None:
         file.seek(0)
         content = file.read()
         written = tuple(opened for opened in sought if b"\0" + opened.encode() + b"\0" in content)
-    return ScannedFile(elf, symbols, written, _gpu_code(file))
+    return ScannedFile(elf, symbols, written, _gpu_code(file, budget))
 
 
-def _gpu_code(file: BinaryIO) -> GpuCode | None:
+def _gpu_code(file: BinaryIO, budget: TableBudget) -> GpuCode | None:
     try:
-        return read_gpu_code(file)
+        return read_gpu_code(file, budget)
     except ValueError:
         # The loader takes the file all the same; only its GPU code is unknown.
         return GpuCode(0, {})

@@ -46,6 +46,11 @@ _MAX_HOLES_BYTES = 16 << 20
 _MAX_ATTRIBUTES = 1000
 _MAX_ATTRIBUTE_BYTES = 64 << 20
 _CACHED_BLOCKS = 16
+# Of content that is read: many files, and many names of one, may share their blocks.
+_MAX_WORK_BYTES = 64 << 30
+_MAX_WORK_RATIO = 256  # in addition, to the size of the file system
+_READ_WORK_BYTES = 512  # of a read, however short
+_WORK_OF_LENGTH = 16  # bytes, for each of a list of lengths of blocks
 
 FRAGMENT = struct.Struct("<QII")
 _ATTRIBUTE_ID = struct.Struct("<QII")
@@ -161,6 +166,13 @@ class Squashfs:
         self._attributes: dict[int, tuple[tuple[str, bytes], ...]] = {}
         self._attribute_bytes = 0
         self._data_blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._left_bytes = _MAX_WORK_BYTES + _MAX_WORK_RATIO * size
+
+    def charge(self, work_bytes: int) -> None:
+        """Count work on contents; ValueError once it is far more than any use of a file system needs."""
+        self._left_bytes -= work_bytes
+        if self._left_bytes < 0:
+            raise ValueError("its files share their content so often that reading them does not end")
 
     @property
     def has_attributes(self) -> bool:
@@ -568,6 +580,7 @@ class Squashfs:
             data = self._raw(offset, stored & (UNCOMPRESSED_BLOCK - 1))
             if not stored & UNCOMPRESSED_BLOCK:
                 data = self._decompress(data, self.superblock.block_bytes)
+            self.charge(len(data))
             self._data_blocks[offset] = data
             if len(self._data_blocks) > _CACHED_BLOCKS:
                 self._data_blocks.popitem(last=False)
@@ -640,6 +653,7 @@ class _Content(io.RawIOBase):
         self._find(index)
         data = self._image.content_block(self._inode, index, self._offset)[start : start + len(buffer)]
         buffer[: len(data)] = data
+        self._image.charge(len(data) + _READ_WORK_BYTES)
         self._at += len(data)
         return len(data)
 
@@ -647,6 +661,7 @@ class _Content(io.RawIOBase):
         if index < self._block:
             self._block, self._offset = 0, self._inode.start
         passed = self._inode.blocks[4 * self._block : 4 * index]
+        self._image.charge(_WORK_OF_LENGTH * len(passed))
         self._offset += sum(
             length & (UNCOMPRESSED_BLOCK - 1) for (length,) in struct.iter_unpack("<I", passed)
         )

@@ -14,7 +14,7 @@ from elftools.elf.sections import SymbolTableSection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.elf.read import ElfObject, Symbols, read_elf, read_symbols
+from envbuild.elf.read import ElfObject, Symbols, TableBudget, read_elf, read_symbols
 from tests.support.elves import Elf
 
 SAMPLE = Elf(
@@ -91,6 +91,27 @@ def test_a_name_that_is_the_end_of_another_is_found() -> None:
     assert merged[at : at + 4] == (11).to_bytes(4, "little")
     merged = merged[:at] + (2).to_bytes(4, "little") + merged[at + 4 :]
     assert read_symbols(io.BytesIO(merged), ("MPI_",)).defined == {"MPI_Init"}
+
+
+def test_names_of_symbols_are_bounded() -> None:
+    """Each of 2,000 symbols could name the rest of one long text."""
+    names = tuple(f"MPI_{number}" for number in range(2000))
+    data = bytearray(Elf(defined=names).bytes())
+    begin = data.index(b"MPI_0\0")
+    end = data.index(b"MPI_1999\0") + 8
+    data[begin:end] = (b"MPI_" * len(names) * 3)[: end - begin]
+    with pytest.raises(ValueError, match="the names of its symbols overlap"):
+        read_symbols(io.BytesIO(data), ("MPI_", "PI_", "I_", "_"))
+
+
+def test_tables_of_many_files_share_a_budget() -> None:
+    data, budget = SAMPLE.bytes(), TableBudget(20_000)
+    assert read_elf(io.BytesIO(data), budget) is not None
+    with pytest.raises(ValueError, match="the tables of these files are too large"):
+        [read_elf(io.BytesIO(data), budget) for _ in range(1000)]
+    with pytest.raises(ValueError, match="the tables of these files are too large"):
+        read_symbols(io.BytesIO(data), (), budget)
+    assert read_elf(io.BytesIO(data)) is not None
 
 
 @given(data=st.data())

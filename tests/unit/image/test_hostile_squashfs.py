@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from envbuild.squashfs import reader
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
 from tests.support.forged_squashfs import NONE, directory_inode, file_inode, forge, listing
@@ -118,6 +119,49 @@ def test_names_out_of_order(names: list[bytes], tmp_path: Path) -> None:
     )
     with path.open("rb") as source, pytest.raises(ValueError, match="are not in order"):
         list(Squashfs(source, 0, path.stat().st_size).walk())
+
+
+def test_contents_that_many_names_share_are_not_read_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 names for a file of 128 MiB, which is all holes: 128 GiB to read in 20 KB."""
+    count = 1024
+    names = listing([b"%04d" % number for number in range(1000)], 0, 40, 2)
+    inodes = directory_inode(1, size=len(names)) + file_inode(2, size=count * 131072) + bytes(4 * count)
+    path = forge(tmp_path / "forged.sqfs", inodes, 0, names)
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(reader, "_MAX_WORK_BYTES", 200 << 20)
+    read: list[int] = []
+
+    def read_all(image: Squashfs) -> None:
+        for entry in [entry for entry in image.walk() if entry.kind == "file"]:
+            with image.open(entry) as content:
+                while chunk := content.read(1 << 20):
+                    read.append(len(chunk))
+
+    problem = "its files share their content so often"
+    with path.open("rb") as source, pytest.raises(ValueError, match=problem):
+        read_all(Squashfs(source, 0, path.stat().st_size))
+    assert 128 << 20 < sum(read) < 256 << 20
+
+
+def test_seeking_back_and_forth_is_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find a block the lengths of all before it are added, a million of them in this file."""
+    count = 1 << 20
+    names = listing([b"a"], 0, 40, 2)
+    inodes = directory_inode(1, size=len(names)) + file_inode(2, size=count * 131072) + bytes(4 * count)
+    path = forge(tmp_path / "forged.sqfs", inodes, 0, names)
+    monkeypatch.setattr(reader, "_MAX_WORK_BYTES", 200 << 20)
+
+    def read_ends(image: Squashfs) -> None:
+        entry = next(entry for entry in image.walk() if entry.kind == "file")
+        with image.open(entry) as content:
+            for place in (entry.size - 1, 0) * 100:
+                content.seek(place)
+                assert content.read(1) == b"\0"
+
+    with path.open("rb") as source, pytest.raises(ValueError, match="reading them does not end"):
+        read_ends(Squashfs(source, 0, path.stat().st_size))
 
 
 def test_an_honest_one_is_read(tmp_path: Path) -> None:
