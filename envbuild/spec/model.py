@@ -49,6 +49,9 @@ _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
 MAX_NAME = 128  # characters; names become file names
 MAX_TEXT = 4096  # characters
 MAX_PACKAGES = 2000  # of each kind
+MAX_RECIPES = 100  # of each kind
+MAX_FILES = 2000
+MAX_DEPTH = 100  # directories of a path in the image
 
 # A spec must not set these: they decide which code runs, or belong to the runtime.
 RESERVED_VARIABLES = frozenset(
@@ -198,6 +201,8 @@ def image_path(value: str) -> str:
     parts = value.split("/")
     if not value.startswith("/") or value.endswith("/") or any(part in ("", ".", "..") for part in parts[1:]):
         raise ValueError(f"`{value}` is not an absolute path without `.`, `..` and `//`")
+    if len(parts) - 1 > MAX_DEPTH:
+        raise ValueError(f"`{value[:40]}…` is more than {MAX_DEPTH} directories deep")
     return value
 
 
@@ -258,7 +263,12 @@ VariableName = Annotated[
     ),
 ]
 ImagePath = Annotated[
-    Text, Checked(image_path, {"pattern": f"^(?:/{_PART})+$"}, "an absolute path without `.`, `..` and `//`")
+    Text,
+    Checked(
+        image_path,
+        {"pattern": f"^(?:/{_PART}){{1,{MAX_DEPTH}}}$"},
+        "an absolute path without `.`, `..` and `//`",
+    ),
 ]
 BindTarget = Annotated[
     ImagePath,
@@ -525,9 +535,9 @@ class EnvSpec(Model):
     """Base image; the first that all recipes support if omitted."""
     mpi: Pick | None = None
     """MPI recipe; the image has no MPI if omitted."""
-    frameworks: tuple[Pick, ...] = ()
+    frameworks: Annotated[tuple[Pick, ...], Field(max_length=MAX_RECIPES)] = ()
     """Framework recipes (``envbuild recipes ls``)."""
-    fabric: tuple[Pick, ...] = ()
+    fabric: Annotated[tuple[Pick, ...], Field(max_length=MAX_RECIPES)] = ()
     """Recipes of interconnect libraries in the image (``libfabric``, ``ucx``)."""
     proven: bool = True
     """Whether recipes take only versions with a test result; ``false`` also takes others that have wheels
@@ -543,7 +553,7 @@ class EnvSpec(Model):
     """Python and system packages in addition to the frameworks."""
     environment: dict[VariableName, Setting] = {}
     """Variables of the image: a value, or ``{prepend: …}`` to put it in front of the previous value."""
-    files: tuple[FileEntry, ...] = ()
+    files: Annotated[tuple[FileEntry, ...], Field(max_length=MAX_FILES)] = ()
     """Files to copy into the image."""
     test: TestSettings = TestSettings()
     """Defaults of `envbuild test`."""

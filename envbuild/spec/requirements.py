@@ -45,6 +45,8 @@ from envbuild.spec.yamlfile import shorten
 
 _MAX_FILES = 100
 _MAX_REMARKS = 50
+_MAX_OPTIONS = 1000  # lines with an option, in all files
+_MAX_TEXT = 512 << 10  # characters of requirements, in all files: a long one takes a tenth of a second
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PACKAGE = re.compile(r"""\s*name\s*=\s*["']([^"']+)["']""")
 _CONTINUED = re.compile(r"\\[ \t\r]*$")
@@ -195,6 +197,8 @@ class RequirementFiles:
     errors: list[EnvbuildError] = field(default_factory=list)
     _unused: list[str] = field(default_factory=list)
     _unused_count: int = 0
+    _options: int = 0
+    _length: int = 0
     _seen: set[tuple[Path, bool]] = field(default_factory=set)
 
     @property
@@ -249,9 +253,13 @@ class RequirementFiles:
                 self._reject("the rest of the file is not read", at, "correct the other errors first")
                 return
             if line.startswith("-"):
+                self._options += 1
+                if self._options > _MAX_OPTIONS:
+                    self._reject(f"more than {_MAX_OPTIONS} lines are options", at, "remove some of them")
+                    return
                 self._option(line, at)
                 continue
-            if self._are_too_many(at):
+            if self._are_too_many(line, at):
                 return
             requirement, *options = map(str.strip, re.split(r"\s(?=--\w)", line))
             hashes = [option.removeprefix("--hash").lstrip("= ") for option in options]
@@ -293,11 +301,16 @@ class RequirementFiles:
         elif name not in _NEEDLESS:
             self._reject(f"the option `{shorten(name)}` is not supported", at, "remove the line")
 
-    def _are_too_many(self, at: Location) -> bool:
-        """Return whether there are more requirements than are read; they are then in the errors."""
-        if len(self.entries) < MAX_PACKAGES:
+    def _are_too_many(self, text: str, at: Location) -> bool:
+        """Return whether there are more requirements than are read, which is then in the errors."""
+        self._length += len(without_hashes(text))
+        if len(self.entries) >= MAX_PACKAGES:
+            self._reject(f"more than {MAX_PACKAGES} requirements", at, "ask for less in one image")
+        elif self._length > _MAX_TEXT:
+            problem = f"the requirements are longer than {_MAX_TEXT} characters"
+            self._reject(problem, at, "shorten their markers, or ask for less in one image")
+        else:
             return False
-        self._reject(f"more than {MAX_PACKAGES} requirements", at, "ask for less in one image")
         return True
 
     def _request(self, text: str, at: Location, hashes: frozenset[str], *, is_constraint: bool) -> None:
@@ -407,7 +420,7 @@ class RequirementFiles:
         for entry in dependencies:
             number = lines.get(entry, 0)
             at = Location(path=path, line=number, column=int(number > 0))
-            if len(self.errors) >= MAX_ERRORS or self._are_too_many(at):
+            if len(self.errors) >= MAX_ERRORS or self._are_too_many(entry, at):
                 return
             self._request(entry, at, frozenset(), is_constraint=False)
 
@@ -442,6 +455,8 @@ def _named_wheel(text: str) -> tuple[str, str, str] | None:
     """Return name with extras, place and marker of a wheel that a line names itself; None if it does not."""
     if match := _WHEEL.fullmatch(text):
         return "", match["place"], match["marker"] or ""
+    if "@" not in text:
+        return None
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, RecursionError):

@@ -52,6 +52,7 @@ from envbuild.workflows.arguments import check_is_spec
 from envbuild.workflows.settings import Settings
 
 MAX_FILE_BYTES = 64 << 20
+MAX_FILES_BYTES = 256 << 20  # they are held in memory
 MAX_REQUIREMENTS_BYTES = 16 << 20
 _RECIPE = "recipe.yaml"
 M = TypeVar("M", bound=BaseModel)
@@ -411,8 +412,11 @@ def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
     """Read the files that the spec adds to the image."""
     directory = spec.path.parent
     files: dict[str, bytes] = {}
+    size_bytes = 0
     for index, entry in enumerate(spec.value.files):
         at = spec.at("files", index, "source")
+        if entry.source in files:
+            continue
         path = directory / entry.source
         if not is_below(path, directory):
             problem = f"`{entry.source}` leads out of the spec's directory"
@@ -420,8 +424,14 @@ def _files(spec: Loaded[EnvSpec], reading: _Errors) -> dict[str, bytes]:
             reading.errors.append(RequestError(problem, at=at, hint=hint))
             continue
         content = reading.collect(partial(read_input, path, limit_bytes=MAX_FILE_BYTES, at=at))
-        if content is not None:
-            files[entry.source] = content
+        if content is None:
+            continue
+        files[entry.source] = content
+        size_bytes += len(content)
+        if size_bytes > MAX_FILES_BYTES:
+            problem = f"the files of the spec have more than {MAX_FILES_BYTES >> 20} MiB"
+            reading.errors.append(RequestError(problem, at=at, hint="keep data beside the image"))
+            break
     return files
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -334,3 +335,38 @@ def test_a_file_may_not_be_huge(tmp_path: Path) -> None:
         stream.truncate(inputs.MAX_FILE_BYTES + 1)
     text = text_of(tmp_path, "files: [{source: large, target: /data/a}]\n")
     assert "large` is too large: more than 67108864 bytes" in text
+
+
+def test_files_of_a_spec_are_read_once_and_in_all_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        write(tmp_path / name, "x" * 1000)
+    read: list[str] = []
+    real = inputs.read_input
+
+    def counted(path: Path, **named: Any) -> bytes:
+        read.append(path.name)
+        return real(path, **named)
+
+    monkeypatch.setattr(inputs, "read_input", counted)
+    same = "".join(f"  - {{source: a, target: /data/{index}}}\n" for index in range(500))
+    assert list(resolved(tmp_path, f"files:\n{same}").files) == ["a"]
+    assert read.count("a") == 1
+    monkeypatch.setattr(inputs, "MAX_FILES_BYTES", 2500)
+    others = "".join(f"  - {{source: {name}, target: /data/{name}}}\n" for name in "abc")
+    assert "the files of the spec have more than 0 MiB\n  --> spec.yaml:9:14" in text_of(
+        tmp_path, f"files:\n{others}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        (f"files: [{'{source: a, target: /b}, ' * 2001}]\n", "`files`: must have at most 2000 entries"),
+        (f"fabric: [{'ucx, ' * 101}]\n", "`fabric`: must have at most 100 entries"),
+        (f"files: [{{source: a, target: {'/b' * 101}}}]\n", "is more than 100 directories deep"),
+    ],
+)
+def test_lists_of_a_spec_have_limits(tmp_path: Path, extra: str, problem: str) -> None:
+    assert problem in text_of(tmp_path, extra)

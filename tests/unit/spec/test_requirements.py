@@ -523,3 +523,14 @@ def test_a_requirement_is_parsed_a_few_times(monkeypatch: pytest.MonkeyPatch) ->
         assert [resolved.python_place(f"p{number}").line for number in (0, lines - 1)] == [1, lines]
         assert resolved.built == {}
     assert counts[100] <= 2 * counts[50] < 1000
+
+
+def test_options_and_the_length_of_all_requirements_have_a_limit() -> None:
+    shown = refused(requirements_txt="-r requirements.txt\n" * 1001)
+    assert shown.startswith("error: more than 1000 lines are options\n  --> requirements.txt:1001:1\n")
+    line = "p{}; " + " or ".join(["python_version > '3'"] * 100) + "\n"
+    shown = refused(requirements_txt="".join(line.format(number) for number in range(300)))
+    assert shown.startswith("error: the requirements are longer than 524288 characters\n")
+    # Hashes are not parsed.
+    hashes = " --hash=sha256:" + A
+    assert len(read(requirements_txt="".join(f"p{n}{hashes * 100}\n" for n in range(100))).requested) == 100
