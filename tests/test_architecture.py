@@ -58,7 +58,7 @@ TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/jobs/envbuild_gpus.py": frozenset({"ctypes"}),
     "envbuild/jobs/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
     "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
-    "envbuild/jobs/imports.py": frozenset({"subprocess"}),
+    "envbuild/jobs/imports.py": frozenset({"os.killpg", "signal", "subprocess", "time"}),
 }
 # Run by the Python of an image, with its packages.
 SCRIPTS = ("envbuild/launch/node_check.py",)

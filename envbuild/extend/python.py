@@ -29,17 +29,20 @@ from envbuild.spec.python_platform import MACHINES, marker_environment
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 32 << 20
 _MAX_RECORD_LINES = 500_000
-_MAX_ANSWER = 64 << 10
+_MAX_ANSWER = 256 << 10
+_MAX_PLACES = 1000
+_MAX_CONDA_BYTES = 8 << 20
 _TIMEOUT_S = 60
 _SHOWN = 20
 _PROGRAM = re.compile(r"(?:.*/)?bin/python3")
 _SITE = re.compile(r"(?P<data>/.*)/lib(?:64)?/python3(?:\.[0-9]+)?/(?:site|dist)-packages")
+_CONDA_RECORD = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)-(?P<version>[\w.+!]+)-[\w.+]+\.json")
 _WHICH = "`--python-executable PATH` names one"
 
 # Its arguments: the directory of a virtual environment or nothing, and whether that sees its base's packages.
 # Without `site`, some versions take a virtual environment for its base.
 _PROBE = """\
-import json, os, site, sys
+import json, os, site, subprocess, sys
 venv, sees_base = sys.argv[1], sys.argv[2] == "yes"
 base = [getattr(sys, "base_prefix", sys.prefix), getattr(sys, "base_exec_prefix", sys.exec_prefix)]
 sites = []
@@ -49,6 +52,10 @@ if venv:
 if not venv or sees_base:
     sys.prefix, sys.exec_prefix = base
     sites += site.getsitepackages(base)
+# As users start it: with PYTHONPATH, the files that `site` reads, and what these run.
+program = "import json, sys; print(json.dumps(sys.path))"
+asked = subprocess.run([sys.executable, "-c", program], cwd="/", stdout=subprocess.PIPE)
+path = json.loads(asked.stdout.decode().strip().rpartition("\\n")[2]) if asked.returncode == 0 else []
 libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
 print(json.dumps({
     "implementation": getattr(getattr(sys, "implementation", None), "name", ""),
@@ -57,6 +64,7 @@ print(json.dumps({
     "machine": os.uname()[4],
     "libc": libc or "",
     "sites": sites,
+    "path": [place for place in path if place.startswith("/") and place.isprintable()],
     "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
 }))
 """
@@ -98,10 +106,18 @@ class PythonInstallation:
     """Where their programs belong: no link leads there."""
     data: str
     """Where their other files belong (``/usr/local``)."""
+    search_path: tuple[str, ...]
+    """Where it looks for packages, in its order: `site_packages` and directories of the image's PYTHONPATH,
+    of ``.pth`` files, of Debian, of a virtual environment's base. No link leads there."""
     installed: Mapping[str, InstalledDistribution]
     """Canonical name → the distribution that this Python finds."""
     library_path: tuple[str, ...] = ()
     """LD_LIBRARY_PATH in the image."""
+
+    def is_covered(self, name: str) -> bool:
+        """Return whether what is installed hides another version of it in `site_packages`."""
+        before = self.search_path[: self.search_path.index(self.site_packages)]
+        return name in self.installed and self.installed[name].site in before
 
     @property
     def markers(self) -> dict[str, str]:
@@ -209,6 +225,9 @@ def probe_python(
     if match is None:
         problem = f"`{executable}` looks for packages in `{own}`, which is no directory for packages"
         raise RequestError(problem, at=Location(path=at), hint=_WHICH)
+    sites = list(dict.fromkeys(map(image.place, answer.sites)))
+    search_path = _search_path(list(dict.fromkeys(map(image.place, answer.path))), sites)
+    installed = installed_distributions(image, search_path)
     return PythonInstallation(
         executable=executable,
         version=answer.series,
@@ -218,9 +237,23 @@ def probe_python(
         site_packages=own,
         scripts=image.place(f"{match['data']}/bin"),
         data=match["data"],
-        installed=installed_distributions(image, [image.place(site) for site in answer.sites]),
+        search_path=tuple(search_path),
+        installed={**_of_conda(image, own, match["data"]), **installed},
         library_path=tuple(answer.library_path.split(":")),
     )
+
+
+def _search_path(path: Sequence[str], sites: Sequence[str]) -> list[str]:
+    """Return the directories of `path` and of `sites`, in the order of Python.
+
+    Python leaves out those of `sites`, which it knows by itself, that do not exist yet.
+    """
+    merged = list(path)
+    for index, site in enumerate(sites):
+        if site not in merged:
+            later = [merged.index(other) for other in sites[index + 1 :] if other in merged]
+            merged.insert(min(later, default=len(merged)), site)
+    return merged
 
 
 class _Answer(BaseModel):
@@ -236,6 +269,9 @@ class _Answer(BaseModel):
     sites: Annotated[
         list[Annotated[str, StringConstraints(pattern=r"^/[ -~]{1,1000}$")]],
         Field(min_length=1, max_length=16),
+    ]
+    path: Annotated[
+        list[Annotated[str, StringConstraints(max_length=4096)]], Field(min_length=1, max_length=_MAX_PLACES)
     ]
     library_path: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,4000}$")]
 
@@ -307,6 +343,24 @@ def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str
                 requires=distribution.requires,
             ),
         )
+    return installed
+
+
+def _of_conda(image: ImageFiles, site: str, prefix: str) -> dict[str, InstalledDistribution]:
+    """Return the Python packages that only conda's own records name, by canonical name."""
+    installed: dict[str, InstalledDistribution] = {}
+    for path in image.below(f"{prefix}/conda-meta"):
+        match = _CONDA_RECORD.fullmatch(posixpath.basename(path))
+        text = image.read(path, _MAX_CONDA_BYTES) if match else None
+        if match is None or text is None:
+            continue
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            files = [image.place(posixpath.join(prefix, file)) for file in json.loads(text)["files"]]
+            if any(file.startswith(f"{site}/") for file in files):
+                name = canonicalize_name(match["name"])
+                installed[name] = InstalledDistribution(
+                    name=name, version=match["version"], site=site, metadata_path=path
+                )
     return installed
 
 

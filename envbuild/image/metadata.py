@@ -5,12 +5,23 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from envbuild import jobs
 from envbuild.digests import sha256_of
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
-from envbuild.image.model import MANIFEST_FORMAT, MANIFEST_PATH, METADATA_DIR, ImageJob, Manifest
+from envbuild.image.model import (
+    MANIFEST_FORMAT,
+    MANIFEST_PATH,
+    METADATA_DIR,
+    ImageJob,
+    ImagePackage,
+    Manifest,
+)
 from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
@@ -23,7 +34,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
     """Return the manifest of an image; the copy inside the image, which names no file system."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
-    imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.imports)
+    imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.modules)
     return Manifest(
         format=MANIFEST_FORMAT,
         name=spec.name,
@@ -44,6 +55,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),
+        python_packages=packages_of(lock, resolved.modules_of_packages()),
         tutorials=tuple(chosen.recipe.name for chosen in resolved.recipes if TUTORIAL in chosen.files),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         excuses=spec.check.excuse,
@@ -54,6 +66,22 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         timeout_s=spec.test.timeout_s,
         labels=dict(spec.labels),
         lock_digest=sha256_of(dump(lock)),
+    )
+
+
+def packages_of(
+    lock: Lock, modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> tuple[ImagePackage, ...]:
+    """Return the Python distributions of a lock; `modules`: name → the only modules of it to import."""
+    requested = {canonicalize_name(Requirement(text).name) for text in lock.requests}
+    return tuple(
+        ImagePackage(
+            name=pin.name,
+            version=pin.version,
+            requested=pin.name in requested,
+            modules=modules.get(pin.name),
+        )
+        for pin in lock.python
     )
 
 

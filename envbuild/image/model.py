@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from envbuild.digests import canonical_json, sha256_of
+from envbuild.lock.model import PythonName
 from envbuild.spec.model import (
     VARIABLE,
     CommandName,
@@ -19,17 +20,21 @@ from envbuild.spec.model import (
     Excuse,
     LayerName,
     Model,
+    ModuleName,
     Name,
+    PythonVersion,
     ReleaseVersion,
     Soname,
     Text,
     first_problem,
     full_match,
 )
-from envbuild.spec.recipe import JobFile, ModuleName, VerifyJob
+from envbuild.spec.recipe import JobFile, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
-MANIFEST_FORMAT: Final = 10
+MANIFEST_FORMAT: Final = 11
+# Of the images before; it names no packages.
+_FORMAT_BEFORE: Final = 10
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
@@ -96,10 +101,21 @@ class ImageJob(VerifyJob):
     """Its file is ``JOBS/<recipe>/<file>``."""
 
 
+class ImagePackage(Model):
+    """A Python distribution of the image, and what of it must import."""
+
+    name: PythonName
+    version: PythonVersion
+    requested: bool
+    """Whether spec, recipe or `extend` name it; others are there because these need them."""
+    modules: tuple[ModuleName, ...] | None = None
+    """The modules to import; None for those that its files show."""
+
+
 class Manifest(Model):
     """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
-    format: Literal[10]
+    format: Literal[10, 11]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -121,7 +137,9 @@ class Manifest(Model):
     unproven: tuple[Name, ...] = ()
     """Recipes whose version had no test result when the image was locked."""
     imports: tuple[ModuleName, ...]
-    """Python modules that must import."""
+    """Further Python modules that must import."""
+    python_packages: tuple[ImagePackage, ...] = ()
+    """The Python distributions, sorted by name; none in format 10, whose lock has them."""
     tutorials: tuple[Name, ...]
     """Recipes whose tutorial must run (`jobs.judge.tutorial_file`)."""
     lacks: tuple[Soname, ...]
@@ -141,7 +159,8 @@ class Manifest(Model):
 
     def to_json(self) -> str:
         """Return the canonical text: one line of JSON, keys sorted, without spaces."""
-        return canonical_json(self.model_dump()) + "\n"
+        later = {"python_packages"} if self.format == _FORMAT_BEFORE else None
+        return canonical_json(self.model_dump(exclude=later)) + "\n"
 
     @property
     def imported_layers(self) -> tuple[str, ...]:
@@ -158,7 +177,8 @@ class Manifest(Model):
     def from_json(text: str) -> Manifest:
         """Read the text of `to_json`.
 
-        ValueError: it is not a manifest of `MANIFEST_FORMAT`, or has a value that no spec can produce.
+        ValueError: it is not a manifest of this format or the one before, or has a value that no spec can
+        produce.
         """
         try:
             return Manifest.model_validate_json(text)
@@ -170,7 +190,7 @@ class Manifest(Model):
 
 
 def _format_problem(written: object) -> str:
-    if isinstance(written, int) and written < MANIFEST_FORMAT:
+    if isinstance(written, int) and written < _FORMAT_BEFORE:
         return "an earlier version of envbuild made the image"
     shown = f"format {written}" if isinstance(written, int) else "no format"
     return f"its manifest has {shown}, this version of envbuild reads {MANIFEST_FORMAT}"

@@ -22,15 +22,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from envbuild.jobs import envbuild_gpus
-from envbuild.jobs.imports import try_imports
+from envbuild.jobs.imports import request, try_imports
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
     LaunchResult,
+    Package,
     judge_gpus,
     judge_imports,
     judge_mapped,
+    modules_to_import,
     no_jobs,
+    own_sites,
     skip_gpu_job,
     skip_job,
     tutorial_file,
@@ -87,9 +90,12 @@ def _test(
     sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
     modules, tutorials = manifest["imports"], manifest["tutorials"]
-    words = [*modules, *map(tutorial_file, tutorials)]
-    tried = try_imports(words, env=environment_of_ranks({}), limit_s=default_s)
-    sections.add("imports", judge_imports(modules, tutorials, tried))
+    sites = own_sites(manifest["python"])
+    packages = [Package.from_data({**data, "sites": sites}) for data in manifest["python_packages"]]
+    scripts = [tutorial_file(recipe) for recipe in tutorials]
+    wanted = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=default_s)
+    tried = try_imports(wanted, env=environment_of_ranks({}))
+    sections.add("imports", judge_imports(packages, modules, tutorials, tried))
     reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":

@@ -25,9 +25,30 @@ GPUS_HINT = (
 )
 TEMPLATE = "still_the_template"
 """Value that the job of a recipe reports until somebody has written it."""
+# Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
+PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")
 # Directory of an image with the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _TUTORIALS = "/.envbuild/tutorials"
+# Libraries that come with the driver of a host, and that an import may lack.
+HOST_DRIVERS = frozenset(
+    {
+        *("libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvoptix.so.1"),
+        *("libnvidia-ptxjitcompiler.so.1", "libGL.so.1", "libEGL.so.1", "libGLX.so.0", "libOpenGL.so.0"),
+        *("libGLdispatch.so.0", "libGLESv2.so.2"),
+    }
+)
+# As the loader of glibc words it.
+_ABSENT_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.0-9]*): cannot open shared object file")
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python[0-9.]+/(?!(?:site|dist)-packages/)")
+_IMPORTS_HINT = (
+    "take another version of it, or leave it out; `imports: {PACKAGE: [MODULE]}` in the spec names what to"
+    " import instead"
+)
+_SHADOWED = "another directory comes first where Python looks: PYTHONPATH of the image, or a `.pth` file"
+# Spellings of one kind of release (PEP 440).
+_SAME_WORDS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc", "rev": "post", "r": "post"}
+_LONGEST = 1000  # characters of a text from an image
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
 
 
@@ -74,6 +95,32 @@ class Job:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
                 raise ValueError(f"`{name}` is not a plain name")
         return ["python", "-s", f"{JOBS}/envbuild_job.py", f"{JOBS}/{self.recipe}/{self.file}"]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python distribution of an image, and what of it must import."""
+
+    name: str
+    """Canonical name."""
+    version: str
+    """Its version (PEP 440)."""
+    requested: bool = True
+    """Whether spec, recipe or `extend` name it; others are there because these need them."""
+    modules: Sequence[str] | None = None
+    """The modules to import; None for those that its files show."""
+    sites: Sequence[str] = ()
+    """The directories of packages of which one must hold it; empty for any."""
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Package:
+        """Return a package from a manifest's JSON; unknown keys are ignored."""
+        return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+
+
+def own_sites(python: str) -> list[str]:
+    """Return the directories in which an image of ours has its Python packages, for its Python (``3.11``)."""
+    return [f"{prefix}/lib/python{python}/site-packages" for prefix in PREFIXES]
 
 
 @dataclass(frozen=True)
@@ -387,28 +434,159 @@ def tutorial_file(recipe: str) -> str:
     return f"{_TUTORIALS}/{recipe}/tutorial.py"
 
 
-def judge_imports(
-    modules: Sequence[str], tutorials: Sequence[str], results: Mapping[str, object]
-) -> list[CheckResult]:
-    """Judge that every module of an image imports, and that the tutorials of its recipes run.
+def modules_to_import(packages: Iterable[Package]) -> dict[str, Sequence[str] | None]:
+    """Return the `packages` of `imports.request`: those that were requested first."""
+    ordered = sorted(packages, key=lambda package: not package.requested)
+    return {package.name: package.modules for package in ordered}
 
-    `results` are those of `imports.try_imports`.
+
+def judge_imports(
+    packages: Sequence[Package],
+    modules: Sequence[str],
+    tutorials: Sequence[str],
+    results: Mapping[str, object],
+) -> list[CheckResult]:
+    """Judge the imports of an image's packages and of further modules, and the tutorials of its recipes.
+
+    `results` are those of `imports.try_imports`, from an image and so untrusted. Of a package that was
+    requested Python must find the right version in the right directory, and all its modules must import; of
+    other packages that is reported, and no failure.
     """
-    checks = [_judge_words(IMPORTS, {name: name for name in modules}, results, "all import")]
+    judge = _ImportJudge(results)
+    passed = [name for package in packages if package.requested for name in judge.package(package)]
+    passed += [name for name in modules if name not in judge.tried and judge.module(name, f"`import {name}`")]
+    further = [name for package in packages if not package.requested for name in judge.package(package)]
+    checks = [CheckResult("PASS", IMPORTS, _some(passed), judge.all_import)] if passed else []
+    if further:
+        expected = f"what the requested packages need: {_some(further)}"
+        checks.append(CheckResult("PASS", IMPORTS, expected, "all import"))
+    checks += judge.checks
+    if not passed and (judge.nothing_to_import or not checks):
+        hint = judge.nothing_to_import or "no Python package was requested"
+        checks.append(CheckResult("SKIP", IMPORTS, "modules to import", "none", hint))
     if tutorials:
-        files = {name: tutorial_file(name) for name in tutorials}
-        checks.append(_judge_words(TUTORIALS, files, results, "all run"))
+        checks.append(_judge_tutorials(tutorials, results))
     return checks
 
 
-def _judge_words(
-    check: str, words: Mapping[str, str], results: Mapping[str, object], good: str
-) -> CheckResult:
-    reasons = {name: results.get(word, "not tried") for name, word in words.items()}
+def _judge_tutorials(tutorials: Sequence[str], results: Mapping[str, object]) -> CheckResult:
+    scripts = _table(results.get("scripts"))
+    reasons = {name: scripts.get(tutorial_file(name), "not tried") for name in tutorials}
     broken = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
     if broken:
-        return CheckResult("FAIL", check, _some(words), _some(broken), _some(broken))
-    return CheckResult("PASS", check, _some(words) or "none", good)
+        return CheckResult("FAIL", TUTORIALS, _some(tutorials), _some(broken), _some(broken))
+    return CheckResult("PASS", TUTORIALS, _some(tutorials), "all run")
+
+
+class _ImportJudge:
+    """Judges imports, and collects what did not pass."""
+
+    def __init__(self, results: Mapping[str, object]) -> None:
+        self._modules, self._packages = _table(results.get("modules")), _table(results.get("packages"))
+        self._unasked = _text(_table(results.get("search_path")).get("error"))
+        self._nothing: list[str] = []
+        self.tried: set[str] = set()
+        self.checks: list[CheckResult] = []
+
+    @property
+    def nothing_to_import(self) -> str:
+        """The packages of which recipe or spec says that nothing is to be imported; empty without any."""
+        return f"nothing to import, as recipe or spec says: {_some(self._nothing)}" if self._nothing else ""
+
+    @property
+    def all_import(self) -> str:
+        """The result of what passed."""
+        return "; ".join(filter(None, ("all import", self.nothing_to_import)))
+
+    def package(self, package: Package) -> list[str]:
+        """Judge a package; return its modules that import, each from where the package lies."""
+        described = _table(self._packages.get(package.name))
+        label = f"{package.name} {package.version}"
+        if not described:
+            observed = self._unasked or "Python does not find it"
+            self._wrong(package, label, observed, "the image does not have what was added to it")
+            return []
+        version, site = _text(described.get("version")), _text(described.get("site"))
+        is_elsewhere = bool(package.sites) and site not in package.sites
+        if is_elsewhere or version_key(version) != version_key(package.version):
+            expected = f"{label} in {' or '.join(package.sites)}" if is_elsewhere else label
+            observed = f"Python finds {package.name} {version} in {site}"
+            self._wrong(package, expected, observed, _SHADOWED)
+            return []
+        names = [name for name in _list(described.get("modules")) if isinstance(name, str)]
+        own = set(map(str, _list(described.get("own"))))
+        if not names:
+            if package.modules is not None:
+                self._nothing.append(package.name)
+            else:
+                self._skip(f"a module of {label}", "it has no Python modules")
+            return []
+        if more := described.get("more"):
+            self._skip(f"further modules of {label}", f"{more} were not tried")
+        return [name for name in names if self._of_package(name, package, label, site if name in own else "")]
+
+    def module(self, name: str, expected: str, *, required: bool = True) -> bool:
+        """Judge the import of one module; return whether it worked."""
+        self.tried.add(name)
+        result = _table(self._modules.get(name))
+        error = result.get("error", "not tried") if result else "not tried"
+        if error is None:
+            return True
+        reason = _text(error)
+        absent = _ABSENT_LIBRARY.search(reason)
+        if absent and absent[1] in HOST_DRIVERS:
+            self._skip(expected, f"needs {absent[1]}, which the driver of a host brings", reason)
+        elif required:
+            self.checks.append(CheckResult("FAIL", IMPORTS, expected, reason, _IMPORTS_HINT))
+        else:
+            self._skip(expected, reason, "it was not requested: another package needs it, perhaps for a part")
+        return False
+
+    def _of_package(self, name: str, package: Package, label: str, site: str) -> bool:
+        """Judge the import of a module, which lies below `site`; empty for anywhere."""
+        expected = f"`import {name}` ({label})"
+        if not self.module(name, expected, required=package.requested):
+            return False
+        file = _text(_table(self._modules[name]).get("file"))
+        if not site or file.startswith(f"{site}/"):
+            return True
+        if file in ("built-in", "frozen") or _STANDARD_LIBRARY.search(file):
+            self._skip(expected, f"Python has a module of this name itself: {file}")
+            return False
+        self._wrong(package, f"{expected} from {site}", file or "an unknown file", _SHADOWED)
+        return False
+
+    def _wrong(self, package: Package, expected: str, observed: str, hint: str) -> None:
+        status = "FAIL" if package.requested else "SKIP"
+        self.checks.append(CheckResult(status, IMPORTS, expected, observed, hint))
+
+    def _skip(self, expected: str, observed: str, hint: str = "") -> None:
+        self.checks.append(CheckResult("SKIP", IMPORTS, expected, observed, hint))
+
+
+def version_key(version: str) -> tuple[object, ...]:
+    """Return what equal versions (PEP 440) have in common, however they are spelled."""
+    public, _, local = version.strip().lower().removeprefix("v").partition("+")
+    public = re.sub(r"-([0-9]+)$", r".post\1", public)
+    words = [_SAME_WORDS.get(word, word) for word in re.findall(r"[0-9]+|[a-z]+", public)]
+    parts: list[object] = [int(word) if word.isdigit() else word for word in words]
+    release = next((index for index, part in enumerate(parts) if isinstance(part, str)), len(parts))
+    while release > 1 and parts[release - 1] == 0:
+        release -= 1
+        del parts[release]
+    return (*parts, "+", *re.findall(r"[0-9a-z]+", local))
+
+
+def _table(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST] if isinstance(value, str) else ""
 
 
 def relative_difference(value: object, reference: object) -> float | None:

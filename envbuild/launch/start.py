@@ -19,7 +19,16 @@ from envbuild.image.metadata import embedded_files
 from envbuild.image.model import METADATA_DIR, Manifest
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
-from envbuild.jobs.judge import IMPORTS, GpuSurvey, Job, LaunchResult, judge_imports, tutorial_file
+from envbuild.jobs.judge import (
+    IMPORTS,
+    GpuSurvey,
+    Job,
+    LaunchResult,
+    Package,
+    judge_imports,
+    modules_to_import,
+    tutorial_file,
+)
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult, run_job
@@ -45,6 +54,13 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CDI_BYTES = 1 << 20
 # How much of the output of a launcher and its ranks is kept.
 _OUTPUT_BYTES = 1 << 20
+# How much of the answer of a program in an image is kept.
+_ANSWER_BYTES = 4 << 20
+_WHY = 1000  # characters
+# The kernel takes arguments of up to 128 KiB.
+_ARGUMENT = 100_000
+# A stage that ends its imports itself says which did not end.
+_ANSWER_S = 15.0
 # How often the output files of ranks are cut.
 _CUT_S = 0.2
 
@@ -311,15 +327,37 @@ def results_directory(parent: Path | None = None) -> Iterator[Path]:
             remove(path)
 
 
-def check_imports(container: Container, *, limit_s: float) -> list[CheckResult]:
-    """Import the image's modules in it, and run the tutorials of its recipes, all within `limit_s` seconds.
+def check_imports(
+    container: Container,
+    packages: Sequence[Package],
+    *,
+    limit_s: float,
+    python: str = "",
+) -> list[CheckResult]:
+    """Import packages and modules of an image in it, and run the tutorials of its recipes, in one start.
 
-    NotStartedError: Apptainer started nothing, because of the machine or because of the image.
+    All ends after `limit_s` seconds. An image of another tool has its `python`, and a user's directory of
+    packages is then the image's. NotStartedError: Apptainer started nothing, because of the machine or
+    because of the image.
     """
-    modules, tutorials = container.manifest.imports, container.manifest.tutorials
-    words = [*modules, *map(tutorial_file, tutorials)]
-    results, why = _ask_inside(container, imports, words, limit_s=limit_s)
-    return judge_imports(modules, tutorials, results) if isinstance(results, dict) else [imports_failed(why)]
+    manifest = container.manifest
+    request = imports.request(
+        modules_to_import(packages),
+        manifest.imports,
+        [tutorial_file(recipe) for recipe in manifest.tutorials],
+        sites=sorted({site for package in packages for site in package.sites}),
+        python=python or "python",
+        flags=() if python else ("-s",),
+        limit_s=limit_s,
+    )
+    text = json.dumps(request)
+    pieces = [text[start : start + _ARGUMENT] for start in range(0, len(text), _ARGUMENT)]
+    results, why = _ask_inside(
+        container, imports, pieces, limit_s=limit_s + _ANSWER_S, python=python or "/usr/bin/python3"
+    )
+    if not isinstance(results, dict):
+        return [imports_failed(why)]
+    return judge_imports(packages, manifest.imports, manifest.tutorials, results)
 
 
 def _ask_inside(
@@ -329,6 +367,7 @@ def _ask_inside(
     *,
     limit_s: float,
     launcher: Launcher | None = None,
+    python: str = "/usr/bin/python3",
 ) -> tuple[object, str]:
     """Run a file of `envbuild.jobs` in a container; return what it prints as JSON, and why it may be useless.
 
@@ -337,7 +376,7 @@ def _ask_inside(
     outside = launcher is not None and launcher.outside
     line = container.apptainer.command(
         container.image,
-        ["/usr/bin/python3", "-I", "-", *arguments],
+        [python, "-I", "-", *arguments],
         flags=container.gpu_flags,
         env={name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and not outside},
         cwd="/",
@@ -353,9 +392,11 @@ def _ask_inside(
         cwd=Path.cwd() if outside else Path("/"),
         timeout_s=limit_s,
         stdin=Path(str(script.__file__)).read_bytes(),
+        stdout_bytes=_ANSWER_BYTES,
         guarded=True,
     )
     why = f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
+    why = why[-_WHY:]
     if (refusal := not_started(done, container.image.name)) is not None:
         raise refusal
     try:

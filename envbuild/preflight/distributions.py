@@ -14,8 +14,9 @@ from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Any
 
-# Files with the metadata of a distribution; Debian has `egg-info` as a file, too.
-METADATA = re.compile(r".+\.(dist-info/METADATA|egg-info/(PKG-INFO|requires\.txt)|egg-info)")
+# Files with the metadata of a distribution; Debian has `egg-info` as a file, too, and an egg is a directory
+# of packages itself.
+METADATA = re.compile(r".+\.(dist-info/METADATA|(?:egg-info|egg/EGG-INFO)/(PKG-INFO|requires\.txt)|egg-info)")
 # Of all files with metadata of an image, and of each.
 MAX_BYTES = 256 << 20
 MAX_FILES = 20_000

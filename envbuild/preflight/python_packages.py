@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,16 +18,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import RequestError
+from envbuild.jobs.judge import own_sites
 from envbuild.preflight.distributions import Distribution
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.scan import MODULE_SYMBOL, FileSystemScan, ScannedFile
 from envbuild.spec.model import MAX_TEXT
 from envbuild.spec.python_platform import marker_environment
 
-# Prefixes of an image's distributions; those of an MPI serve wheels that are linked with it.
-_PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")
 _VENV = "/opt/env/pyvenv.cfg"
-_PLACE = re.compile(r"(.*)/[^/]+\.(dist-info/METADATA|egg-info(/PKG-INFO)?)")
+_PLACE = re.compile(r"(.*)/(?:[^/]+\.(?:dist-info/METADATA|egg-info(?:/PKG-INFO)?)|EGG-INFO/PKG-INFO)")
 SEES_BASE = re.compile(
     r"^[ \t]*include-system-site-packages[ \t]*=[ \t]*true[ \t\r]*$", re.MULTILINE | re.IGNORECASE
 )
@@ -55,16 +55,22 @@ def judge_python(
     architecture: str,
     requests: Sequence[str] = (),
     directories: Sequence[str] = (),
+    others: Mapping[str, Distribution] = MappingProxyType({}),
 ) -> tuple[set[Problem], int]:
     """Check distributions and extension modules for an image's Python (``3.11``) and Debian architecture.
 
     Returns the problems, and how many distributions were judged: the image's own.
     Debian's packages count if the image's Python sees them, but their own requirements, with other names and
     bounds, are left to dpkg. `requests` are the lock's requirements; the extras that they name count.
-    In an image that is not ours the Python searches `directories`, in this order, and all of them count.
+    In an image that is not ours the Python searches `directories`, in this order, and all of them count;
+    `others`, by canonical name, are there besides.
     """
-    own = list(directories) or [f"{prefix}/lib/python{python}/site-packages" for prefix in _PREFIXES]
+    own = list(directories) or own_sites(python)
     packages = _packages(scan, directories or _search_path(scan, python, own))
+    for name, distribution in others.items():
+        packages.setdefault(
+            name, _Package(metadata_path="", directory="", distribution=distribution, requires=())
+        )
     environment = marker_environment(python, architecture)
     extras = _requested_extras(requests, packages, environment)
     judged = {name: package for name, package in packages.items() if package.directory in own}

@@ -116,10 +116,11 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
             is_key = True  # pydantic's step for the key of a dict
             break
         members = _members(wanted)
-        if len(members) > 1:  # the step names a branch of a union; only its model has further steps
+        if len(members) > 1:  # the step names a branch of a union; a text of it has no further steps
             models = [member for member in members if _is_model(member)]
             having = [model for model in models if str(step) in _fields(model)]
-            wanted = next(iter([*having, *models]), None)
+            containers = [member for member in members if getattr(get_origin(member), "__name__", "") == step]
+            wanted = next(iter([*having, *models, *containers]), None)
             continue
         container = get_origin(members[0])
         if _is_model(members[0]):

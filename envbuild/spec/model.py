@@ -303,6 +303,7 @@ PythonConstraint = Annotated[
 GlibcVersion = Annotated[str, full_match(r"2\.[0-9]+", "a glibc version, such as `2.36`")]
 CommandName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a command name")]
 ConflictName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")]
+ModuleName = Annotated[str, full_match(MODULE, "a module name")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
 Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
 WheelLocation = Annotated[
@@ -557,6 +558,9 @@ class EnvSpec(Model):
     """Files to copy into the image."""
     test: TestSettings = TestSettings()
     """Defaults of `envbuild test`."""
+    imports: dict[Distribution, tuple[ModuleName, ...]] = {}
+    """Python package → the modules of it that `envbuild test` imports; none for an empty list. Of all other
+    packages it imports the top-level modules."""
     check: CheckSettings = CheckSettings()
     """Findings that are no failures for this image."""
     module: ModuleSettings = ModuleSettings()

@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.spec.fields import Checked, Distribution, Format, ProvenVersion
 from envbuild.spec.model import (
-    MODULE,
     CommandName,
     DebianPackage,
     GlibcVersion,
     ImagePath,
     Model,
+    ModuleName,
     Name,
     Origin,
     Pick,
@@ -63,7 +63,23 @@ VariantRequirement = Annotated[
         "a Python requirement (PEP 508), such as `jax=={version}`",
     ),
 ]
-ModuleName = Annotated[str, full_match(MODULE, "a module name")]
+
+
+def _kind_of_imports(value: object) -> str | None:
+    if isinstance(value, dict):
+        return "dict"
+    return "tuple" if isinstance(value, list | tuple) else None
+
+
+Imports = Annotated[
+    Annotated[tuple[ModuleName, ...], Tag("tuple")]
+    | Annotated[dict[Distribution, tuple[ModuleName, ...]], Tag("dict")],
+    Discriminator(
+        _kind_of_imports,
+        custom_error_type="setting_type",
+        custom_error_message="expected a list of modules, or a mapping from packages to such lists",
+    ),
+]
 RecipeKind = Literal["mpi", "framework", "fabric"]
 LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
@@ -228,8 +244,9 @@ class Recipe(Model):
     """Libraries that parts of it need and no package provides; the jobs prove the rest."""
     frozen: Text = ""
     """Reason why it is only kept for existing users; empty if it is maintained."""
-    imports: tuple[ModuleName, ...] = ()
-    """Modules that must import in the finished image."""
+    imports: Imports = ()
+    """Modules that must import in the finished image; or package → the only modules of it to import, none for
+    an empty list. Of all other packages the top-level modules must import, too."""
     verify: tuple[VerifyJob, ...] = ()
     """Its mini jobs."""
     needs_mpi: bool = False
@@ -241,6 +258,25 @@ class Recipe(Model):
     own `environment` replaces them."""
     commands: tuple[CommandName, ...] = ()
     """Commands of the image for users."""
+
+    @property
+    def required_distributions(self) -> frozenset[str]:
+        """The distributions (canonical names) that it requires in some variant."""
+        texts = [text for variant in self.variants.values() for text in variant.requirements]
+        return frozenset(
+            canonicalize_name(Requirement(text.replace("{version}", self.versions[0])).name)
+            for text in (*texts, *self.python)
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that must import, of whatever package."""
+        return () if isinstance(self.imports, dict) else self.imports
+
+    @property
+    def modules_of_packages(self) -> dict[str, tuple[str, ...]]:
+        """Package → the only modules of it to import."""
+        return self.imports if isinstance(self.imports, dict) else {}
 
     @property
     def main_distributions(self) -> frozenset[str]:

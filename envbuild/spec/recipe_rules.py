@@ -66,6 +66,11 @@ def recipe_errors(source: RecipeSource) -> Errors:
                 at = loaded.at("variants", name, "versions", place)
                 problem = f"`{version}` is not among the recipe's `versions`"
                 yield RequestError(problem, at=at, hint="add it to `versions`, or remove it here")
+    for name in sorted(recipe.modules_of_packages.keys() - recipe.required_distributions):
+        at = loaded.at("imports", name)
+        problem = f"`imports` names `{name}`, which the recipe does not require"
+        hint = "name a distribution of `variants` or `python`; a list names modules of other packages"
+        yield RequestError(problem, at=at, hint=hint)
     yield from search_path_errors(loaded, recipe.environment)
     for other, settings in recipe.environment_with.items():
         yield from search_path_errors(loaded, settings, "environment_with", other)

@@ -244,6 +244,13 @@ class ResolvedSpec:
             *self.file_remarks,
         )
 
+    def modules_of_packages(self) -> dict[str, tuple[str, ...]]:
+        """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
+        modules = dict(self.spec.imports)
+        for chosen in self.recipes:
+            modules = {**chosen.recipe.modules_of_packages, **modules}
+        return modules
+
     def python_requests(self) -> tuple[str, ...]:
         """Return all Python requirements, sorted and without repeats."""
         wanted = {request.text for request in self._asked_for() if not request.is_constraint}

@@ -28,8 +28,8 @@ from envbuild.image.compose import compose_on
 from envbuild.image.environment import with_literals
 from envbuild.image.extension import ExtensionNote, Requests
 from envbuild.image.foreign import ForeignImage
-from envbuild.image.metadata import renewed_layer
-from envbuild.image.model import Manifest
+from envbuild.image.metadata import packages_of, renewed_layer
+from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.image.sif import AGAIN, LOCK, PLAN, read_data, read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.model import Lock, PythonPin, ToolPin
@@ -108,7 +108,8 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles, emit: E
     )
     site = f"{ENV_PREFIX}/lib/python{lock.base.python}/site-packages"
     pins = {pin.name: pin.version for pin in lock.python}
-    installed = installed_distributions(files, [site, site.replace(ENV_PREFIX, MPI_PREFIX)])
+    search_path = (site, site.replace(ENV_PREFIX, MPI_PREFIX))
+    installed = installed_distributions(files, search_path)
     return OwnImage(
         image=image,
         squashfs=squashfs,
@@ -124,6 +125,7 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles, emit: E
             site_packages=site,
             scripts=f"{ENV_PREFIX}/bin",
             data=ENV_PREFIX,
+            search_path=search_path,
             installed={name: package for name, package in installed.items() if name in pins},
         ),
         interpreter=next(interpreters, None),
@@ -189,10 +191,14 @@ def extend_own(
     pins = addition.pins if addition else ()
     lock = _extended_lock(own, pins, requests, settings)
     _judge(own, lock, files, settings)
+    known = own.manifest.python_packages
+    modules = {package.name: package.modules for package in known if package.modules is not None}
     manifest = own.manifest.model_copy(
         update={
             "environment": with_literals(own.manifest.environment, requests.environment),
+            "format": MANIFEST_FORMAT,
             "lock_digest": sha256_of(dump(lock)),
+            "python_packages": packages_of(lock, modules),
             "file_system": None,
         }
     )

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import Location, RequestError, pluralize
 from envbuild.events import Judged, Note, task
@@ -23,15 +26,12 @@ from envbuild.image.extension import (
 )
 from envbuild.image.foreign import ForeignImage, read_foreign
 from envbuild.image.model import ImageJob, Manifest
-from envbuild.jobs import imports
-from envbuild.jobs.judge import Job, judge_imports
+from envbuild.jobs.judge import Job, Package
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult
 from envbuild.launch.launchers import Launcher
-from envbuild.launch.start import Container, run_brought_job
+from envbuild.launch.start import Container, check_imports, run_brought_job
 from envbuild.squashfs.reader import Squashfs
-from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import read_recipe
@@ -48,6 +48,8 @@ class ExtendedImage:
     """An image of anyone that was extended, examined."""
 
     image: ForeignImage
+    note: ExtensionNote
+    """What was added."""
     manifest: Manifest
     """Made from the note."""
     examined: ExaminedImage
@@ -115,7 +117,7 @@ def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool
         running.failed = not examined.preflight.passed
     other = note.extensions[0].image if base is not None else "itself without what was added"
     settings.emit(Note(text=f"compared with {other}: problems that were there before do not count"))
-    return ExtendedImage(image=image, manifest=manifest, examined=examined)
+    return ExtendedImage(image=image, note=note, manifest=manifest, examined=examined)
 
 
 def _base(image: ForeignImage, note: ExtensionNote, opened: contextlib.ExitStack) -> Squashfs | None:
@@ -149,14 +151,17 @@ def test_extended(
 
     sections = Sections(show)
     sections.add("image", examined.preflight.checks())
-    with task(settings.emit, "test:imports", f"import {pluralize(len(examined.modules), 'module')}"):
-        checks = [*_judge_added(examined), *_import_modules(extended, apptainer, limit_s)]
-        sections.add("imports", checks)
+    packages = _packages(extended)
+    container = Container(image=extended.image.path.absolute(), manifest=manifest, apptainer=apptainer)
+    with task(settings.emit, "test:imports", f"import {pluralize(len(packages), 'package')}"):
+        python = examined.python.executable
+        checks = check_imports(container, packages, limit_s=limit_s, python=python)
+        sections.add("imports", [*_of_others(examined), *checks])
     count = ranks or _RANKS
     launcher = _launcher(extended)
     if launcher is not None:
         with task(settings.emit, "test:mpi", "MPI's collectives"):
-            result = _run_collectives(extended, apptainer, launcher, ranks=count, limit_s=limit_s)
+            result = _run_collectives(container, python, launcher, ranks=count, limit_s=limit_s)
         sections.add("mpi.collectives", result.checks, result.output)
     return ExtendedReport(
         name=manifest.name,
@@ -172,30 +177,39 @@ def test_extended(
     )
 
 
-def _judge_added(examined: ExaminedImage) -> Iterator[CheckResult]:
-    """Yield a check for each package that was added and cannot be imported."""
+def _packages(extended: ExtendedImage) -> list[Package]:
+    """Return the packages that were added for a Python, and those that it had when they were requested.
+
+    Each must be found where it was put, or where it was.
+    """
+    python = extended.examined.python
+    own = [extension for extension in extended.note.extensions if extension.python == python.executable]
+    requests = [extension.requests for extension in own]
+    requested: set[str] = {
+        canonicalize_name(Requirement(text).name) for asked in requests for text in asked.python
+    }
+    requested |= {name for asked in requests for name in asked.upgrade}
+    requested |= {
+        canonicalize_name(wheel.file.partition("-")[0]) for asked in requests for wheel in asked.wheels
+    }
+    added = {package.name: package.version for extension in own for package in extension.packages}
+    had = {
+        name: python.installed[name] for name in sorted(requested - added.keys()) if name in python.installed
+    }
+    return [
+        *(
+            Package(name=name, version=version, requested=name in requested, sites=[python.site_packages])
+            for name, version in sorted(added.items())
+        ),
+        *(Package(name=name, version=had[name].version, sites=[had[name].site]) for name in had),
+    ]
+
+
+def _of_others(examined: ExaminedImage) -> Iterator[CheckResult]:
+    """Yield a check for each package that was added for another Python."""
     expected = f"`{examined.python.executable}` can import it"
-    for name in examined.absent:
-        yield CheckResult("FAIL", f"image.added/{name}", expected, "nothing of this name")
     for name in examined.of_others:
         yield CheckResult("SKIP", f"image.added/{name}", expected, "added for another Python of the image")
-
-
-def _import_modules(extended: ExtendedImage, apptainer: Apptainer, limit_s: float) -> list[CheckResult]:
-    python, results = extended.examined.python.executable, {}
-    for module in extended.examined.modules:
-        argv = apptainer.command(
-            extended.image.path.absolute(), [python, "-s", "-c", imports.IMPORT, module], cwd="/"
-        )
-        # Apptainer opens the directory that it is started in, and ours may be closed to it.
-        done = process.run(
-            argv, env=host.environment(), cwd=Path("/"), timeout_s=limit_s, stdin=b"", guarded=True
-        )
-        if (refusal := not_started(done, extended.image.path.name)) is not None:
-            raise refusal
-        reason = f"ended after {limit_s:g} s" if done.timed_out else done.stdout or f"exit code {done.code}"
-        results[module] = None if done.ok else reason
-    return judge_imports(extended.examined.modules, (), results)
 
 
 def _launcher(extended: ExtendedImage) -> Launcher | None:
@@ -211,14 +225,11 @@ def _launcher(extended: ExtendedImage) -> Launcher | None:
 
 
 def _run_collectives(
-    extended: ExtendedImage, apptainer: Apptainer, launcher: Launcher, *, ranks: int, limit_s: float
+    container: Container, python: str, launcher: Launcher, *, ranks: int, limit_s: float
 ) -> JobResult:
     """Run the job of our MPI recipes; its files are bound over the directory of the image's note."""
     source = read_recipe(_RECIPE)
     verify = source.loaded.value.verify[0]
     job = Job.from_data(ImageJob(**verify.model_dump(), recipe=_RECIPE).model_dump())
-    container = Container(
-        image=extended.image.path.absolute(), manifest=extended.manifest, apptainer=apptainer
-    )
-    content, python = source.files[f"verify/{job.file}"], extended.examined.python.executable
+    content = source.files[f"verify/{job.file}"]
     return run_brought_job(container, launcher, job, content, ranks=ranks, limit_s=limit_s, python=python)

@@ -215,6 +215,10 @@ def report_choices(locked: Locked, emit: Emit) -> None:
         emit(note)
     for remark in locked.resolved.remarks():
         emit(Warned(text=remark))
+    locked_names = {pin.name for pin in locked.lock.python}
+    for name in sorted(locked.resolved.spec.imports.keys() - locked_names):
+        hint = "remove it from `imports`, or ask for it under `packages.python`"
+        emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
 
 
 def lock_notes(locked: Locked) -> list[Note]:

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
 from envbuild.spec.fields import Distribution, ProvenVersion
-from envbuild.spec.model import MAX_NAME, NAME
-from envbuild.spec.recipe import ModuleName
+from envbuild.spec.model import MAX_NAME, NAME, ModuleName
 from envbuild.system.files import exists
 from envbuild.system.leftovers import private_work
 from envbuild.workflows.arguments import check_outside_store

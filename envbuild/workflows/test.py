@@ -13,16 +13,19 @@ from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
-from envbuild.image.model import Manifest
-from envbuild.image.sif import AGAIN, read_manifest
+from envbuild.image.metadata import packages_of
+from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.image.sif import AGAIN, LOCK, read_data, read_manifest
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
+    Package,
     judge_gpus,
     judge_mapped,
     no_fitting_jobs,
     no_jobs,
+    own_sites,
     skip_gpu_job,
     skip_job,
 )
@@ -43,6 +46,7 @@ from envbuild.launch.start import (
     run_image_job,
     with_gpus,
 )
+from envbuild.lock.text import load
 from envbuild.preflight.report import checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.from_site import stack_facts
@@ -346,7 +350,7 @@ def _check_imports(container: Container, settings: Settings, *, limit_s: float) 
     with task(settings.emit, "test:imports", "imports and tutorials") as running:
         try:
             with explain_failure("test", settings, apptainer=container.apptainer.program):
-                checks = check_imports(container, limit_s=limit_s)
+                checks = check_imports(container, _packages(container), limit_s=limit_s)
         except NotStartedError as error:
             if error.early:
                 raise
@@ -354,6 +358,15 @@ def _check_imports(container: Container, settings: Settings, *, limit_s: float) 
             checks = [imports_failed(error.said)]
         running.failed = _any_failed(checks)
     return checks
+
+
+def _packages(container: Container) -> list[Package]:
+    """Return the Python packages of an image; an image of the format before names them in its lock alone."""
+    packages = container.manifest.python_packages
+    if container.manifest.format != MANIFEST_FORMAT:
+        packages = packages_of(load(read_data(container.image, LOCK), container.image))
+    sites = own_sites(container.manifest.python)
+    return [Package(**package.model_dump(), sites=sites) for package in packages]
 
 
 def _run_job(

@@ -30,6 +30,7 @@ ANSWER: Mapping[str, Any] = {
     "machine": "x86_64",
     "libc": "glibc 2.36",
     "sites": [SITE],
+    "path": ["/usr/local/lib/python311.zip", "/usr/local/lib/python3.11", SITE],
     "library_path": "",
 }
 
@@ -89,8 +90,12 @@ class Answering:
 
 
 def probed(image: ImageFiles, **changes: Any) -> PythonInstallation:
-    """Return what a Python is that answers with `ANSWER`, or what differs from it."""
-    sandbox: Any = Answering(json.dumps({**ANSWER, **changes}))
+    """Return what a Python is that answers with `ANSWER`, or what differs from it.
+
+    Without a `path` it looks in its `sites` alone.
+    """
+    path = changes.get("sites", ANSWER["path"])
+    sandbox: Any = Answering(json.dumps({**ANSWER, "path": path, **changes}))
     executable = choose_python(image, None, IMAGE, str)
     return probe_python(image, executable, sandbox=sandbox, log=Path("log"), at=IMAGE)
 

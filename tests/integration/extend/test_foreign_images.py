@@ -387,7 +387,10 @@ def test_only_what_the_addition_made_worse_fails(
     extended(code=4, **{"demo.abi3.so": broken})
     assert failed(judged(ground, work, "check", code=4)) == [("loader.libraries", "libgone.so.1")]
     report = judged(ground, work, "test", code=4)
-    assert failed(report) == [("loader.libraries", "libgone.so.1"), ("image.imports", "demo")]
+    assert failed(report) == [
+        ("loader.libraries", "libgone.so.1"),
+        ("image.imports", "`import demo` (demo 1.0)"),
+    ]
 
 
 @pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])

@@ -150,7 +150,7 @@ def test_apptainer_test_gives_the_same_verdict(small_container: Container) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     inside = json.loads(done.stdout)
-    assert inside["findings"][0]["id"] == check_imports(small_container, limit_s=300.0)[0].id
+    assert inside["findings"][0]["id"] == check_imports(small_container, (), limit_s=300.0)[0].id
     jobs = {f"{job.id}/ranks" for job in small_container.jobs}
     assert jobs <= {each["id"] for each in inside["findings"]}
     assert {each["status"] for each in inside["findings"]} == {"PASS"}

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envbuild.digests import canonical_json
 from envbuild.image.model import MANIFEST_FORMAT, ImageJob, Manifest
 from tests.support.trees import manifest
 
@@ -136,7 +137,18 @@ def test_a_manifest_of_another_version_says_so() -> None:
     with pytest.raises(ValueError, match=newer):
         Manifest.from_json(json.dumps({**document, "format": MANIFEST_FORMAT + 1}))
     with pytest.raises(ValueError, match="an earlier version of envbuild made the image"):
-        Manifest.from_json(json.dumps({**document, "format": MANIFEST_FORMAT - 1}))
+        Manifest.from_json(json.dumps({**document, "format": MANIFEST_FORMAT - 2}))
+
+
+def test_an_image_of_the_format_before_keeps_its_identity() -> None:
+    """It names no packages; its digest is that of its text, without the key."""
+    document = json.loads(GOOD.to_json())
+    del document["python_packages"]
+    text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
+    manifest = Manifest.from_json(text)
+    assert manifest.to_json() == text
+    assert manifest.python_packages == ()
+    assert Manifest.from_json(manifest.to_json()) == manifest
 
 
 def test_unknown_and_missing_fields() -> None:

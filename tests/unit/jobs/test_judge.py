@@ -289,30 +289,34 @@ def test_one_copy_of_each_library_in_a_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("results", "failed"),
+    ("modules", "failed"),
     [
-        ({"numpy": None, "torch": None}, ""),
-        ({"numpy": None, "torch": "ImportError: no"}, "torch: ImportError: no"),
-        ({"numpy": None}, "torch: not tried"),
-        ({"numpy": "", "torch": None}, "numpy: "),
-        ({}, "numpy: not tried,torch: not tried"),
+        ({"numpy": {"error": None}, "torch": {"error": None}}, {}),
+        ({"numpy": {"error": None}, "torch": {"error": "ImportError: no"}}, {"torch": "ImportError: no"}),
+        ({"numpy": {"error": None}}, {"torch": "not tried"}),
+        ({"numpy": {"error": ""}, "torch": {"error": None}}, {"numpy": ""}),
+        ({}, {"numpy": "not tried", "torch": "not tried"}),
     ],
 )
-def test_every_module_must_import(results: dict[str, object], failed: str) -> None:
-    (finding,) = judge_imports(["numpy", "torch"], [], results)
-    assert (finding.status, finding.hint) == ("FAIL" if failed else "PASS", failed)
-    assert [finding.status for finding in judge_imports([], [], {})] == ["PASS"]
+def test_every_module_must_import(modules: dict[str, object], failed: dict[str, str]) -> None:
+    checks = judge_imports([], ["numpy", "torch"], [], {"modules": modules})
+    assert {check.id for check in checks} == {"image.imports"}
+    observed = {check.expected: check.observed for check in checks if check.status == "FAIL"}
+    assert observed == {f"`import {name}`": reason for name, reason in failed.items()}
+    passed = ",".join(name for name in ("numpy", "torch") if name not in failed)
+    assert [check.expected for check in checks if check.status == "PASS"] == ([passed] if passed else [])
 
 
 def test_the_tutorial_of_every_recipe_must_run() -> None:
     words = ["jax", "keras"]
-    results = {"jax": None, tutorial_file("jax"): None, tutorial_file("keras"): "ImportError: no backend"}
-    imports, tutorials = judge_imports(["jax"], words, results)
+    scripts = {tutorial_file("jax"): None, tutorial_file("keras"): "ImportError: no backend"}
+    results = {"modules": {"jax": {"error": None}}, "scripts": scripts}
+    imports, tutorials = judge_imports([], ["jax"], words, results)
     assert imports.status == "PASS"
     assert (tutorials.status, tutorials.id) == ("FAIL", "image.tutorials")
     assert tutorials.hint == "keras: ImportError: no backend"
-    results[tutorial_file("keras")] = None
-    assert judge_imports(["jax"], words, results)[1].status == "PASS"
+    scripts[tutorial_file("keras")] = None
+    assert judge_imports([], ["jax"], words, results)[1].status == "PASS"
 
 
 SQUARES = 384306618446643200

@@ -98,8 +98,9 @@ def test_it_is_python_2_too(path: Path) -> None:
     assert "print(" not in text
 
 
-def test_the_import_check_sends_such_code_to_the_images_python() -> None:
-    assert newer(imports.IMPORT) == []
+@pytest.mark.parametrize("program", [imports.IMPORT, imports.SEARCH_PATH], ids=["import", "search path"])
+def test_the_import_check_sends_such_code_to_the_images_python(program: str) -> None:
+    assert newer(program) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from envbuild.image.verify import judge_bytes
-from envbuild.jobs.judge import GpuSurvey, tutorial_file
+from envbuild.jobs.judge import GpuSurvey, Package, tutorial_file
 from envbuild.jobs.rank_reports import MAX_LOG_BYTES
 from envbuild.launch import start
 from envbuild.launch.launchers import Launcher
@@ -197,11 +197,42 @@ def test_an_image_that_answers_nothing_has_no_gpus(ended: dict[str, object]) -> 
 
 def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> None:
     tutorial = tutorial_file("pytorch")
-    ended["stdout"] = json.dumps({"torch": None, tutorial: None})
-    findings = check_imports(container(tutorials=("pytorch",)), limit_s=5.0)
+    modules = {name: {"error": None, "file": f"/s/{name}.py"} for name in ("numpy", "torch")}
+    found = {"version": "2.0", "site": "/s", "modules": ["numpy"], "own": ["numpy"]}
+    ended["stdout"] = json.dumps(
+        {"modules": modules, "packages": {"numpy": found}, "scripts": {tutorial: None}}
+    )
+    packages = [Package(name="numpy", version="2.0", sites=["/s"])]
+    findings = check_imports(container(tutorials=("pytorch",)), packages, limit_s=5.0)
     assert [finding.status for finding in findings] == ["PASS", "PASS"]
+    assert findings[0].expected == "numpy,torch"
     assert isinstance(ended["argv"], list)
-    assert ended["argv"][-5:] == ["/usr/bin/python3", "-I", "-", "torch", tutorial]
+    assert ended["argv"][-4:-1] == ["/usr/bin/python3", "-I", "-"]
+    asked = json.loads(ended["argv"][-1])
+    assert (asked["packages"], asked["modules"], asked["scripts"]) == ({"numpy": None}, ["torch"], [tutorial])
+    assert (asked["python"], asked["flags"], asked["limit_s"]) == ("python", ["-s"], 5.0)
+
+
+def test_an_image_of_another_tool_is_asked_by_its_own_python(ended: dict[str, object]) -> None:
+    """A user's directory of packages is then the image's; many names take several arguments."""
+    packages = [Package(name=f"package-{number}", version="1", sites=["/s"]) for number in range(9000)]
+    check_imports(container(), packages, limit_s=5.0, python="/opt/conda/bin/python3")
+    argv = ended["argv"]
+    assert isinstance(argv, list)
+    assert argv[argv.index("-I") - 1] == "/opt/conda/bin/python3"
+    pieces = argv[argv.index("-") + 1 :]
+    assert max(map(len, pieces)) < 128 << 10
+    asked = json.loads("".join(pieces))
+    assert (asked["python"], asked["flags"], len(asked["packages"])) == ("/opt/conda/bin/python3", [], 9000)
+
+
+def test_the_answer_of_an_image_is_kept_in_bounds(ended: dict[str, object]) -> None:
+    ended["stdout"] = "y" * (8 << 20)
+    (finding,) = check_imports(container(), (), limit_s=5.0)
+    assert (finding.status, len(finding.hint)) == ("FAIL", 1000)
+    options = ended["asked"]
+    assert isinstance(options, dict)
+    assert options["stdout_bytes"] <= 4 << 20
 
 
 @pytest.mark.parametrize(
@@ -210,7 +241,7 @@ def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> Non
         ({"code": 1, "stderr": "FATAL: no such image"}, "FATAL: no such image"),
         ({"code": 1, "stderr": "\x1b[91mImportError\x1b[0m: x\n"}, "ImportError: x"),
         ({"code": 3}, "exit code 3"),
-        ({"timed_out": True, "code": -15}, "ended after 5 s"),
+        ({"timed_out": True, "code": -15}, "ended after 20 s"),
         ({"stdout": "not JSON"}, "not JSON"),
         ({"stdout": "[]"}, "[]"),
     ],
@@ -219,7 +250,7 @@ def test_an_import_check_without_results_fails(
     ended: dict[str, object], answer: dict[str, object], why: str
 ) -> None:
     ended.update(answer)
-    (finding,) = check_imports(container(), limit_s=5.0)
+    (finding,) = check_imports(container(), (), limit_s=5.0)
     assert (finding.status, finding.hint) == ("FAIL", why)
 
 
@@ -231,12 +262,12 @@ def test_a_container_that_apptainer_does_not_start_is_no_finding(
 ) -> None:
     ended.update(answer)
     with pytest.raises(NotStartedError, match=r"Apptainer cannot start demo\.sif here"):
-        check_imports(container(), limit_s=5.0)
+        check_imports(container(), (), limit_s=5.0)
 
 
 def test_the_import_check_is_not_started_where_we_are(ended: dict[str, object]) -> None:
     """Apptainer opens that directory, which may be closed to us."""
-    check_imports(container(), limit_s=5.0)
+    check_imports(container(), (), limit_s=5.0)
     assert isinstance(ended["asked"], dict)
     assert ended["asked"]["cwd"] == Path("/")
 
