@@ -6,16 +6,23 @@ new lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.spec.model import SPEC_KEYS
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+
+# They write sources: what is compiled from these is not linked with them.
+_TRANSLATORS = frozenset({"cffi", "cython", "mypy"})
+# Code that is compiled with it runs on older releases, and on all of its major. Source: NumPy's manual, "For
+# downstream package authors".
+_NUMPY_FOR_OLDER = Version("1.25")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,26 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
             sentence = f"tool {name} {now.version} is another build than the one in the lock"
         differences.append(LockDifference("metadata", sentence))
     return tuple(differences)
+
+
+def is_compiled_against(pin: PythonPin) -> bool:
+    """Return whether code that is built with a distribution fits that version of it alone."""
+    if not pin.is_wheel or pin.name in _TRANSLATORS:
+        return False
+    return any(tag.abi != "none" for tag in parse_wheel_filename(pin.file)[3])
+
+
+def other_versions(
+    tools: Iterable[PythonPin], image: Iterable[PythonPin]
+) -> Iterator[tuple[PythonPin, PythonPin]]:
+    """Yield what builds compile against in a version that does not fit the image's, each with that."""
+    pins = {pin.name: pin for pin in image}
+    for tool in tools:
+        pin = pins.get(tool.name)
+        if pin is not None and pin.version != tool.version and is_compiled_against(tool):
+            built, runs = Version(tool.version), Version(pin.version)
+            if tool.name != "numpy" or built < _NUMPY_FOR_OLDER or built.major < runs.major:
+                yield tool, pin
 
 
 def package_changes(before: Lock, now: Lock) -> tuple[str, ...]:
@@ -272,6 +299,9 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
         for name in lacking if build.distribution in locked_sources else ():
             sentence = f"the build of {build.name} needs `{name}`, which is not locked"
             yield LockDifference("build", sentence)
+    for tool, pin in other_versions(lock.build_python, lock.python):
+        text = f"is built against {tool.name} {tool.version}, and the image gets {pin.version}"
+        yield LockDifference("build", f"{tool.layer.partition(':')[2]} {text}")
     layers = {build.layer for build in resolved.built.values()}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):

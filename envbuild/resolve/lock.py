@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
-from envbuild.lock.diff import diff
+from envbuild.lock.diff import diff, other_versions
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs, resolve_debian
@@ -158,6 +158,7 @@ class _Renewal:
             and same_python(resolved, old)
             and self._same_builds(old)
             and _sources(image) == _sources(old.python)
+            and not any(other_versions(old.build_python, image))
             and all(
                 imported(build, image) == imported(build, old.python) for build in resolved.built.values()
             )

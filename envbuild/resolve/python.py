@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Warned
+from envbuild.lock.diff import is_compiled_against, other_versions
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve import named, passed_over, repository, wheels
 from envbuild.resolve.bring import bring, local_copy, not_here
@@ -22,7 +26,7 @@ from envbuild.resolve.python27 import Python27
 from envbuild.resolve.sources import SourceMetadata, read_archive
 from envbuild.resolve.uv import PYTORCH, Uv
 from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.python_platform import base_tags
+from envbuild.spec.python_platform import base_environment, base_tags
 from envbuild.spec.resolved import Build, ResolvedSpec
 from envbuild.system import network
 
@@ -104,8 +108,9 @@ def resolve_build_tools(
 ) -> tuple[PythonPin, ...]:
     """Choose the wheels that builds from source import, one resolution for each build.
 
-    If a build imports the layers that it compiles against, it prefers the image's versions of what they need.
-    Errors as `resolve_python`.
+    A build gets the image's version of what it compiles against, and prefers those of what it names itself,
+    and of what the layers that it compiles against need. Errors as `resolve_python`; RequestError, too, if a
+    build cannot do with the image's version.
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
@@ -114,15 +119,78 @@ def resolve_build_tools(
     for build in resolved.built.values():
         if build.distribution not in locked:
             continue
-        like_image = imported(build, image)
-        requests = [*build.python, *(pin.name for pin in like_image)]
+        pins_of_layers = imported(build, image)
+        requests = [*build.python, *(pin.name for pin in pins_of_layers)]
         if build.stated is None:
             requests += _archive_of(locked[build.distribution], resolved, context).imports
+        if not requests:
+            continue
         old = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
-        # A build may use other versions than the image, which does not contain them.
-        tools = _resolve(requests, uv, old=old, upgrade=upgrade, like=like_image) if requests else ()
+        raise_all(list(_excluding(build, requests, locked, resolved)))
+        own = [locked[name] for name in sorted(set(map(_name, requests)) & locked.keys())]
+        same = [pin for pin in image if _must_be_same(pin)]
+        try:
+            tools = _resolve(
+                requests,
+                uv,
+                old=old,
+                upgrade=upgrade,
+                like=[*pins_of_layers, *(pin for pin in own if pin.is_wheel)],
+                constraints=[f"{pin.name}==={pin.version}" for pin in same],
+            )
+        except RequestError as error:
+            raise _not_buildable(build, error, same) from error
+        raise_all(
+            [
+                _other_version(build, f"{tool.name} {tool.version}", pin, resolved)
+                for tool, pin in other_versions(tools, image)
+            ]
+        )
         pins += [replace(pin, layer=build.layer) for pin in tools]
     return tuple(sorted(pins))
+
+
+def _must_be_same(pin: PythonPin) -> bool:
+    """Return whether a build that imports a distribution must import the image's version of it."""
+    return pin.name != "numpy" and is_compiled_against(pin)
+
+
+def _not_buildable(build: Build, error: RequestError, same: Sequence[PythonPin]) -> RequestError:
+    """Return the error of a build whose imports cannot be resolved, with what it must take from the image."""
+    concerned = [f"{pin.name} {pin.version}" for pin in same if re.search(rf"\b{pin.name}\b", error.problem)]
+    hint = error.hint
+    if concerned:
+        hint = f"a build must import what the image gets ({', '.join(concerned)}): ask for other versions"
+    return RequestError(f"the build of `{build.name}`: {error.problem}", at=error.at, hint=hint)
+
+
+def _excluding(
+    build: Build, requests: Iterable[str], image: Mapping[str, PythonPin], resolved: ResolvedSpec
+) -> Iterator[RequestError]:
+    """Yield the requirements of a build that exclude the version that the image gets."""
+    environment = base_environment(resolved.base, resolved.architecture)
+    for wanted in map(Requirement, requests):
+        pin = image.get(canonicalize_name(wanted.name))
+        if pin is None or not _must_be_same(pin) or wanted.specifier.contains(pin.version, prereleases=True):
+            continue
+        # What an archive asks for under a marker of its own, uv refuses.
+        with suppress(UndefinedComparison, UndefinedEnvironmentName):
+            if wanted.marker is None or wanted.marker.evaluate(environment):
+                yield _other_version(build, str(wanted), pin, resolved)
+
+
+def _other_version(build: Build, needs: str, pin: PythonPin, resolved: ResolvedSpec) -> RequestError:
+    return RequestError(
+        f"the build of `{build.name}` needs {needs}, and the image gets {pin.name} {pin.version}: what is"
+        " compiled against another version does not load",
+        at=resolved.python_place(build.distribution),
+        hint=f"ask for a version of `{build.name}` that builds against {pin.name} {pin.version}, or for"
+        f" another version of {pin.name}",
+    )
+
+
+def _name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
 
 
 def _archive_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext) -> SourceMetadata:
@@ -177,7 +245,7 @@ def _resolve(
         before = {pin.name: pin.version for pin in kept}
         for warning in passed_over.warnings(requests, constraints, resolution, resolver, kept=before):
             resolver.context.emit(warning)
-    return pin_files(resolver, resolution, resolution, kept=kept, old=old, hashes=hashes)
+    return pin_files(resolver, resolution, resolution, kept=[*kept, *like], old=[*old, *like], hashes=hashes)
 
 
 def _with_sources(

@@ -913,6 +913,86 @@ def test_a_source_archive_is_locked_with_what_it_requires_and_its_build_imports(
     assert all("deeper" in sentence for sentence in sentences)
 
 
+def building(desk: Desk, needs: str, *python: str) -> ResolvedSpec:
+    """Return a spec for a package of which the archive says what its build imports, and for others."""
+    project = f'[build-system]\nrequires = ["{needs}"]\n[project]\n'
+    desk.add_source("scatter", pyproject_toml=project)
+    return from_source(desk.resolved(python=["scatter", *python]), "scatter")
+
+
+def compiled(desk: Desk, name: str, *versions: str, requires: Sequence[str] = ()) -> None:
+    """Put wheels with compiled code into the index."""
+    made = [write_wheel(desk.wheels, name, one, tag=PLATFORM, requires=requires) for one in versions]
+    write_index(desk.server.root, made)
+
+
+@pytest.mark.parametrize(
+    ("needs", "image", "expected"),
+    [
+        ("torch", "torch==2.13.0", {"torch": "2.13.0"}),
+        ("torch>=2.4", "torch==2.13.0", {"torch": "2.13.0"}),
+        ("torch ; python_version < '3'", "torch==2.13.0", {}),
+        ("helper", "torch==2.13.0", {"helper": "1.0", "torch": "2.13.0"}),
+        # Code for a newer NumPy runs on an older one; pure Python is not compiled against.
+        ("numpy>=2", "numpy<2", {"numpy": "2.4.0"}),
+        ("numpy>=1.25", "numpy<2", {"numpy": "1.26.4"}),
+        ("cython>=3", "cython<3", {"cython": "3.1.0"}),
+        ("gamma<1.2", "gamma>=1.2", {"gamma": "1.1"}),
+    ],
+)
+def test_a_build_gets_the_images_version_of_what_it_compiles_against(
+    needs: str, image: str, expected: dict[str, str], desk: Desk
+) -> None:
+    compiled(desk, "torch", "2.13.0", "2.15.0")
+    compiled(desk, "helper", "1.0", requires=["torch"])
+    compiled(desk, "numpy", "1.22.0", "1.26.4", "2.4.0")
+    compiled(desk, "cython", "0.29.0", "3.1.0")
+    write_index(desk.server.root, [write_wheel(desk.wheels, "gamma", one) for one in ("1.1", "1.3")])
+    what = building(desk, needs, image)
+    lock = desk.lock(what)
+    assert {pin.name: pin.version for pin in lock.build_python} == expected
+    own = {pin.name: pin for pin in lock.python}
+    for pin in lock.build_python:
+        if pin.name in own and pin.version == own[pin.name].version:
+            assert pin.sha256 == own[pin.name].sha256
+    assert diff(lock, what) == ()
+
+
+@pytest.mark.parametrize(
+    ("needs", "image", "problem"),
+    [
+        ("torch>=2.14", "torch==2.13.0", "needs torch>=2.14, and the image gets torch 2.13.0"),
+        ("torch==2.13.0", "torch==2.15.0", "needs torch==2.13.0, and the image gets torch 2.15.0"),
+        ("numpy<2", "numpy>=2", "needs numpy 1.26.4, and the image gets numpy 2.4.0"),
+        ("numpy==1.22.0", "numpy==1.21.0", "needs numpy 1.22.0, and the image gets numpy 1.21.0"),
+        ("helper", "torch==2.13.0", "the build of `scatter`"),
+    ],
+)
+def test_a_build_that_cannot_do_with_the_images_version_is_refused(
+    needs: str, image: str, problem: str, desk: Desk
+) -> None:
+    compiled(desk, "torch", "2.13.0", "2.15.0")
+    compiled(desk, "helper", "1.0", requires=["torch>=2.14"])
+    compiled(desk, "numpy", "1.21.0", "1.22.0", "1.26.4", "2.4.0")
+    refused = desk.refused(building(desk, needs, image))
+    assert problem in refused.problem
+    assert refused.hint
+
+
+def test_a_lock_with_another_version_to_compile_against_is_made_anew(desk: Desk) -> None:
+    """As an earlier version locked it."""
+    compiled(desk, "torch", "2.13.0", "2.15.0")
+    what = building(desk, "torch", "torch==2.13.0")
+    lock = desk.lock(what)
+    (pin,) = lock.build_python
+    other = replace(pin, version="2.15.0", file=pin.file.replace("2.13.0", "2.15.0"), sha256="0" * 64)
+    old = replace(lock, build_python=(other,))
+    assert [difference.sentence for difference in diff(old, what)] == [
+        "scatter is built against torch 2.15.0, and the image gets 2.13.0"
+    ]
+    assert desk.lock(what, old).build_python == (pin,)
+
+
 def test_a_commit_is_locked_as_a_source_archive_and_packed_again(desk: Desk, tmp_path: Path) -> None:
     project = '[build-system]\nrequires = []\n[project]\nname = "tool"\nversion = "1.0"\n'
     project += 'dependencies = ["gamma<1.2"]\noptional-dependencies = {more = ["beta"]}\n'
