@@ -15,6 +15,10 @@ _HIDDEN = "the runtime mounts its own there: choose another place"
 # Directory or file → why. In the images that envbuild builds, and in all images.
 _OF_OURS = {
     **dict.fromkeys(("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel"), OWNED),
+    # Other runtimes, for which other images may be made, leave some of these as they are.
+    **dict.fromkeys(("/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
+    **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
+    "/etc/localtime": _HIDDEN,
     **dict.fromkeys(("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"), _LINKED),
 }
 _OF_ALL = {
@@ -22,9 +26,7 @@ _OF_ALL = {
     "/etc/environment": _METADATA,
     **dict.fromkeys(("/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d"), _LOADER),
     "/etc/ld.so.cache": _LOADER,
-    **dict.fromkeys(("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/home", "/run"), _HIDDEN),  # noqa: S108
-    **dict.fromkeys(("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"), _HIDDEN),
-    "/etc/localtime": _HIDDEN,
+    **dict.fromkeys(("/proc", "/sys", "/dev"), _HIDDEN),
 }
 DECISIVE = tuple(tree for tree, why in _OF_ALL.items() if why in (_METADATA, _LOADER))
 """Trees whose content decides how an image starts; a link of an image may lead them elsewhere."""

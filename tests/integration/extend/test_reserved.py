@@ -25,11 +25,21 @@ IN_ALL = (
     "/etc/ld.so.conf.d",
     "/etc/ld.so.cache",
     "/etc/environment",
-    "/tmp/x",
     "/proc/x",
     "/etc",
 )
-IN_OURS = ("/opt/env/bin/mine", "/opt/mpi/lib/libmpi.so.12", "/opt/fabric/x", "/opt/accel", "/opt", "/bin/x")
+IN_OURS = (
+    "/tmp/x",
+    "/home/x",
+    "/etc/hosts",
+    "/var",
+    "/opt/env/bin/mine",
+    "/opt/mpi/lib/libmpi.so.12",
+    "/opt/fabric/x",
+    "/opt/accel",
+    "/opt",
+    "/bin/x",
+)
 NOT_NORMAL = ("/opt/../.envbuild/x", "//.envbuild/x", "/.envbuild/", "/opt//x", "/./.envbuild/x", "opt/x")
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
@@ -95,7 +105,14 @@ def test_a_target_has_one_spelling(image: Path, tmp_path: Path) -> None:
 
 def test_other_places_are_free(image: Path, tmp_path: Path) -> None:
     """In another tool's image also those that only images of envbuild reserve; names are told by case."""
-    targets = ("/opt/env/bin/mine", "/bin/x", "/srv/preloads/other", "/etc/LD.SO.PRELOAD", "/.envbuilder")
+    targets = (
+        "/opt/env/bin/mine",
+        "/bin/x",
+        "/srv/preloads/other",
+        "/home/app/x",
+        "/etc/LD.SO.PRELOAD",
+        "/.envbuilder",
+    )
     files = files_at(tmp_path, *targets)
     run(image, *files, "--env", "MANPATH=/a", "-o", tmp_path / "new.sqfs", "--store", tmp_path / "s")
     listed = subprocess.run(
