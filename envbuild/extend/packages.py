@@ -181,11 +181,11 @@ def resolve_packages(
     try:
         resolution = uv.resolve(requirements, keep={})
     except RequestError as error:
-        raise _explained(error, uv.log, known, limits) from error
+        raise _explained(error, uv.log, known, limits, python) from error
     new = [entry for entry in resolution if entry.name not in known and not _is_same(entry, python)]
     raise_all(
         [
-            _cannot_change(staying[entry.name], f"{entry.name} {entry.version}", image)
+            _cannot_change(staying[entry.name], f"{entry.name} {entry.version}", python, image)
             for entry in new
             if entry.name in staying
         ]
@@ -306,17 +306,32 @@ def _refuse_changes(
         )
         for name in sorted(upgrade - python.installed.keys())
     ]
+    errors += [
+        _cannot_change(python.installed[name], f"--upgrade {name}", python, image)
+        for name in sorted(upgrade)
+        if python.is_covered(name)
+    ]
     for text in requirements:
         wanted = Requirement(text)
         package = python.installed.get(canonicalize_name(wanted.name))
         if package is None or package.name in upgrade or not applies(wanted, (), python.markers):
             continue
         if not meets(package.version, wanted):
-            errors.append(_cannot_change(package, text, image))
+            errors.append(_cannot_change(package, text, python, image))
     raise_all(errors)
 
 
-def _cannot_change(package: InstalledDistribution, wanted: str, image: Path) -> RequestError:
+def _cannot_change(
+    package: InstalledDistribution, wanted: str, python: PythonInstallation, image: Path
+) -> RequestError:
+    if python.is_covered(package.name):
+        return RequestError(
+            f"{package.name} {package.version} is installed in `{package.site}`, where `{python.executable}`"
+            f" looks first: `{wanted}` would not be found beside it",
+            at=Location(path=image),
+            hint=f"ask for packages that suit {package.name} {package.version}; PYTHONPATH of the image, or a"
+            " `.pth` file, puts that directory first",
+        )
     return RequestError(
         f"{package.name} {package.version} is installed (`{package.site}`), and `{wanted}` would replace it",
         at=Location(path=image),
@@ -331,7 +346,11 @@ def build_of(version: str) -> str:
 
 
 def _explained(
-    error: RequestError, log: Path, known: Mapping[str, tuple[str, Sequence[str]]], limits: Mapping[str, str]
+    error: RequestError,
+    log: Path,
+    known: Mapping[str, tuple[str, Sequence[str]]],
+    limits: Mapping[str, str],
+    python: PythonInstallation,
 ) -> RequestError:
     """Return the error of a resolution with what the image has to do with it."""
     # The problem is a summary, and may leave out what stays.
@@ -346,8 +365,9 @@ def _explained(
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
     if concerned or binding:
         upgrades = sorted({*concerned, *(owner.partition(" ")[0] for owner in binding.values())})
-        names = " ".join(f"--upgrade {name}" for name in upgrades)
-        hint = f"ask for an older version, or let what is installed change: `{names}`"
+        names = " ".join(f"--upgrade {name}" for name in upgrades if not python.is_covered(name))
+        hint = "ask for an older version"
+        hint += f", or let what is installed change: `{names}`" if names else ""
     return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
 
 

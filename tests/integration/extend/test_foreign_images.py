@@ -415,6 +415,64 @@ def test_a_missing_library_is_one_exit_code(
     assert [one["need"] for one in problems] == ["libgone.so.1"]
 
 
+def told(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    findings = [one for one in report["findings"] if one["id"] == "image.imports"]
+    return [(one["status"], one["expected"], one["observed"]) for one in findings]
+
+
+@pytest.mark.parametrize(
+    ("modules", "module"),
+    [
+        ({"_under.py": "raise ImportError('broken')"}, "_under"),
+        ({"demo/__init__.py": "raise ImportError('broken')"}, "demo"),
+        ({"space/part/__init__.py": "raise ImportError('broken')"}, "space.part"),
+    ],
+)
+def test_what_was_requested_and_does_not_import_fails(
+    modules: dict[str, str], module: str, extended: Callable[..., Path], ground: Ground, work: Path
+) -> None:
+    extended(**modules)
+    report = judged(ground, work, "test", code=4)
+    assert told(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
+
+
+def test_a_module_that_the_images_environment_puts_first_fails(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    """PYTHONPATH hides what was added: by a module, and by another version of the package."""
+    wheel = make_wheel(work, "demo-1.0-py3-none-any.whl", **{"demo/__init__.py": ""})
+    (work / "first.py").write_text("")
+    (work / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 0.9\n")
+    words = ["--file", "first.py:/opt/first/demo.py", "--env", "PYTHONPATH=/opt/first"]
+    extend(ground, work, foreign("built.sif"), "--wheel", wheel, *words, "-o", "mine.sif")
+    report = judged(ground, work, "test", code=4)
+    assert told(report) == [("FAIL", f"`import demo` (demo 1.0) from {SITE}", "/opt/first/demo.py")]
+    extend(
+        ground, work, "mine.sif", "--file", "METADATA:/opt/first/demo-0.9.dist-info/METADATA", "-o", "b.sif"
+    )
+    (work / "mine.sif").unlink()
+    (work / "b.sif").rename(work / "mine.sif")
+    report = judged(ground, work, "test", code=4)
+    assert told(report) == [("FAIL", f"demo 1.0 in {SITE}", "Python finds demo 0.9 in /opt/first")]
+
+
+def test_what_the_images_pythonpath_has_is_there(
+    foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    """As in layouts of Spack and EasyBuild: it need not be added, and another version is refused."""
+    (work / "METADATA").write_text("Metadata-Version: 2.1\nName: delta\nVersion: 0.4\n")
+    (work / "delta.py").write_text("")
+    place = "/opt/spack/lib/python3.11/site-packages"
+    words = [f"--file=METADATA:{place}/delta-0.4.dist-info/METADATA", f"--file=delta.py:{place}/delta.py"]
+    extend(ground, work, foreign("built.sif"), *words, "--env", f"PYTHONPATH={place}", "-o", "centre.sif")
+    output = extend(ground, work, "centre.sif", "--python", "gamma", "-o", "mine.sif")
+    assert "gamma 1.0" in output
+    assert "delta 0.5" not in output
+    assert told(judged(ground, work, "test", code=0)) == [("PASS", "gamma", "all import")]
+    output = extend(ground, work, "centre.sif", "--python", "delta>=0.5", "-o", "new.sif", code=2)
+    assert f"delta 0.4 is installed in `{place}`, where `/usr/bin/python3` looks first" in output
+
+
 def test_options_for_images_of_ours_are_refused(
     extended: Callable[..., Path], foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

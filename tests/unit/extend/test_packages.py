@@ -138,6 +138,35 @@ def test_a_package_without_a_wheel_for_the_image_says_how_to_get_one(
     assert "--wheel FILE" in caught.value.hint
 
 
+SPACK = "/opt/spack/lib/python3.11/site-packages"
+
+
+def test_what_the_images_pythonpath_has_stays(tmp_path: Path, wheels: Path) -> None:
+    """Another version would never be found beside it."""
+    with opened(tmp_path, PYTHON, distribution("numpy", "1.26.4", site=SPACK)) as image:
+        python = probed(image, path=[SPACK, SITE])
+
+        def asked(stage: str, *names: str, upgrade: Sequence[str] = ()) -> Addition:
+            (tmp_path / stage).mkdir()
+            request = read_request(names, upgrade=upgrade)
+            context = offline_context(tmp_path, wheels)
+            return resolve_packages(
+                python, request, image=IMAGE, site=None, context=context, stage=tmp_path / stage
+            )
+
+        plain = asked("plain", "plain")
+        assert versions(plain) == {"plain": "1.0", "tabulate": "0.9.0"}
+        assert asked("numpy", "numpy").present == ("numpy",)
+        with pytest.raises(RequestError, match=r"the image has numpy 1\.26\.4") as caught:
+            asked("modern", "modern")
+        assert caught.value.hint == "ask for an older version"
+        for stage, names, upgrade in (("newer", ["numpy>=2"], []), ("upgrade", [], ["numpy"])):
+            with pytest.raises(RequestError, match=rf"installed in `{SPACK}`.* looks first") as caught:
+                asked(stage, *names, upgrade=upgrade)
+            assert "PYTHONPATH" in caught.value.hint
+            assert "--upgrade" not in caught.value.hint
+
+
 def test_an_upgrade_respects_what_stays(tmp_path: Path, wheels: Path) -> None:
     trees = (PYTHON, distribution("numpy", "1.26.0"), distribution("scipy", "1.11", "numpy<2"))
     with opened(tmp_path, *trees) as image:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.extend.python import choose_python, find_pythons, owned_files, probe_python
 from envbuild.preflight import distributions
+from envbuild.system.process import Finished
 from tests.support.foreign_images import (
     ANSWER,
     IMAGE,
@@ -125,6 +129,107 @@ def test_what_is_installed_is_read_in_the_order_of_python(tmp_path: Path) -> Non
     }
     assert python.installed["old"].requires == ("six", 'PyYAML>=5; extra == "all"')
     assert python.installed["numpy"].site == SITE
+
+
+def test_what_lies_elsewhere_on_the_search_path_is_installed(tmp_path: Path) -> None:
+    """Spack and EasyBuild set PYTHONPATH, setuptools' develop and eggs have `.pth` files."""
+    spack, project, egg = "/opt/spack/lib/python3.11/site-packages", "/src/tool", f"{SITE}/egg-3.0-py3.11.egg"
+    trees = (
+        PYTHON,
+        distribution("numpy", "1.26.4", site=spack),
+        distribution("numpy", "2.1.0"),
+        {
+            f"{SITE}/easy-install.pth": f"./egg-3.0-py3.11.egg\n{project}\n",
+            f"{SITE}/tool.egg-link": f"{project}\n.",
+            f"{project}/tool.egg-info/PKG-INFO": "Metadata-Version: 1.1\nName: tool\nVersion: 4\n",
+            f"{egg}/EGG-INFO/PKG-INFO": "Metadata-Version: 1.1\nName: egg\nVersion: 3.0\n",
+            f"{egg}/EGG-INFO/requires.txt": "numpy\n",
+            f"{SITE}/idle-1.0-py3.11.egg/EGG-INFO/PKG-INFO": "Name: idle\nVersion: 1.0\n",
+        },
+    )
+    with opened(tmp_path, *trees) as image:
+        python = probed(image, sites=[SITE], path=[spack, "/usr/lib/python311.zip", SITE, egg, project])
+    found = {name: (package.version, package.site) for name, package in python.installed.items()}
+    assert found == {
+        "numpy": ("1.26.4", spack),
+        "egg": ("3.0", egg),
+        "tool": ("4", project),
+    }
+    assert python.installed["egg"].requires == ("numpy",)
+    assert python.search_path == (spack, "/usr/lib/python311.zip", SITE, egg, project)
+    assert [name for name in ("numpy", "egg", "tool", "absent") if python.is_covered(name)] == ["numpy"]
+
+
+def test_a_directory_that_is_not_there_yet_has_its_place_in_the_search_path(tmp_path: Path) -> None:
+    """Debian's below /usr/local comes before that of its packages."""
+    debian = "/usr/lib/python3/dist-packages"
+    with opened(tmp_path, PYTHON, distribution("six", "1.16.0", site=debian)) as image:
+        python = probed(image, sites=[SITE, debian], path=["/opt/spack", debian])
+    assert python.search_path == ("/opt/spack", SITE, debian)
+    assert not python.is_covered("six")
+
+
+def test_what_only_conda_records_is_installed(tmp_path: Path) -> None:
+    site = "/opt/conda/lib/python3.11/site-packages"
+
+    def record(*files: str) -> str:
+        return json.dumps({"files": ["bin/x", *files]})
+
+    meta = "/opt/conda/conda-meta"
+    below = "lib/python3.11/site-packages"
+    trees = (
+        {"/opt/conda/bin/python3": ELF},
+        distribution("numpy", "1.26.4", site=site),
+        {
+            f"{meta}/numpy-1.26.3-py311h64a7726_0.json": record(f"{below}/numpy/__init__.py"),
+            f"{meta}/py-Open_CV-4.9.0-py311h1_1.json": record(f"{below}/cv2/__init__.py"),
+            f"{meta}/zlib-1.3-h1.json": record("lib/libz.so"),
+            f"{meta}/outside-1.3-h1.json": record(f"{below}/../../../../../etc/x"),
+            f"{meta}/broken-1.3-h1.json": "[" * 100_000,
+            f"{meta}/other-1.3-h1.json": "[]",
+            f"{meta}/odd-1.3-h1.json": json.dumps({"files": [1]}),
+            f"{meta}/history": "",
+        },
+    )
+    with opened(tmp_path, *trees) as image:
+        python = probed(image, sites=[site])
+        assert owned_files(image, python.installed["py-open-cv"]) == ()
+    found = {name: package.version for name, package in python.installed.items()}
+    assert found == {"numpy": "1.26.4", "py-open-cv": "4.9.0"}
+
+
+def test_a_python_says_where_it_looks_with_the_environment_of_the_image(tmp_path: Path) -> None:
+    """As users start it: PYTHONPATH, PYTHONUSERBASE, `.pth` files and what these run count."""
+    venv = tmp_path / "venv"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True
+    )
+    site = next((venv / "lib").glob("python3*/site-packages"))
+    version = site.parent.name
+    user = tmp_path / f"user/lib/{version}/site-packages"
+    for name in ("spack", "listed", "run", "spaced out"):
+        (tmp_path / name).mkdir()
+    user.mkdir(parents=True)
+    code = f"import sys; sys.path.append({str(tmp_path / 'run')!r}); print('noise')"
+    (site / "a.pth").write_text(f"{tmp_path}/listed\n{code}\n")
+    paths = f"{tmp_path}/spack:{tmp_path}/spaced out"
+    env = {"PYTHONPATH": paths, "PYTHONUSERBASE": str(tmp_path / "user"), "PATH": "/usr/bin"}
+
+    class Started:
+        def run(self, argv: Sequence[str], **options: Any) -> Finished:
+            done = subprocess.run(argv, env=env, cwd="/", stdout=subprocess.PIPE, text=True, check=True)
+            return Finished(argv=tuple(argv), code=0, stdout=done.stdout, stderr="")
+
+    tree: Tree = {f"{venv}/bin/python3": ELF, f"{venv}/pyvenv.cfg": (venv / "pyvenv.cfg").read_text()}
+    sandbox: Any = Started()
+    with opened(tmp_path, tree) as image:
+        python = probe_python(image, f"{venv}/bin/python3", sandbox=sandbox, log=tmp_path / "log", at=IMAGE)
+    assert python.site_packages == str(site)
+    own = [path for path in python.search_path if path.startswith(f"{tmp_path}/") and Path(path).is_dir()]
+    assert own == [
+        *(f"{tmp_path}/spack", f"{tmp_path}/spaced out", str(site), f"{tmp_path}/listed", f"{tmp_path}/run"),
+        str(user),
+    ]
 
 
 def test_packages_go_where_links_lead_and_never_outside(tmp_path: Path) -> None:

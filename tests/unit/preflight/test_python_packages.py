@@ -279,3 +279,24 @@ def test_too_many_extras_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_requirement_of_a_megabyte_is_not_parsed() -> None:
     assert read_requirement("a" + ",>1" * 2000) is None
     assert read_requirement("a>1" + ",>1" * 1000) is not None
+
+
+def test_an_image_of_another_tool_is_judged_in_the_order_of_its_search_path() -> None:
+    """What its PYTHONPATH has comes first; eggs and what only conda records are there as well."""
+    spack, egg = "/opt/spack/site-packages", f"{DEBIAN}/egg-3.0-py3.11.egg"
+    scan = scan_of("numpy 1.26.4", place=spack)
+    scan.distributions |= scan_of("numpy 2.1.0", "pandas 3.0: numpy>=2 | egg | opencv>=4").distributions
+    scan.distributions[f"{egg}/EGG-INFO/PKG-INFO"] = Distribution("egg", "3.0", ("gone",))
+    assert distributions.METADATA.fullmatch(f"{egg}/EGG-INFO/PKG-INFO")
+    problems, count = judge_python(
+        scan,
+        python="3.11",
+        architecture="amd64",
+        directories=[spack, ENV, egg],
+        others={"opencv": Distribution("opencv", "4.9")},
+    )
+    assert {(problem.need, problem.winner) for problem in problems} == {
+        ("numpy>=2", f"numpy 1.26.4 ({spack})"),
+        ("gone", "nothing"),
+    }
+    assert count == 3
