@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -132,10 +132,10 @@ def try_imports(
     found = runs.search_path()
     packages: dict[str, Any] = {}
     if isinstance(found, list):
-        for name, own in wanted["packages"].items():
-            described = _describe(name, own, [*found, *map(Path, wanted["sites"])])
-            if described is not None:
-                packages[name] = described
+        known = _distributions([*found, *map(Path, wanted["sites"])])
+        packages = {
+            name: _describe(*known[name], own) for name, own in wanted["packages"].items() if name in known
+        }
     names = [module for package in packages.values() for module in package["modules"]]
     modules = list(dict.fromkeys([*wanted["modules"], *names]))[:_ALL_MODULES]
     with concurrent.futures.ThreadPoolExecutor(min(_WORKERS, len(os.sched_getaffinity(0)))) as pool:
@@ -149,32 +149,32 @@ def try_imports(
     }
 
 
-def _describe(name: str, own: Sequence[str] | None, path: Iterable[Path]) -> dict[str, Any] | None:
-    """Describe the distribution that Python finds first; None if there is none of this name."""
-    for site, info in _metadata(name, path):
-        text = _read(info / "METADATA") or _read(info / "PKG-INFO") or _read(info)
-        version = re.search(r"^Version:[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE)
-        shown = top_modules(site, info)
-        names = shown if own is None else list(own)
-        return {
-            "version": version[1][:128] if version else "",
-            "site": os.path.realpath(site),
-            "modules": names[:_MODULES],
-            "own": [module for module in names[:_MODULES] if _is_below(module, shown)],
-            "more": len(names[_MODULES:]),
-        }
-    return None
+def _describe(site: Path, info: Path, own: Sequence[str] | None) -> dict[str, Any]:
+    """Describe a distribution in `site`, whose metadata `info` is."""
+    text = _read(info / "METADATA") or _read(info / "PKG-INFO") or _read(info)
+    version = re.search(r"^Version:[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE)
+    shown = top_modules(site, info)
+    names = shown if own is None else list(own)
+    return {
+        "version": version[1][:128] if version else "",
+        "site": os.path.realpath(site),
+        "modules": names[:_MODULES],
+        "own": [module for module in names[:_MODULES] if _is_below(module, shown)],
+        "more": len(names[_MODULES:]),
+    }
 
 
-def _metadata(name: str, path: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each directory of `path` that holds a distribution, with its metadata."""
+def _distributions(path: Iterable[Path]) -> dict[str, tuple[Path, Path]]:
+    """Return canonical name → directory and metadata of the distribution that Python finds first."""
+    found: dict[str, tuple[Path, Path]] = {}
     for site in path:
         egg = re.fullmatch(r"([^-]+).*\.egg", site.name)
         for entry in _entries(site):
             match = _INFO.fullmatch(entry)
             stem = match["stem"] if match else egg[1] if egg and entry == "EGG-INFO" else ""
-            if stem and _canonical(stem.partition("-")[0]) == name:
-                yield site, site / entry
+            if stem:
+                found.setdefault(_canonical(stem.partition("-")[0]), (site, site / entry))
+    return found
 
 
 def _is_below(module: str, names: Iterable[str]) -> bool:
@@ -187,18 +187,23 @@ def top_modules(site: Path, info: Path) -> list[str]:
     `info` is its directory of metadata, which lies in `site`.
     """
     namespaces = set(_read(info / "namespace_packages.txt").split())
-    packages, singles = set(), set()
+    packages: dict[str, re.Match[str]] = {}
+    singles: dict[str, re.Match[str]] = {}
     for file in _listed_files(site, info):
         match = _MODULE.fullmatch(file)
-        if match is None or not _is_module(site / file, match):
-            continue
-        name = match["name"].replace("/", ".")
-        if not match["package"]:
-            singles.add(name)
-        elif name not in namespaces and not _is_namespace(site / file):
-            packages.add(name)
-    outer = {name for name in packages if packages.isdisjoint(_above(name))}
-    free = {name for name in singles - packages if packages.isdisjoint(_above(name))}
+        if match:
+            (packages if match["package"] else singles)[match["name"].replace("/", ".")] = match
+    outer: set[str] = set()
+    # A name comes before those below it, whose files need not be looked at.
+    for name in sorted(packages):
+        is_inside = not outer.isdisjoint(_above(name)) or name in namespaces
+        if not is_inside and _is_module(site, packages[name]) and not _is_namespace(site, packages[name]):
+            outer.add(name)
+    free = {
+        name
+        for name, match in singles.items()
+        if name not in outer and outer.isdisjoint(_above(name)) and _is_module(site, match)
+    }
     # Below a directory without `__init__.py` a single file may be data, or a script.
     for names in (outer | {name for name in free if "." not in name}, free):
         plain = {name for name in names if not name.startswith("_") and name not in _ASIDE}
@@ -237,8 +242,9 @@ def _files_of(site: Path, name: str) -> list[str]:
     return [*files, *(entry for entry in _entries(site) if entry.startswith(f"{name}."))]
 
 
-def _is_module(path: Path, match: re.Match[str]) -> bool:
+def _is_module(site: Path, match: re.Match[str]) -> bool:
     """Return whether a file is there, and is a module: of an untagged library its functions say so."""
+    path = site / match[0]
     if not path.is_file():
         return False
     if not match["untagged"]:
@@ -248,7 +254,8 @@ def _is_module(path: Path, match: re.Match[str]) -> bool:
     return f"PyInit_{name}".encode() in content or f"init{name}".encode() in content
 
 
-def _is_namespace(path: Path) -> bool:
+def _is_namespace(site: Path, match: re.Match[str]) -> bool:
+    path = site / match[0]
     return path.suffix == ".py" and bool(_NAMESPACE.search(_read_bytes(path, 4096)))
 
 

@@ -40,6 +40,14 @@ def test_it_needs_the_standard_library_and_itself_alone(path: str) -> None:
             assert node.arg not in ("slots", "kw_only", "strict")
 
 
+def test_what_imports_in_images_of_other_tools_runs_on_their_python() -> None:
+    """`extend` takes CPython 3.7 and newer."""
+    tree = ast.parse(FILES["lib/envbuild/jobs/imports.py"], feature_version=(3, 7))
+    newer = {"removeprefix", "removesuffix", "is_relative_to", "missing_ok", "strict"}
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not newer & (names | {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)})
+
+
 def test_it_is_what_the_host_runs() -> None:
     top = Path(__file__).parents[3]
     carried = {path: content for path, content in FILES.items() if path.startswith("lib/") and content}

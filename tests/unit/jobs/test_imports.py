@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -163,6 +164,54 @@ def test_a_long_reason_is_cut_in_its_middle(tmp_path: Path) -> None:
     assert check.observed.startswith("ImportError: begin ")
     assert check.observed.endswith(" end")
     assert len(check.observed) < 1000
+
+
+def test_an_import_gets_no_more_memory_than_the_machine_can_do_without(tmp_path: Path) -> None:
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size_bytes = max(machine_bytes // 2, 4 << 30) + (1 << 30)
+    (tmp_path / "large.py").write_text(f"import mmap; mmap.mmap(-1, {size_bytes}, flags=mmap.MAP_PRIVATE)")
+    done = subprocess.run(
+        [sys.executable, "-I", "-", json.dumps(imports.request({}, ["large"], limit_s=LIMIT_S))],
+        input=Path(imports.__file__).read_bytes(),
+        env={"PYTHONPATH": str(tmp_path), "PATH": path_with_python(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    assert "Cannot allocate memory" in json.loads(done.stdout)["modules"]["large"]["error"]
+
+
+# Counts how often a directory is listed, and lists the libraries that are opened.
+WATCHED = """\
+import json, sys
+from envbuild.jobs import imports
+listed, opened = [], []
+def note(event, arguments):
+    if event in ("os.listdir", "os.scandir"):
+        listed.append(str(arguments[0]))
+    elif event == "open" and str(arguments[0]).endswith(".so"):
+        opened.append(str(arguments[0]))
+sys.addaudithook(note)
+imports.try_imports(json.loads(sys.argv[1]))
+print(listed.count(sys.argv[2]), [path for path in opened if path.startswith(sys.argv[2])])
+"""
+
+
+def test_the_work_grows_with_packages_and_files_and_not_with_their_product(tmp_path: Path) -> None:
+    """A directory is listed once, and what lies in a package is not opened."""
+    site = tmp_path / "site"
+    names = [f"demo-{number}" for number in range(50)]
+    for name in names:
+        install(site, name, {f"{name.replace('-', '')}/__init__.py": ""})
+    install(site, "big", {"big/__init__.py": "", **{f"big/lib/lib{one}.so": b"" for one in range(50)}})
+    asked = imports.request({name: [] for name in (*names, "big")}, limit_s=LIMIT_S)
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, json.dumps(asked), str(site)],
+        env={"PYTHONPATH": str(site), "PATH": path_with_python(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "1 []\n"
 
 
 SPLIT = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
