@@ -118,7 +118,7 @@ def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
 
 
 def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
-    python = BasePython(version="2.7", abi="cp27mu", packages=("python2.7",))
+    python = BasePython(version="2.7", abi="cp27mu")
     runs.pattern = "ERROR: No matching distribution found for {}==1\n"
     resolver = Python27(resolved(base=base_image(python=python, glibc="2.31")), context)
     with pytest.raises(RequestError, match=r"unknown-000, .* have no wheel, and 80 others are not examined"):

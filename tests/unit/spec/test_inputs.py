@@ -343,7 +343,7 @@ def test_files_of_a_spec_are_read_once_and_in_all_up_to_a_limit(
     for name in "abc":
         write(tmp_path / name, "x" * 1000)
     read: list[str] = []
-    real = inputs.read_input
+    real = files.read_input
 
     def counted(path: Path, **named: Any) -> bytes:
         read.append(path.name)

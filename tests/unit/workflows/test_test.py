@@ -140,7 +140,7 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
 def test_an_image_that_is_replaced_while_it_is_tested_gets_no_verdict(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replacing(*arguments: object, ranks: int, limit_s: float) -> JobResult:
+    def replacing(*arguments: Any, ranks: int, limit_s: float) -> JobResult:
         Path("b.sif").write_text("another")
         Path("b.sif").replace("a.sif")
         return stage.run_image_job(*arguments, ranks=ranks, limit_s=limit_s)
