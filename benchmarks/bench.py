@@ -435,7 +435,7 @@ def main() -> None:
         contextlib.ExitStack() as at_exit,
     ):
         image = (SMALL_SPEC, "numpy") if options.small else (SPEC, "torch")
-        command = install(Path(place))
+        command = install(Path(place) / "tool")
         bench = Bench(Path(place), *image, command=command, small=options.small, at_exit=at_exit)
         print("preparing the image", file=sys.stderr, flush=True)
         prepare(bench)
