@@ -189,7 +189,7 @@ def _check_room(
             store.path,
             fetched + _UNPACKED * sum(used.values()),
             settings.emit,
-            least=fetched + sum(used.values()),
+            least=fetched + sum(used.values()) // 2,
             hint="free some space, or name another store with --store DIR",
         )
     debs = [layer.name for layer in missing if isinstance(layer.step, BaseStep | SystemStep)]
@@ -198,7 +198,9 @@ def _check_room(
         # Other places may serve if this one does not: no reason to fail.
         check_room(place.path, _ROOT * packages, settings.emit, least=0, hint=place.hint)
     image = sum(record.size_bytes for record in finished)
-    check_room(path.parent, image + sum(used.values()), settings.emit, least=image)
+    # On one file system, blocks of layers and image may be shared.
+    shared = store.exists and store.root.stat().st_dev == path.parent.stat().st_dev
+    check_room(path.parent, image + sum(used.values()), settings.emit, least=0 if shared else image)
 
 
 def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> Manifest:

@@ -208,7 +208,7 @@ def _full_store(ground: Ground, desk: Path, outcome: Outcome) -> None:
     (fresh / "tiny.lock.yaml").unlink()
     trials: list[tuple[list[str | Path], int]] = [
         (ground.build("-o", "never.sif"), _MIB),
-        (["lock", "tiny.yaml"], 96 * 1024),
+        (["lock", "tiny.yaml"], 32 * 1024),
     ]
     for words, size in trials:
         with mounted(ground, fresh, size) as place:
