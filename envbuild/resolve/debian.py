@@ -34,9 +34,10 @@ from envbuild.resolve.origins import Archive, archives
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, locks, network, process
 from envbuild.system.redaction import redact
-from envbuild.system.space import refuse_full
+from envbuild.system.space import has_no_room, refuse_full
 
 _TIMEOUT_S = 600.0
+_STUCK = 10  # looks at a full disk, half a second apart
 _MOST_HINTS = 20  # looking for similar names takes a while
 _NEAR = 3  # difference in length of a misspelt name, in characters
 _WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
@@ -328,14 +329,26 @@ class _Apt:
         (self._run_dir / name).write_text(text, encoding="utf-8")
 
     def _run(self, program: str, *words: str) -> process.Finished:
+        full = 0
+
+        def is_stuck() -> bool:
+            # apt 2.6 waits without end if a list does not fit on the disk.
+            nonlocal full
+            full = full + 1 if has_no_room(self._run_dir) else 0
+            return full >= _STUCK
+
         finished = process.run(
             [host.find_program(program), "-c", self._run_dir / "apt.conf", *words],
             env=host.environment(network=True, extra={"DEBIAN_FRONTEND": "noninteractive"}),
             cwd=self._run_dir,
             timeout_s=_TIMEOUT_S,
+            give_up=is_stuck,
         )
         if not finished.ok:
             refuse_full("apt failed", finished.output)
+        if finished.timed_out and has_no_room(self._run_dir):
+            problem = f"apt failed: no space left in `{self._context.cache_dir}`"
+            raise MachineError(problem, hint="free some space there")
         if finished.timed_out:
             raise MachineError(
                 f"apt did not end within {_TIMEOUT_S:.0f} s",

@@ -112,6 +112,7 @@ def run(
     most_bytes: int | None = None,
     receive: Callable[[bytes], None] | None = None,
     guarded: bool = False,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Finished:
     """Run a process to its end, in its own process group, which ends on time-out, interrupt or error.
 
@@ -119,7 +120,8 @@ def run(
     as they come, of more than `LOG_BYTES` the beginning and the end; `stdout_bytes` limits what is kept of
     stdout. A process that prints more than `most_bytes` is ended. `receive` takes stdout as it comes, which
     then is neither kept nor logged nor counted; what it raises ends the process. A `guarded` group ends even
-    if we are killed; that costs another process. KeyboardInterrupt: `end_all` was called meanwhile.
+    if we are killed; that costs another process. While the process writes nothing, `give_up` is asked twice a
+    second whether to end it as on a time-out. KeyboardInterrupt: `end_all` was called meanwhile.
     """
     words = tuple(named(str(word)) for word in argv)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -136,7 +138,7 @@ def run(
             stack.enter_context(_guard(process.pid))
         timed_out = flooded = False
         try:
-            timed_out = not _finished(process, sinks, deadline)
+            timed_out = not _finished(process, sinks, deadline, give_up)
         except _FloodError:
             flooded = True
         if timed_out or flooded:
@@ -402,9 +404,15 @@ class _Bounded:
 
 
 def _finished(
-    process: subprocess.Popen[bytes], sinks: Sequence[Sequence[_Sink]], deadline: float | None
+    process: subprocess.Popen[bytes],
+    sinks: Sequence[Sequence[_Sink]],
+    deadline: float | None,
+    give_up: Callable[[], bool],
 ) -> bool:
-    """Read both streams of a process to their ends, and wait for it; False if the deadline came first."""
+    """Read both streams of a process to their ends, and wait for it; False if the deadline came first.
+
+    It is also False once `give_up` returns True.
+    """
     with selectors.DefaultSelector() as selector:
         for stream, receiving in zip((process.stdout, process.stderr), sinks, strict=True):
             if stream is not None:
@@ -424,6 +432,8 @@ def _finished(
             if not ready:
                 if group_ended:
                     break
+                if give_up():
+                    return False
                 # A daemon may keep the streams open for ever; its last output may come after the select.
                 group_ended = process.poll() is not None and not _group_lives(process)
     try:

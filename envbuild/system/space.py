@@ -19,6 +19,7 @@ _SAID = re.compile(
     r"|os error (?:28|122)\b|errno (?:28|122)\b|\((?:28|122): ",
     re.IGNORECASE,
 )
+_NO_ROOM_BYTES = 65536
 _QUOTA = re.compile(r"quota|(?:error|errno|\() ?122", re.IGNORECASE)
 
 
@@ -61,6 +62,11 @@ def is_full(error: OSError) -> bool:
 def says_full(text: str) -> bool:
     """Return whether a program writes that space or a quota is used up."""
     return _SAID.search(text) is not None
+
+
+def has_no_room(directory: Path) -> bool:
+    """Return whether next to nothing can be written in a directory."""
+    return _free_bytes(directory) < _NO_ROOM_BYTES
 
 
 def refuse_full(problem: str, output: str) -> None:

@@ -291,3 +291,14 @@ def test_a_guarded_group_ends_though_we_are_killed(tmp_path: Path) -> None:
         assert wait_for(lambda: started.exists() and bool(started.read_text()))
         parent.kill()
     assert wait_for(lambda: not lives(int(started.read_text())))
+
+
+def test_a_process_that_writes_nothing_can_be_given_up() -> None:
+    looks: list[int] = []
+
+    def give_up() -> bool:
+        looks.append(1)
+        return len(looks) == 2
+
+    done = process.run(["sleep", "60"], env={"PATH": "/usr/bin:/bin"}, timeout_s=60, give_up=give_up)
+    assert (done.timed_out, done.ok, len(looks)) == (True, False, 2)
