@@ -15,6 +15,7 @@ from envbuild.system.files import exists, free_bytes, is_below, is_directory, op
 from envbuild.workflows.settings import default_root
 
 _START_BYTES = 4096
+_LITTLE_BYTES = 1_000_000  # so little space is shown with `-v` alone
 
 
 def check_is_spec(spec: Path) -> None:
@@ -85,7 +86,10 @@ def check_room(
     free = free_bytes(there)
     about, least = ("", needed) if least is None else ("about ", least)
     text = f"{about}{needed / 1e6:.0f} MB are needed in `{directory}`, {free / 1e6:.0f} MB are free"
-    emit(Note(text=text) if free >= needed or free < least else Warned(text=text, hint=hint))
+    is_little = needed < _LITTLE_BYTES
+    emit(
+        Note(text=text, detail=is_little) if free >= needed or free < least else Warned(text=text, hint=hint)
+    )
     if free < least:
         problem = f"there is no space for {least / 1e6:.0f} MB in `{directory}`: {free / 1e6:.0f} MB are free"
         raise MachineError(problem, hint=hint)
