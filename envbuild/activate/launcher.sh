@@ -223,7 +223,7 @@ _eb_gpus() {
         for _eb_i in /etc/cdi/* /var/run/cdi/*; do
             [ -f "$_eb_i" ] && [ -r "$_eb_i" ] || continue
             while read -r _eb_found || [ -n "$_eb_found" ]; do
-                case $_eb_found in *kind\":* | kind:*) ;; *) continue ;; esac
+                case $_eb_found in *kind[\"\']*:* | kind*:*) ;; *) continue ;; esac
                 _eb_found=${_eb_found#*kind}
                 # Up to the first letter of the kind: a quote, a colon, blanks, a quote.
                 _eb_found=${_eb_found#"${_eb_found%%[a-z]*}"}

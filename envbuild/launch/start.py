@@ -143,7 +143,7 @@ def _cdi_kinds() -> set[str]:
             with contextlib.suppress(EnvbuildError):
                 text = read_input(directory / name, limit_bytes=_CDI_BYTES).decode(errors="replace")
                 # In YAML or JSON.
-                kinds.update(re.findall(r'"?kind"?\s*:\s*"?([a-z.]+/[a-z]+)', text))
+                kinds.update(re.findall(r"""kind["']?\s*:\s*["']?([a-z.]+/[a-z]+)""", text))
     return kinds
 
 

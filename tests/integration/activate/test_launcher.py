@@ -106,13 +106,11 @@ def test_devices_bring_their_libraries(launcher, place, device, options):
 @pytest.mark.parametrize(
     ("text", "version", "options"),
     [
-        (
-            "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n",
-            "1.5.0",
-            ["--device", "nvidia.com/gpu=all"],
-        ),
-        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}', "1.5.0", ["--device", "nvidia.com/gpu=all"]),
-        ('{"kind":"nvidia.com/gpu","devices":[]}', "2.0", ["--device", "nvidia.com/gpu=all"]),
+        ("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\n", "1.5.0", BY_CDI),
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}', "1.5.0", BY_CDI),
+        ('{"kind":"nvidia.com/gpu","devices":[]}', "2.0", BY_CDI),
+        ('{\n  "kind" : "nvidia.com/gpu"\n}', "1.5.0", BY_CDI),
+        ("---\nkind: 'nvidia.com/gpu'\n", "1.5.0", BY_CDI),
         ("kind: nvidia.com/gpus\n", "1.5.0", ["--nv"]),
         ("# for nvidia.com/gpu\nkind: example.com/nic\n", "1.5.0", ["--nv"]),
         ("kind: nvidia.com/gpu\n", "1.4.5", ["--nv"]),
