@@ -23,6 +23,7 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import read_bases, read_site
 from envbuild.workflows.recipes import list_recipes
 
+_MAX_STATEMENTS = 5000
 _MAX_COMMENTS = 1000  # a spec has a limit, too
 
 
@@ -57,6 +58,9 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
     usual_name = r"(dockerfile|containerfile|singularity|apptainer|requirements|environment)\b"
     bases = read_bases()
     statements = read_statements(content, source)
+    if len(statements) > _MAX_STATEMENTS:
+        problem = f"`{source.name}` has more than {_MAX_STATEMENTS} instructions, packages and variables"
+        raise RequestError(problem, at=Location(path=source), hint="import the part that makes the image")
     proposal = propose(
         statements,
         source.absolute().parent.name if re.match(usual_name, source.name.lower()) else source.stem,

@@ -622,3 +622,18 @@ def test_the_name_of_the_file_stays_in_its_comment(name: str, tmp_path: Path) ->
     assert (tmp_path / "spec.yaml").read_text() == result.text
     assert all(char.isprintable() or char == "\n" for char in result.text)
     assert "\nname: evil" not in result.text
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "line"),
+    [
+        ("Dockerfile", "FROM debian:12\n", "ENV A=1\n"),
+        ("environment.yml", "dependencies: [python=3.11]\nvariables:\n", "  A{}: a\n"),
+        ("requirements.txt", "", "p{}\n"),
+    ],
+)
+def test_a_file_of_very_many_lines_is_refused(name: str, head: str, line: str, tmp_path: Path) -> None:
+    source = tmp_path / name
+    source.write_text(head + "".join(line.format(number) for number in range(5001)))
+    with pytest.raises(RequestError, match="more than 5000 instructions, packages and variables"):
+        import_file(source)
