@@ -26,7 +26,7 @@ from typing import IO, Any
 # Runs on Python 2.7, too.
 SEARCH_PATH = """\
 import json, os, sys
-os.write(1, json.dumps([place for place in sys.path if place]).encode())
+os.write(1, json.dumps([entry for entry in sys.path if entry]).encode())
 os._exit(0)
 """
 
@@ -84,7 +84,7 @@ _ASIDE = frozenset(
 )
 # How a package of the time before PEP 420 says that others lie in its directory.
 _NAMESPACE = re.compile(rb"extend_path|declare_namespace")
-_INFO = re.compile(r"(?P<stem>.+)\.(?P<kind>dist-info|egg-info)", re.IGNORECASE)
+_INFO = re.compile(r"(?P<stem>.+)\.(?:dist-info|egg-info)", re.IGNORECASE)
 
 
 def request(
@@ -115,7 +115,7 @@ def request(
 
 
 def try_imports(
-    wanted: Mapping[str, Any], *, env: Mapping[str, str] | None = None
+    tasks: Mapping[str, Any], *, env: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Import each module and run each script of a `request` in its own process.
 
@@ -128,19 +128,19 @@ def try_imports(
       followed), ``modules``, ``own`` (those of them that its files show) and ``more`` (count of modules that
       are not tried); no entry if there is no such distribution.
     """
-    runs = _Runs(wanted, dict(os.environ if env is None else env))
+    runs = _Runs(tasks, dict(os.environ if env is None else env))
     found = runs.search_path()
     packages: dict[str, Any] = {}
     if isinstance(found, list):
-        known = _distributions([*found, *map(Path, wanted["sites"])])
+        known = _distributions([*found, *map(Path, tasks["sites"])])
         packages = {
-            name: _describe(*known[name], own) for name, own in wanted["packages"].items() if name in known
+            name: _describe(*known[name], own) for name, own in tasks["packages"].items() if name in known
         }
     names = [module for package in packages.values() for module in package["modules"]]
-    modules = list(dict.fromkeys([*wanted["modules"], *names]))[:_ALL_MODULES]
+    modules = list(dict.fromkeys([*tasks["modules"], *names]))[:_ALL_MODULES]
     with concurrent.futures.ThreadPoolExecutor(min(_WORKERS, len(os.sched_getaffinity(0)))) as pool:
         waiting = {module: pool.submit(runs.module, module) for module in modules}
-        scripts = {path: pool.submit(runs.script, path) for path in wanted["scripts"]}
+        scripts = {path: pool.submit(runs.script, path) for path in tasks["scripts"]}
     return {
         "packages": packages,
         "modules": {module: run.result() for module, run in waiting.items()},
@@ -285,17 +285,17 @@ def _read_bytes(path: Path, limit_bytes: int) -> bytes:
 class _Runs:
     """The processes of a request, which end together."""
 
-    def __init__(self, wanted: Mapping[str, Any], env: Mapping[str, str]) -> None:
-        self._python = [str(wanted["python"]), *wanted["flags"]]
+    def __init__(self, tasks: Mapping[str, Any], env: Mapping[str, str]) -> None:
+        self._python = [str(tasks["python"]), *tasks["flags"]]
         self._env = env
-        self._limit_s = float(wanted["limit_s"])
+        self._limit_s = float(tasks["limit_s"])
         self._end = time.monotonic() + self._limit_s
 
     def search_path(self) -> list[Path] | str:
         """Return where the image's Python looks for modules; or why it does not answer."""
         code, output, ended = self._run([*self._python, "-c", SEARCH_PATH])
         try:
-            return [Path(place) for place in json.loads(output.rpartition("\n")[2])[:_PLACES]]
+            return [Path(entry) for entry in json.loads(output.rpartition("\n")[2])[:_PLACES]]
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         return ended or _shortened(output) or f"exit code {code}"

@@ -93,8 +93,8 @@ def _test(
     sites = own_sites(manifest["python"])
     packages = [Package.from_data({**data, "sites": sites}) for data in manifest["python_packages"]]
     scripts = [tutorial_file(recipe) for recipe in tutorials]
-    wanted = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=default_s)
-    tried = try_imports(wanted, env=environment_of_ranks({}))
+    tasks = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=default_s)
+    tried = try_imports(tasks, env=environment_of_ranks({}))
     sections.add("imports", judge_imports(packages, modules, tutorials, tried))
     reports: list[Reports] = []
     gpus = 0

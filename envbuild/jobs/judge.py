@@ -49,6 +49,7 @@ _SHADOWED = "another directory comes first where Python looks: PYTHONPATH of the
 # Spellings of one kind of release (PEP 440).
 _SAME_WORDS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc", "rev": "post", "r": "post"}
 _LONGEST = 1000  # characters of a text from an image
+_MOST_MODULES = 100  # of one package
 _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
 
 
@@ -513,7 +514,7 @@ class _ImportJudge:
             observed = f"Python finds {package.name} {version} in {site}"
             self._wrong(package, expected, observed, _SHADOWED)
             return []
-        names = [name for name in _list(described.get("modules")) if isinstance(name, str)]
+        names = [name for name in _list(described.get("modules")) if isinstance(name, str)][:_MOST_MODULES]
         own = set(map(str, _list(described.get("own"))))
         if not names:
             if package.modules is not None:
@@ -521,7 +522,8 @@ class _ImportJudge:
             else:
                 self._skip(f"a module of {label}", "it has no Python modules")
             return []
-        if more := described.get("more"):
+        more = described.get("more")
+        if isinstance(more, int) and more:
             self._skip(f"further modules of {label}", f"{more} were not tried")
         return [name for name in names if self._of_package(name, package, label, site if name in own else "")]
 
@@ -533,9 +535,10 @@ class _ImportJudge:
         if error is None:
             return True
         reason = _text(error)
-        absent = _ABSENT_LIBRARY.search(reason)
-        if absent and absent[1] in HOST_DRIVERS:
-            self._skip(expected, f"needs {absent[1]}, which the driver of a host brings", reason)
+        absent = set(_ABSENT_LIBRARY.findall(reason))
+        if absent and absent <= HOST_DRIVERS:
+            libraries = ", ".join(sorted(absent))
+            self._skip(expected, f"needs {libraries}, which the driver of a host brings", reason)
         elif required:
             self.checks.append(CheckResult("FAIL", IMPORTS, expected, reason, _IMPORTS_HINT))
         else:

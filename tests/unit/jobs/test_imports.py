@@ -342,6 +342,20 @@ def test_a_library_of_a_hosts_driver_may_be_absent(library: str, status: str, tm
     assert library in check.observed
 
 
+def test_a_second_library_that_no_driver_brings_is_a_failure(tmp_path: Path) -> None:
+    lacks = ": cannot open shared object file: No such file or directory"
+    text = f"raise ImportError('libcuda.so.1{lacks}; libgone.so.3{lacks}')"
+    install(tmp_path / "site", "demo", {"demo.py": text})
+    assert [check.status for check in judged(tmp_path, package(tmp_path))] == ["FAIL"]
+
+
+def test_of_many_modules_some_are_tried_and_the_rest_is_counted(tmp_path: Path) -> None:
+    install(tmp_path / "site", "demo", {f"demo{number:03}.py": "" for number in range(70)})
+    passed, rest = judged(tmp_path, package(tmp_path))
+    assert passed.status == "PASS"
+    assert (rest.status, rest.observed) == ("SKIP", "6 were not tried")
+
+
 def test_another_version_that_comes_first_fails(tmp_path: Path) -> None:
     install(tmp_path / "site", "demo", {"demo.py": ""}, "2.0")
     first = tmp_path / "spack"
@@ -431,7 +445,9 @@ def test_versions_are_compared_as_such(pinned: str, written: str, status: str, t
         {"packages": [], "modules": 3, "search_path": "x"},
         {"packages": {"demo": {"version": 1, "site": None, "modules": "demo"}}, "modules": {}},
         {
-            "packages": {"demo": {"version": "1.0", "site": "/s", "modules": ["demo", 3], "own": 4}},
+            "packages": {
+                "demo": {"version": "1.0", "site": "/s", "modules": ["demo", 3], "own": 4, "more": "x" * 9999}
+            },
             "modules": {"demo": {"error": 5}},
         },
     ],
