@@ -139,8 +139,9 @@ def try_imports(
     names = [module for package in packages.values() for module in package["modules"]]
     modules = list(dict.fromkeys([*tasks["modules"], *names]))[:_ALL_MODULES]
     with concurrent.futures.ThreadPoolExecutor(min(_WORKERS, len(os.sched_getaffinity(0)))) as pool:
-        waiting = {module: pool.submit(runs.module, module) for module in modules}
+        # Scripts first: of many modules the last may not be reached in time.
         scripts = {path: pool.submit(runs.script, path) for path in tasks["scripts"]}
+        waiting = {module: pool.submit(runs.module, module) for module in modules}
     return {
         "packages": packages,
         "modules": {module: run.result() for module, run in waiting.items()},
