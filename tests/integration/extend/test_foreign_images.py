@@ -53,6 +53,15 @@ PACKED = {
     "lz4.sqfs": ["-comp", "lz4", "-Xhc"],
     "zstd.sqfs": ["-comp", "zstd", "-Xcompression-level", "5"],
 }
+# As images of Spack and EasyBuild have it.
+SPACK = "/opt/spack/lib/python3.11/site-packages"
+WITH_PYTHONPATH = f"""\
+Bootstrap: localimage
+From: {{image}}
+
+%environment
+    export PYTHONPATH=/opt/first:{SPACK}
+"""
 FORMS_TOO_MANY = ("xz.sqfs", "xz-large.sqfs", "lz4.sqfs")
 
 
@@ -82,6 +91,11 @@ def foreign(ground: Ground) -> Callable[[str], Path]:
         path = directory / name
         if name == "built.sif":
             tool("apptainer", "build", path, root)
+        elif name == "paths.sif":
+            recipe = directory / "paths.def"
+            recipe.write_text(WITH_PYTHONPATH.format(image=make("built.sif")))
+            ground.own(directory)
+            tool("apptainer", "build", path, recipe)
         elif name == "odd.sqfs":
             tool(
                 "tar2sqfs", "--quiet", "--no-skip", "--exportable", "-c", "gzip", path, input=odd_tar(ground)
@@ -443,8 +457,8 @@ def test_a_module_that_the_images_environment_puts_first_fails(
     wheel = make_wheel(work, "demo-1.0-py3-none-any.whl", **{"demo/__init__.py": ""})
     (work / "first.py").write_text("")
     (work / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 0.9\n")
-    words = ["--file", "first.py:/opt/first/demo.py", "--env", "PYTHONPATH=/opt/first"]
-    extend(ground, work, foreign("built.sif"), "--wheel", wheel, *words, "-o", "mine.sif")
+    words = ["--file", "first.py:/opt/first/demo.py"]
+    extend(ground, work, foreign("paths.sif"), "--wheel", wheel, *words, "-o", "mine.sif")
     report = judged(ground, work, "test", code=4)
     assert told(report) == [("FAIL", f"`import demo` (demo 1.0) from {SITE}", "/opt/first/demo.py")]
     extend(
@@ -462,15 +476,14 @@ def test_what_the_images_pythonpath_has_is_there(
     """As in layouts of Spack and EasyBuild: it need not be added, and another version is refused."""
     (work / "METADATA").write_text("Metadata-Version: 2.1\nName: delta\nVersion: 0.4\n")
     (work / "delta.py").write_text("")
-    place = "/opt/spack/lib/python3.11/site-packages"
-    words = [f"--file=METADATA:{place}/delta-0.4.dist-info/METADATA", f"--file=delta.py:{place}/delta.py"]
-    extend(ground, work, foreign("built.sif"), *words, "--env", f"PYTHONPATH={place}", "-o", "centre.sif")
+    words = [f"--file=METADATA:{SPACK}/delta-0.4.dist-info/METADATA", f"--file=delta.py:{SPACK}/delta.py"]
+    extend(ground, work, foreign("paths.sif"), *words, "-o", "centre.sif")
     output = extend(ground, work, "centre.sif", "--python", "gamma", "-o", "mine.sif")
     assert "gamma 1.0" in output
     assert "delta 0.5" not in output
     assert told(judged(ground, work, "test", code=0)) == [("PASS", "gamma", "all import")]
     output = extend(ground, work, "centre.sif", "--python", "delta>=0.5", "-o", "new.sif", code=2)
-    assert f"delta 0.4 is installed in `{place}`, where `/usr/bin/python3` looks first" in output
+    assert f"delta 0.4 is installed in `{SPACK}`, where `/usr/bin/python3` looks first" in output
 
 
 def test_options_for_images_of_ours_are_refused(

@@ -57,7 +57,8 @@ def test_a_name_that_is_no_package_of_the_image_is_warned_of(ground: Ground, wor
 
 def test_a_module_that_the_images_environment_puts_first_fails(ground: Ground, work: Path) -> None:
     (work / "first.py").write_text("")
-    more = "files: [{source: first.py, target: /srv/first/demo.py}]\nenvironment: {PYTHONPATH: /srv/first}\n"
+    more = "files: [{source: first.py, target: /srv/first/demo.py}]\n"
+    more += "environment: {PYTHONPATH: {prepend: /srv/first}}\n"
     _, bad = built(ground, work, more)
     assert (bad["status"], bad["observed"]) == ("FAIL", "/srv/first/demo.py")
     assert "PYTHONPATH" in bad["hint"]
