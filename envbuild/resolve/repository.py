@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
 
 from packaging.version import Version
 
@@ -37,9 +36,10 @@ from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
-from envbuild.system.files import copy, is_below, sha256
+from envbuild.system.files import copy, sha256
 from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact, redact_text
+from envbuild.system.repositories import check_is_inside
 from envbuild.system.space import refuse_full
 from envbuild.system.tarmembers import TarMembers
 
@@ -190,34 +190,6 @@ def pack(
         except WrongBytes as error:
             raise MachineError(f"`{pin.file}` was not written whole", hint="run it again") from error
         return pin
-
-
-def check_is_inside(address: str, directory: Path, at: Location) -> None:
-    """Raise a RequestError if a repository of this machine is outside a directory, or leads out of it."""
-    parts = urlsplit(address)
-    if parts.scheme == "file" and (parts.netloc or _leads_out(unquote(parts.path), directory)):
-        problem = f"the repository {redact(address)} is outside the spec's directory, or leads out of it"
-        hint = "clone it into that directory (`git clone --no-local`), or name an https or ssh address"
-        raise RequestError(problem, at=at, hint=hint)
-
-
-def _leads_out(path: str, directory: Path) -> bool:
-    """Return whether git would read files outside of a directory for the repository at a path."""
-    if not is_below(Path(path), directory):
-        return True
-    # As git looks for it: enter_repo() in path.c of git 2.39.
-    for place in map(Path, (f"{path}/.git", path, f"{path}.git/.git", f"{path}.git")):
-        if place.is_file() or not is_below(place, directory):
-            return True  # a file `.git` names another directory
-        if not (place / "HEAD").exists():
-            continue
-        if any(os.path.lexists(place / name) for name in ("commondir", "objects/info/alternates")):
-            return True
-        for parent, directories, files in os.walk(place):
-            entries = (Path(parent, name) for name in (*directories, *files))
-            if not all(is_below(entry, directory) for entry in entries if entry.is_symlink()):
-                return True
-    return False
 
 
 def _fetch_tree(git: Path, work: Path, repository: Repository, at: Location, directory: Path) -> _Files:

@@ -13,7 +13,6 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.resolve.repository import check_is_inside
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
@@ -48,6 +47,7 @@ from envbuild.system.files import (
 )
 from envbuild.system.host import architecture
 from envbuild.system.redaction import redact_text
+from envbuild.system.repositories import check_is_inside
 from envbuild.workflows.arguments import check_is_spec
 from envbuild.workflows.settings import Settings
 
