@@ -46,7 +46,8 @@ def explain_full(store: Store) -> Iterator[None]:
         raise
     except EnvbuildError as error:
         said = [single.problem for single in error.each() if says_full(single.problem)]
-        if not said:
+        # An output's own error names the file.
+        if not said or any(problem.startswith("there is no space for ") for problem in said):
             raise
         raise no_space(places, said="\n".join(said)) from error
     except OSError as error:

@@ -102,7 +102,8 @@ def test_a_full_file_system_is_named_whatever_failed(error: Exception, tmp_path:
 
 
 def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
-    for error in (RequestError("x", hint="x"), OSError(5, "Input/output error")):
+    own = MachineError("there is no space for `x.sif`: No space left on device", hint="x")
+    for error in (RequestError("x", hint="x"), OSError(5, "Input/output error"), own):
         with pytest.raises(type(error)) as caught, explain_failure("build", Settings(store=Store(tmp_path))):
             raise error
         assert caught.value is error
