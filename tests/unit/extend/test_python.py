@@ -332,6 +332,7 @@ def test_older_records_and_none(tmp_path: Path) -> None:
         assert owned_files(image, python.installed["bare"]) == ()
 
 
+@pytest.mark.redteam
 def test_a_bomb_of_metadata_is_refused_unparsed(tmp_path: Path) -> None:
     """54,000 requirements are just below 1 MiB, and take a second to parse."""
     bomb = distribution("bomb", "1.0", *["b>1"] * 54_000)

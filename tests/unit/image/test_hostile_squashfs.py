@@ -121,6 +121,7 @@ def test_names_out_of_order(names: list[bytes], tmp_path: Path) -> None:
         list(Squashfs(source, 0, path.stat().st_size).walk())
 
 
+@pytest.mark.redteam
 def test_contents_that_many_names_share_are_not_read_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

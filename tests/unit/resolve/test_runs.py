@@ -73,6 +73,7 @@ def context(tmp_path: Path, events: list[Event]) -> ResolveContext:
     return ResolveContext(machine=Machine(), cache_dir=tmp_path / "c", files=files, emit=events.append)
 
 
+@pytest.mark.redteam
 def test_unknown_names_are_searched_for_a_limited_number_of_times(
     runs: Runs, context: ResolveContext, events: list[Event]
 ) -> None:

@@ -95,6 +95,7 @@ def test_archives_that_cannot_be_used(tmp_path: Path, text: str, problem: str) -
     assert "build a wheel of it yourself" in (caught.value.hint or "")
 
 
+@pytest.mark.redteam
 def test_the_headers_of_an_archive_are_bounded(tmp_path: Path) -> None:
     head = tarfile.TarInfo("././@PaxHeader")
     head.type, head.size = tarfile.XHDTYPE, 16 << 20
@@ -105,6 +106,7 @@ def test_the_headers_of_an_archive_are_bounded(tmp_path: Path) -> None:
         read_archive(tmp_path / "x-1.tar.gz", at=AT)
 
 
+@pytest.mark.redteam
 def test_headers_that_nest_are_an_error(tmp_path: Path) -> None:
     record = b"8 a=bcd\n"
     head = tarfile.TarInfo("././@PaxHeader")

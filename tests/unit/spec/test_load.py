@@ -182,6 +182,7 @@ def test_a_file_has_its_limits() -> None:
     ]
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("before", ["labels: ", "? ", "labels: !x ", "name: again\nname: ", "files: [? "])
 @pytest.mark.parametrize("opening", ["[", "{", "{a: ", "[? ", "{? "])
 def test_nothing_is_parsed_beyond_the_greatest_depth(
@@ -209,6 +210,7 @@ def test_the_greatest_depth_is_the_same_in_what_is_skipped() -> None:
             assert any("nested deeper" in problem for problem in problems(text)) == is_too_deep
 
 
+@pytest.mark.redteam
 def test_tag_directives_have_a_limit() -> None:
     directives = "".join(f"%TAG !{number}! tag:x,2000:\n" for number in range(30_000))
     assert problems(f"{directives}---\n{MINIMAL}") == ["spec.yaml:17:1: more than 16 lines begin with `%TAG`"]

@@ -429,6 +429,7 @@ HOSTILE_TOML = {
 }
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("text", HOSTILE_TOML.values(), ids=HOSTILE_TOML.keys())
 @pytest.mark.parametrize("file", ["pylock.toml", "pyproject.toml"])
 def test_hostile_toml_is_an_error(file: str, text: str) -> None:
@@ -437,6 +438,7 @@ def test_hostile_toml_is_an_error(file: str, text: str) -> None:
     assert f"  --> {file}\n" in shown
 
 
+@pytest.mark.redteam
 def test_the_number_of_requirements_has_a_limit() -> None:
     lines = "".join(f"p{number}\n" for number in range(MAX_PACKAGES))
     assert len(read(requirements_txt=lines + "-i https://example.org\n").requested) == MAX_PACKAGES
@@ -484,6 +486,7 @@ def test_errors_and_remarks_of_a_file_have_a_limit(monkeypatch: pytest.MonkeyPat
     assert "error: and 1 more error\n" in shown
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize(
     "line", ["a" + " " * 100_000 + "b", "a.whl#" * 20_000 + " b", "git+" * 20_000, "a>1" + ",>1" * 20_000]
 )

@@ -13,6 +13,7 @@ def key(*parts: str) -> str:
     return " . ".join(parts)
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize(
     "text",
     [

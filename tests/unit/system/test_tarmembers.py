@@ -31,6 +31,7 @@ def names(archive: bytes) -> list[str]:
     return [member.name for member in TarMembers(io.BytesIO(archive))]
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize(
     "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, b"L", b"K"], ids=repr
 )
@@ -41,6 +42,7 @@ def test_a_large_header_is_refused_unread(kind: bytes) -> None:
     assert names(pax(b"", kind=kind) if kind not in (b"L", b"K") else header(b"0", 0)) == ["x"]
 
 
+@pytest.mark.redteam
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE], ids=repr)
 @pytest.mark.parametrize(
     "content",
