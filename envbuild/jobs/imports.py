@@ -217,7 +217,7 @@ def _listed_files(site: Path, info: Path) -> list[str]:
     """Return the files that a distribution lists, relative to `site`."""
     record = _read(info / "RECORD", _RECORD_BYTES)
     if record:
-        return [_first_field(line) for line in record.splitlines()]
+        return [os.path.normpath(_first_field(line)) for line in record.splitlines()]
     installed = _read(info / "installed-files.txt", _RECORD_BYTES)
     if installed:
         return [os.path.relpath(str(info / line), str(site)) for line in installed.splitlines()]

@@ -244,6 +244,7 @@ def test_the_files_of_a_package_show_its_modules(
     ("files", "module"),
     [
         ({"demo/__init__.py": "import gone"}, "demo"),
+        ({"./demo/__init__.py": "import gone"}, "demo"),
         ({"_only.py": "import gone"}, "_only"),
         ({"space/part/__init__.py": "import gone"}, "space.part"),
         ({"space/__init__.py": SPLIT, "space/part/__init__.py": "import gone"}, "space.part"),
