@@ -317,7 +317,7 @@ def _virtual_environment(image: ImageFiles, executable: str) -> str:
 def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str, InstalledDistribution]:
     """Return what lies in directories of packages; of two of one name the first counts, as for Python.
 
-    ValueError: there is far too much of it.
+    SquashfsError: there is far too much of it.
     """
     metadata = MetadataFiles()
     sites_of: dict[str, str] = {}

@@ -169,10 +169,10 @@ class Squashfs:
         self._left_bytes = _MAX_WORK_BYTES + _MAX_WORK_RATIO * size
 
     def charge(self, work_bytes: int) -> None:
-        """Count work on contents; ValueError once it is far more than any use of a file system needs."""
+        """Count work on contents; SquashfsError once it is far more than any use of a file system needs."""
         self._left_bytes -= work_bytes
         if self._left_bytes < 0:
-            raise ValueError("its files share their content so often that reading them does not end")
+            raise SquashfsError("its files share their content so often that reading does not end", self)
 
     @property
     def has_attributes(self) -> bool:

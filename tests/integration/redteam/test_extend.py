@@ -169,6 +169,20 @@ def test_what_an_image_takes_is_bounded(attack: str, reason: str, stranger: Path
     assert "importlib" not in done.stderr, "a script of ours says nothing to a user"
 
 
+def test_metadata_that_does_not_end_is_an_error_of_the_image(stranger: Path, ground: Ground) -> None:
+    info = stranger / "root/usr/local/lib/python3.11/dist-packages/bomb-1.dist-info"
+    info.mkdir()
+    lines = [f"Requires-Dist: a{number}\n" for number in range(20_000)]
+    (info / "METADATA").write_text("".join(["Metadata-Version: 2.1\nName: bomb\nVersion: 1\n", *lines]))
+    try:
+        code, said = extend(ground, ground.desk("metadata"), wrapped(stranger, "pass"))
+    finally:
+        shutil.rmtree(info)
+    assert code == 2, said
+    assert "image.sqfs" in said
+    assert "bomb-1.dist-info/METADATA` has more than 10000 lines of metadata" in said
+
+
 MEASURED = """\
 import resource, subprocess, sys
 code = subprocess.run(sys.argv[1:]).returncode
