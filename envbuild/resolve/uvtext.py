@@ -24,6 +24,7 @@ from packaging.version import InvalidVersion
 from envbuild.errors import MachineError
 from envbuild.resolve.wheels import Candidate
 from envbuild.spec.python_platform import MACHINES
+from envbuild.system.descriptors import named
 from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"
@@ -100,7 +101,9 @@ def configuration(
     count without any. `find_links` are directories and pages with wheels; in a variable of uv they could not
     hold a comma.
     """
-    links = [Path(link).as_uri() if link.startswith("/") and "#" in link else link for link in find_links]
+    # A path through a descriptor of ours means nothing to uv.
+    names = map(named, find_links)
+    links = [Path(name).as_uri() if name.startswith("/") and "#" in name else name for name in names]
     lists = {"constraint-dependencies": constraints, "find-links": links}
     lines = [f"{key} = [{', '.join(map(_string, texts))}]" for key, texts in lists.items() if texts]
     for name in sorted({*sources}):
@@ -191,9 +194,9 @@ def reason(stderr: str) -> str:
 
 def without_wheels(stderr: str) -> set[str]:
     """Return the distributions of which no wheel fits, and whose requirements are not what clashes."""
-    named = re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE)
+    names = re.findall(r"^hint: Wheels are (?:required|available) for `([^`]+)`", stderr, re.MULTILINE)
     proof = _proof(stderr)
-    return {name for name in named if not re.search(rf"\b{re.escape(name)}[<>=!]?\S* depends? on", proof)}
+    return {name for name in names if not re.search(rf"\b{re.escape(name)}[<>=!]?\S* depends? on", proof)}
 
 
 def without_sources(stderr: str) -> set[str]:
