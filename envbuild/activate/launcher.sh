@@ -12,7 +12,9 @@ set -f
 # Where /bin/sh is bash, functions of the host arrive here and would go on into the image.
 # (dash drops them by itself: it cannot hold a variable of the name BASH_FUNC_*.)
 if [ -n "${BASH_VERSION:-}" ]; then
-    for _eb_i in $(compgen -A function 2>/dev/null); do unset -f "$_eb_i"; done
+    for _eb_i in $(compgen -A function 2>/dev/null); do
+        case $_eb_i in _eb_*) ;; *) unset -f "$_eb_i" ;; esac
+    done
 fi
 
 _eb_fail() {

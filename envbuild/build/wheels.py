@@ -34,6 +34,8 @@ _BYTECODE_BYTES = 64 << 10
 _COMPILE_S = 120.0
 _COMPILE_BYTES_PER_S = 100_000
 _COMPILE_OUTPUT_BYTES = 1 << 20
+# What an image prints as it starts comes before; no text holds it.
+BYTECODE_FOLLOWS = b"\0bytecode\0"
 
 # Run in the sandbox, by a Python 2.7 or 3 that no package can change but that a stranger may have made: it
 # sees the modules read-only and answers on stdout, with number, size and bytecode of each. A module that is
@@ -48,6 +50,8 @@ modules = getattr(sys.stdin, "buffer", sys.stdin).read().split(b"\\0")
 paths, shown = modules[0::2], modules[1::2]
 answers = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
+answers.write(b"\\0bytecode\\0")
+answers.flush()
 
 def hold(value, held):
     held.append(value)
@@ -172,7 +176,7 @@ def compile_sites(
     modules = list(_modules(roots, sites))
     if not modules:
         return
-    answers = _Bytecode(modules, version)
+    answers = _Bytecode(modules, version, log)
     sandbox.run(
         # Not -I or -E: before 3.11 a module's sets are in the order of hashes, whose seed the sandbox sets.
         [python, "-s", "-S", "-W", "ignore", "-c", _COMPILE, str(min(host.cores(), len(modules)))],
@@ -227,16 +231,20 @@ class _Bytecode:
 
     _HEADER = struct.Struct("<LL")
 
-    def __init__(self, modules: Sequence[_Module], version: str) -> None:
-        self._modules = modules
+    def __init__(self, modules: Sequence[_Module], version: str, log: Path) -> None:
+        self._modules, self._log = modules, log
         self._tag = None if version.startswith("2.") else f"cpython-{version.replace('.', '')}"
         self._answered: set[int] = set()
         self._pending = bytearray()
+        self._has_begun = False
+        self._text_bytes = 0
 
     def add(self, chunk: bytes) -> None:
         """Take the next bytes of the answers; BuildError if they cannot be such answers."""
         self._pending += chunk
-        while len(self._pending) >= self._HEADER.size:
+        if not self._has_begun:
+            self._skip_text()
+        while self._has_begun and len(self._pending) >= self._HEADER.size:
             number, size_bytes = self._HEADER.unpack_from(self._pending)
             if number >= len(self._modules) or number in self._answered:
                 raise self._refused("another answer than bytecode")
@@ -251,9 +259,25 @@ class _Bytecode:
             del self._pending[:end]
 
     def finish(self) -> None:
-        """Check that the answers ended with a whole one."""
+        """Check that there were answers, and that they ended with a whole one."""
+        if not self._has_begun:
+            raise self._refused("no bytecode")
         if self._pending:
             raise self._refused("an answer that is not whole")
+
+    def _skip_text(self) -> None:
+        """Move what comes before the answers to the log."""
+        text, mark, answers = bytes(self._pending).partition(BYTECODE_FOLLOWS)
+        self._has_begun = bool(mark)
+        # The end may be a part of the mark.
+        held_bytes = 0 if mark else min(len(text), len(BYTECODE_FOLLOWS) - 1)
+        self._pending = bytearray(answers if mark else text[len(text) - held_bytes :])
+        text = text[: len(text) - held_bytes]
+        self._text_bytes += len(text)
+        if self._text_bytes > _COMPILE_OUTPUT_BYTES:
+            raise self._refused("no bytecode, but text without end")
+        with self._log.open("ab") as log:
+            log.write(text)
 
     def _write(self, module: Path, bytecode: bytearray) -> None:
         name = module.name.removesuffix(".py")

@@ -77,6 +77,7 @@ _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
 _TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
 _MAX_TABLE_BYTES = 1 << 20
 _NAMES_SHOWN = 3
+_ANOTHER_TARGET = "give each `--file` another target"
 T = TypeVar("T")
 
 
@@ -395,7 +396,7 @@ def _read_request(request: ExtendRequest) -> _Wanted:
         errors += error.each()
     environment = dict(_collect(request.environment, _variable, errors))
     named = list(_collect(request.files, _file, errors))
-    errors += _doubled([target for target, _ in named])
+    errors += _named_twice([target for target, _ in named])
     raise_all(errors)
     files = dict(named)
     requests = Requests(
@@ -568,7 +569,8 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: ForeignImage) -> list[Inl
             errors.append(error)
         else:
             placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
-    raise_all([*errors, *_doubled([file.path for file in placed])])
+    targets = [file.path for file in placed]
+    raise_all([*errors, *_named_twice(targets), *_nested(targets)])
     return placed
 
 
@@ -586,16 +588,24 @@ def _obstructed(target: str, files: ImageFiles, image: Path) -> RequestError | N
     return None
 
 
-def _doubled(targets: Sequence[str]) -> list[EnvbuildError]:
-    """Return errors for targets of which one is another, or lies in it as in a directory."""
-    problems = [f"two files have the target `{target}`" for target, n in Counter(targets).items() if n > 1]
-    problems += [
-        f"`{parent}` and `{target}`: one file cannot lie in the other"
+def _named_twice(targets: Sequence[str]) -> list[EnvbuildError]:
+    """Return errors for targets that several files have."""
+    counts = Counter(targets)
+    return [
+        RequestError(f"two files have the target `{target}`", hint=_ANOTHER_TARGET)
+        for target, count in counts.items()
+        if count > 1
+    ]
+
+
+def _nested(targets: Sequence[str]) -> list[EnvbuildError]:
+    """Return errors for targets that lie in another as in a directory."""
+    return [
+        RequestError(f"`{parent}` and `{target}`: one file cannot lie in the other", hint=_ANOTHER_TARGET)
         for target in targets
         for parent in map(str, PurePosixPath(target).parents)
         if parent in targets
     ]
-    return [RequestError(problem, hint="give each `--file` another target") for problem in problems]
 
 
 def _reserved(files: ImageFiles, targets: Sequence[str], *, ours: bool) -> Reserved | None:

@@ -24,7 +24,7 @@ SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA
 def launcher(place):
     """Install an image whose Apptainer is a stand-in; returns a command of it."""
 
-    def make(mpi="mpich", commands=None, make=True, **changes):
+    def make(mpi="mpich", make=True, **changes):
         image = place.path / "image.sif"
         if make:
             image.write_text("")
@@ -33,10 +33,7 @@ def launcher(place):
         stand_in.chmod(0o755)
         start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
         fields = {"apptainer": Apptainer(**start), **changes}
-        said = {**facts("1.0"), "mpi": mpi, "mpi_family": mpi}
-        manifest = trees.manifest(
-            file_system=None, **(said if commands is None else said | {"commands": commands})
-        )
+        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
         installation = Installation(root=place.path / "sw", image=image, manifest=manifest, **fields)
         return install(installation).layout.home / "bin/python"
 

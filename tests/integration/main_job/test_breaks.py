@@ -47,7 +47,7 @@ def test_an_interrupted_build_ends_its_children_and_leaves_no_work_in_progress(g
     assert not list(stage.iterdir())
 
 
-def test_a_failed_step_keeps_its_log_and_shows_how_to_repeat_it(ground: Ground) -> None:
+def test_a_failed_step_keeps_its_log(ground: Ground) -> None:
     desk = ground.desk("failing")
     # Stands in for a machine on which Apptainer starts, and a command in it fails half-way.
     broken = desk / "apptainer-that-fails"
@@ -59,8 +59,9 @@ def test_a_failed_step_keeps_its_log_and_shows_how_to_repeat_it(ground: Ground) 
     broken.chmod(0o755)
     done = ground.run(ground.build("--apptainer", broken), desk)
     assert done.returncode == 3
-    for text in ("it broke", "exit code 9", "repeat it: "):
+    for text in ("it broke", "exit code 9"):
         assert text in done.stderr
+    assert "importlib" not in done.stderr, "a script of ours says nothing to a user"
     log = next(line.split("`")[1] for line in done.stderr.splitlines() if "the whole log is at" in line)
     assert "line one" in Path(log).read_text()
     assert not (desk / "tiny.sif").exists()

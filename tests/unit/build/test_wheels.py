@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from envbuild.build.sandbox import FIXED_ENVIRONMENT
-from envbuild.build.wheels import compile_modules, unpack_wheel
+from envbuild.build.wheels import BYTECODE_FOLLOWS, compile_modules, unpack_wheel
 from envbuild.errors import BuildError
 from envbuild.plan.model import Interpreter
 from envbuild.store.tree import scan, walk
@@ -280,13 +280,14 @@ def answer(number: int, size_bytes: int, content: bytes = b"") -> bytes:
     "chunks",
     [
         [b"compiling...\n"],
-        [answer(3, 1, b"x")],
-        [answer(0, 4, b"code"), answer(0, 4, b"more")],
-        [answer(0, 1 << 30)],
-        [answer(0, 4, b"co")],
-        [answer(0, 4, b"code"), b"\0"],
+        [b"x" * 65536] * 20,
+        [BYTECODE_FOLLOWS, answer(3, 1, b"x")],
+        [BYTECODE_FOLLOWS, answer(0, 4, b"code"), answer(0, 4, b"more")],
+        [BYTECODE_FOLLOWS, answer(0, 1 << 30)],
+        [BYTECODE_FOLLOWS, answer(0, 4, b"co")],
+        [BYTECODE_FOLLOWS, answer(0, 4, b"code"), b"\0"],
     ],
-    ids=["text", "unknown module", "twice", "large", "cut off", "cut off later"],
+    ids=["text", "much text", "unknown module", "twice", "large", "cut off", "cut off later"],
 )
 def test_answers_that_are_not_bytecode_of_the_modules_are_refused(
     chunks: list[bytes], tmp_path: Path
@@ -299,8 +300,17 @@ def test_answers_that_are_not_bytecode_of_the_modules_are_refused(
 def test_a_module_without_an_answer_has_no_bytecode(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "wheel", **MODULES)
     before = scan(unpacked(wheel, tmp_path / "unpacked", abi=OURS))
-    (root,) = compiled(tmp_path / "roots", wheel, sandbox=Hostile())
+    (root,) = compiled(tmp_path / "roots", wheel, sandbox=Hostile(BYTECODE_FOLLOWS))
     assert scan(root) == before
+
+
+def test_what_an_image_prints_as_it_starts_goes_to_the_log(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "wheel", **MODULES)
+    start, rest = BYTECODE_FOLLOWS[:4], BYTECODE_FOLLOWS[4:]
+    chunks = [b"welcome \0", b"to this image\n" + start, rest + answer(0, 4, b"code")]
+    (root,) = compiled(tmp_path / "roots", wheel, sandbox=Hostile(*chunks))
+    assert [path.read_bytes() for path in root.rglob("*.pyc")] == [b"code"]
+    assert (tmp_path / "roots/log").read_bytes() == b"welcome \0to this image\n"
 
 
 def test_what_a_wheel_has_in_the_place_of_bytecode_stays(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_seeking_back_and_forth_is_work(tmp_path: Path, monkeypatch: pytest.Monk
                 content.seek(place)
                 assert content.read(1) == b"\0"
 
-    with path.open("rb") as source, pytest.raises(ValueError, match="reading them does not end"):
+    with path.open("rb") as source, pytest.raises(ValueError, match="reading does not end"):
         read_ends(Squashfs(source, 0, path.stat().st_size))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ class Index:
 
     resolved: ResolvedSpec
     sources: Any = None
+    context: Any = field(default_factory=lambda: SimpleNamespace(offline=False))
 
     def locate(self, versions: dict[str, str]) -> dict[str, list[Candidate]]:
         return {
