@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 from typing import BinaryIO
 
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.links import follow
 from envbuild.squashfs.reader import Entry, Squashfs
 
@@ -24,6 +25,10 @@ class ImageFiles:
             self.entries[entry.path] = entry
             if entry.path != "/":
                 self._names.setdefault(posixpath.dirname(entry.path), []).append(entry.path)
+
+    def error(self, problem: str) -> SquashfsError:
+        """Return the error of a content that cannot be used."""
+        return SquashfsError(problem, self._squashfs)
 
     def real(self, path: str) -> str | None:
         """Return where an absolute path leads; None if it leads nowhere, or round in circles."""

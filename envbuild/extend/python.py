@@ -22,7 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from envbuild.build.sandbox import ANSWER_BYTES, MEMORY_BYTES, Sandbox
 from envbuild.errors import Location, RequestError
 from envbuild.extend.files import ImageFiles
-from envbuild.preflight.distributions import METADATA, MetadataFiles, read_distributions
+from envbuild.preflight.distributions import (
+    METADATA,
+    MetadataFiles,
+    TooMuchMetadataError,
+    read_distributions,
+)
 from envbuild.preflight.python_packages import SEES_BASE
 from envbuild.spec.python_platform import MACHINES, marker_environment
 
@@ -321,14 +326,17 @@ def installed_distributions(image: ImageFiles, sites: Sequence[str]) -> dict[str
     """
     metadata = MetadataFiles()
     sites_of: dict[str, str] = {}
-    for site in dict.fromkeys(sites):
-        for path in _metadata_files(image, site):
-            text = image.read(path, _MAX_TEXT_BYTES)
-            if text is not None:
-                metadata.add(path, text)
-                sites_of[path] = site
+    try:
+        for site in dict.fromkeys(sites):
+            for path in _metadata_files(image, site):
+                text = image.read(path, _MAX_TEXT_BYTES)
+                if text is not None:
+                    metadata.add(path, text)
+                    sites_of[path] = site
+        distributions = read_distributions(metadata.texts)
+    except TooMuchMetadataError as error:
+        raise image.error(str(error)) from error
     order = {site: rank for rank, site in enumerate(dict.fromkeys(sites))}
-    distributions = read_distributions(metadata.texts)
     installed: dict[str, InstalledDistribution] = {}
     for path in sorted(distributions, key=lambda path: (order[sites_of[path]], path)):
         distribution = distributions[path]

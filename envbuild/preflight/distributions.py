@@ -14,8 +14,6 @@ from importlib import metadata
 from pathlib import PurePosixPath
 from typing import Any
 
-from envbuild.squashfs.format import SquashfsError
-
 # Files with the metadata of a distribution; Debian has `egg-info` as a file, too, and an egg is a directory
 # of packages itself.
 METADATA = re.compile(r".+\.(dist-info/METADATA|(?:egg-info|egg/EGG-INFO)/(PKG-INFO|requires\.txt)|egg-info)")
@@ -29,6 +27,10 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 # Characters. Python refuses to read numbers of more than 4300 digits, which a version could have.
 _MAX_NAME = 255
 _MAX_LINE = 4096
+
+
+class TooMuchMetadataError(ValueError):
+    """An image or wheel has far more metadata than any real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +61,17 @@ class _Metadata(metadata.Distribution):
 def metadata_header(path: str, text: str) -> str:
     """Return the part of a metadata file worth keeping: the description after the header may be long.
 
-    SquashfsError: even that is far too long.
+    TooMuchMetadataError: even that is far too long.
     """
     if not path.endswith("/requires.txt"):
         text = re.split(r"\r?\n\r?\n", text, maxsplit=1)[0] + "\n"
     if text.count("\n") > MAX_LINES:
-        raise SquashfsError(f"`{path}` has more than {MAX_LINES} lines of metadata")
+        raise TooMuchMetadataError(f"`{path}` has more than {MAX_LINES} lines of metadata")
     return text
 
 
 class MetadataFiles:
-    """The headers of an image's files with metadata, by path. SquashfsError: there is far too much."""
+    """The headers of an image's files with metadata, by path. TooMuchMetadataError: there is far too much."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -79,16 +81,18 @@ class MetadataFiles:
         """Add the text of a file; its description counts, too, since it was read."""
         self._size += len(text)
         if self._size > MAX_BYTES:
-            raise SquashfsError(f"the metadata of its Python packages is more than {MAX_BYTES >> 20} MiB")
+            raise TooMuchMetadataError(
+                f"the metadata of its Python packages is more than {MAX_BYTES >> 20} MiB"
+            )
         self.texts[path] = metadata_header(path, text)
         if len(self.texts) > MAX_FILES:
-            raise SquashfsError(f"it has more than {MAX_FILES} files with metadata of Python packages")
+            raise TooMuchMetadataError(f"it has more than {MAX_FILES} files with metadata of Python packages")
 
 
 def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
     """Return the distributions with valid name and version, by the path of the file that names them.
 
-    `texts` maps paths that match `METADATA` to the headers of these files. SquashfsError: they have far too
+    `texts` maps paths that match `METADATA` to the headers of these files. TooMuchMetadataError: they have far too
     many requirements.
     """
     distributions = {}
@@ -113,6 +117,6 @@ def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
         requires = tuple(dict.fromkeys(lines))
         count += len(requires)
         if count > MAX_REQUIREMENTS:
-            raise SquashfsError(f"its Python packages have more than {MAX_REQUIREMENTS} requirements")
+            raise TooMuchMetadataError(f"its Python packages have more than {MAX_REQUIREMENTS} requirements")
         distributions[path] = Distribution(name, version, requires, python if python.isprintable() else "")
     return distributions

@@ -25,7 +25,14 @@ from envbuild.image.verify import verify_image
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.preflight import components
-from envbuild.preflight.distributions import METADATA, Distribution, MetadataFiles, read_distributions
+from envbuild.preflight.distributions import (
+    METADATA,
+    Distribution,
+    MetadataFiles,
+    TooMuchMetadataError,
+    read_distributions,
+)
+from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
 from envbuild.system.files import read_input, signature
@@ -166,6 +173,13 @@ def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = N
 
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
     """Scan a file system; SquashfsError if it is damaged. A damaged ELF file is noted in the scan."""
+    try:
+        return _scanned(squashfs)
+    except TooMuchMetadataError as error:
+        raise SquashfsError(str(error), squashfs) from error
+
+
+def _scanned(squashfs: Squashfs) -> FileSystemScan:
     scan = FileSystemScan()
     metadata, budget = MetadataFiles(), TableBudget()
 

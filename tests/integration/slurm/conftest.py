@@ -34,7 +34,7 @@ def cluster(shared: Path) -> Iterator[Cluster]:
 def login(desk: Desk, cluster: Cluster) -> Desk:
     """The ordinary user's desk, as the login node has it: the same files, and Slurm."""
     desk.write("ranks.py", PROGRAM)
-    desk.write("slurm.yaml", "name: slurm\nscheduler: {name: slurm}\n")
+    desk.write("slurm.yaml", "name: slurm\nscheduler: {name: slurm, mpi_types: [pmi2, pmix]}\n")
     return replace(desk, cluster=cluster, env={**desk.env, **cluster.environment})
 
 
