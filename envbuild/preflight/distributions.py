@@ -92,8 +92,8 @@ class MetadataFiles:
 def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:
     """Return the distributions with valid name and version, by the path of the file that names them.
 
-    `texts` maps paths that match `METADATA` to the headers of these files. TooMuchMetadataError: they have far too
-    many requirements.
+    `texts` maps paths that match `METADATA` to the headers of these files. TooMuchMetadataError: they have
+    far too many requirements.
     """
     distributions = {}
     count = 0
