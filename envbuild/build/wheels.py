@@ -269,10 +269,11 @@ class _Bytecode:
         """Move what comes before the answers to the log."""
         text, mark, answers = bytes(self._pending).partition(BYTECODE_FOLLOWS)
         self._has_begun = bool(mark)
-        # The end may be a part of the mark.
-        held_bytes = 0 if mark else min(len(text), len(BYTECODE_FOLLOWS) - 1)
-        self._pending = bytearray(answers if mark else text[len(text) - held_bytes :])
-        text = text[: len(text) - held_bytes]
+        # The end may be the beginning of the mark.
+        lengths = range(0 if mark else min(len(text), len(BYTECODE_FOLLOWS) - 1), -1, -1)
+        end = next(length for length in lengths if text.endswith(BYTECODE_FOLLOWS[:length]))
+        self._pending = bytearray(answers if mark else text[len(text) - end :])
+        text = text[: len(text) - end]
         self._text_bytes += len(text)
         if self._text_bytes > _COMPILE_OUTPUT_BYTES:
             raise self._refused("no bytecode, but text without end")

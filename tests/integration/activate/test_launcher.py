@@ -310,7 +310,7 @@ STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
 def test_a_launcher_of_the_user_s_does_not_start_on_several_ranks(
     launcher, place, name, arguments, env, refused
 ):
-    command = launcher(commands=("mpiexec", "python", "python3", "torchrun"))
+    command = launcher(commands=("envbuild-exec", "mpiexec", "python", "python3", "torchrun"))
     done = place.run(command.with_name(name), *arguments, env=env)
     if not refused:
         # The stand-in's `echo` takes `-n` for an option.
