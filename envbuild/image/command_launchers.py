@@ -93,9 +93,9 @@ class CommandLauncher:
     name: str
     """``torchrun``."""
     nodes: str = ""
-    """How many nodes it is told of (``2``, ``1:4``); empty for none."""
+    """Its option for the number of nodes (``2``, ``1:4``); empty for none."""
     meets: bool = False
-    """Whether it is told where launchers on other nodes meet it."""
+    """Whether its options name where launchers on other nodes meet it."""
     words: tuple[str, ...] = ()
     """Its own words: options, and the program that it starts."""
 
@@ -112,10 +112,10 @@ class CommandLauncher:
         """Whether each of several ranks may start it, on so many nodes; None if the number is unknown."""
         if ranks < 2:
             return True
-        told = self.nodes.rpartition(":")[2]
-        if not self.of_nodes or not self.meets or told in ("", "1"):
+        node_count = self.nodes.rpartition(":")[2]
+        if not self.of_nodes or not self.meets or node_count in ("", "1"):
             return False
-        return ranks <= (nodes or (int(told) if told.isdecimal() else ranks))
+        return ranks <= (nodes or (int(node_count) if node_count.isdecimal() else ranks))
 
 
 def launcher_of(words: Sequence[str], variables: Mapping[str, str]) -> CommandLauncher | None:
@@ -131,7 +131,7 @@ def launcher_of(words: Sequence[str], variables: Mapping[str, str]) -> CommandLa
         elif re.fullmatch(r"python[0-9.]*t?", name):
             return _launcher_of_python(rest, variables)
         else:
-            return _told(name, rest, variables)
+            return _read_options(name, rest, variables)
     return None
 
 
@@ -171,7 +171,7 @@ def _launcher_of_python(words: Sequence[str], variables: Mapping[str, str]) -> C
             # A script, perhaps the file of a module.
             path = f".{word.removesuffix('.py').replace('/', '.')}"
             module = next((name for name in _MODULES if path.endswith(f".{name}")), "")
-            return _told(_MODULES.get(module, word.rpartition("/")[2]), rest, variables)
+            return _read_options(_MODULES.get(module, word.rpartition("/")[2]), rest, variables)
         if word.startswith("--"):
             rest = rest[word == "--check-hash-based-pycs" :]
             continue
@@ -181,11 +181,11 @@ def _launcher_of_python(words: Sequence[str], variables: Mapping[str, str]) -> C
             if option[0] == "c":
                 return None
             if option[0] == "m":
-                return _told(_MODULES.get(text, ""), rest, variables)
+                return _read_options(_MODULES.get(text, ""), rest, variables)
     return None
 
 
-def _told(name: str, words: Sequence[str], variables: Mapping[str, str]) -> CommandLauncher | None:
+def _read_options(name: str, words: Sequence[str], variables: Mapping[str, str]) -> CommandLauncher | None:
     """Return a launcher with what its options say, which end at the program that it starts."""
     if name == "accelerate":
         # Its other verbs start nothing.

@@ -139,7 +139,7 @@ class Extension(Model):
     packages: tuple[AddedPackage, ...] = ()
     """Sorted by name."""
     tools: tuple[ToolPin, ...] = ()
-    """Of an image of ours: the tools that made its new layers, as far as its lock has others."""
+    """Tools that made the new layers of an image of ours, as far as its lock has others."""
 
 
 class ExtensionNote(Model):

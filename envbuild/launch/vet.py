@@ -126,7 +126,7 @@ _WIDEST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """What a value of a node must not be beyond."""
+    """Limit on the value of a node."""
 
     severity: Severity
     least: float = -math.inf

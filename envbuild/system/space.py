@@ -36,10 +36,10 @@ class Place:
     """A directory that may be full."""
 
     name: str
-    """What it is to the user: ``the store``."""
+    """Its name for the user: ``the store``."""
     path: Path
     hint: str
-    """What helps if it is full."""
+    """A hint if it is full."""
 
 
 def temporary_places() -> list[Place]:

@@ -120,8 +120,8 @@ class Extended:
     """All that was added."""
     written: bool
     preflight: PreflightReport | None = None
-    """What the image would load, without the problems of the old one; the file is written whatever it shows.
-    None if nothing was written, or no packages were added to an image of another tool."""
+    """Libraries that the image would load, without the problems of the old one; the file is written whatever
+    it shows. None if nothing was written, or no packages were added to an image of another tool."""
     changes: tuple[str, ...] = ()
     """Sentences on what differs from the image that it was made like."""
     taken_over: Requests | None = None

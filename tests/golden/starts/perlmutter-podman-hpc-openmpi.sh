@@ -15,7 +15,7 @@ _eb_modules=' torch.distributed.run=torchrun torch.distributed.launch=torchrun a
 _eb_prefixes=' env nohup setsid time nice ionice stdbuf numactl taskset timeout chrt '
 # Refuse a launcher that each of several ranks would start: it starts ranks itself, which would be alone.
 # $1: ranks; $2: the nodes that they are on; the others are the command of a rank.
-# One on each node is right if it is told how many there are and where they meet.
+# One on each node is right if its options name how many there are and where they meet.
 _eb_check_command() {
     _eb_ranks=$1 _eb_nodes=$2 _eb_launcher='' _eb_python='' _eb_next=''
     _eb_nnodes=${PET_NNODES:-} _eb_meets=${PET_RDZV_ENDPOINT:-}${PET_MASTER_ADDR:-}
