@@ -1,4 +1,4 @@
-"""Choose the packages that an image of anyone gains, and lay them out as they will lie in it."""
+"""Choose the packages that an image of any tool gains, and lay them out as they will lie in it."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.foreign import ForeignImage
+from envbuild.image.file import ImageFile
 from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, read_manifest, write_sif
+from envbuild.image.sif import HINT_REBUILD, LOCK, PLAN, SBOM, looks_like_sif, write_sif
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.squashfs.format import SquashfsError
@@ -67,7 +67,7 @@ def compose(
 
 def compose_on(
     path: Path,
-    image: ForeignImage,
+    image: ImageFile,
     layers: Sequence[FinishedLayer],
     order: Sequence[str],
     *,
@@ -86,10 +86,10 @@ def compose_on(
     shown, and `note` says what was added. An error of `check`, which is called last, leaves `path` as it is.
     Raises as `compose`; RequestError if the other image is damaged.
     """
-    system = read_manifest(image.path).file_system
+    system, squashfs = image.manifest.file_system, image.root
     kept = {layer.name: layer for layer in system.layers} if system else {}
     new = {layer.name: layer for layer in layers}
-    with layer_file_systems({name: new[name].blob for name in new}) as files, image.file_system() as squashfs:
+    with layer_file_systems({name: new[name].blob for name in new}) as files:
         _check_tables(layers, files)
         parts = [
             whole(files[name])
@@ -145,14 +145,16 @@ def _described_layer(layer: FinishedLayer, part: Part, offset: int) -> ImageLaye
     )
 
 
-def read_sbom(image: Path) -> bytes:
+def read_sbom(image: ImageFile) -> bytes:
     """Return the bill of materials of an image; RequestError if it is missing or damaged."""
-    bill = read_data(image, SBOM)
+    bill = image.data(SBOM)
     try:
         json.loads(bill)
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"the bill of materials in `{image.name}` is damaged", at=Location(path=image), hint=AGAIN
+            f"the bill of materials in `{image.path.name}` is damaged",
+            at=Location(path=image.path),
+            hint=HINT_REBUILD,
         ) from error
     return bill
 

@@ -11,9 +11,9 @@ from envbuild.build.run import BuildContext, build_layers, check_conflicts, miss
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compose import check_target, compose
+from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
-from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SystemStep, input_files
 from envbuild.preflight.report import PreflightReport, run_preflight
@@ -80,15 +80,12 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
     store = settings.store
     missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
     check_tools(locked, missing, settings)
-    if not request.rebuild and _is_up_to_date(path, plan):
-        scan = _scan(path, settings)
-        if scan is not None:
-            preflight = _preflight(path, settings, scan)
-            # The owner prunes a store that this user can only read.
-            with contextlib.suppress(MachineError):
-                add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
-            return _built(path, scan.manifest, preflight, made=0, unchanged=True)
-        settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
+    if not request.rebuild and (scan := _reusable(path, plan, settings)) is not None:
+        preflight = _judge(scan, settings)
+        # The owner prunes a store that this user can only read.
+        with contextlib.suppress(MachineError):
+            add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
+        return _built(path, scan.manifest, preflight, made=0, unchanged=True)
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
         to_build = missing_layers(plan, store, rebuild=request.rebuild)
         # Before and after: on file systems without locks `prune` goes by age.
@@ -99,7 +96,9 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
         store.freshen(layer.key for layer in plan.layers)
         check_conflicts(plan, store, settings.emit)
         manifest = _compose(path, locked, plan, settings)
-        preflight = _preflight(path, settings)
+        # An image that was just written has not changed.
+        with ImageFile.open(path) as image:
+            preflight = _judge(scan_image(image, store, changed=()), settings)
         store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     made = sum(layer.name in plan.image for layer in to_build)
@@ -152,23 +151,19 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
     return locked
 
 
-def _scan(path: Path, settings: Settings) -> ImageScan | None:
-    """Scan an image, comparing its bytes once as long as the file stays the same; None if it has changed."""
-    try:
-        scan = scan_image(path, settings.store)
-    except (CheckError, RequestError):
-        return None
-    return None if scan.changed else scan
+def _reusable(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | None:
+    """Return the scan of the image at a path if it is that of the plan; warn if it is damaged.
 
-
-def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
-    """Return whether an existing image has the same plan, which covers every input byte."""
-    try:
-        system = read_manifest(path).file_system
-        same = read_data(path, PLAN).decode() == plan.to_json()
-        return same and system is not None and tables_are_right(path, system)
-    except (EnvbuildError, UnicodeDecodeError):
-        return False
+    The plan covers every input byte. The bytes are compared once as long as the file stays the same.
+    """
+    with contextlib.suppress(EnvbuildError), ImageFile.open(path) as image:
+        if image.plan_text == plan.to_json() and tables_are_right(image):
+            with contextlib.suppress(CheckError, RequestError):
+                scan = scan_image(image, settings.store)
+                if not scan.changed:
+                    return scan
+            settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
+    return None
 
 
 def _check_room(
@@ -218,10 +213,9 @@ def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) ->
         )
 
 
-def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) -> PreflightReport:
-    with task(settings.emit, "check", f"check {path.name}") as running:
-        # An image that was just written has not changed.
-        report = run_preflight(scan or scan_image(path, settings.store, changed=()))
+def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
+    with task(settings.emit, "check", f"check {scan.image.name}") as running:
+        report = run_preflight(scan)
         running.failed = not report.passed
     return report
 

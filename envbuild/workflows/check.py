@@ -9,8 +9,8 @@ from pathlib import Path
 from envbuild.errors import raise_all
 from envbuild.events import Warned, task
 from envbuild.image import shifter
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.sif import image_entries, read_manifest
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
@@ -86,7 +86,7 @@ class CheckedImage:
 
 
 def check_image(
-    image: Path,
+    path: Path,
     settings: Settings,
     *,
     from_host: HostLibraries = NO_HOST_LIBS,
@@ -97,7 +97,7 @@ def check_image(
 
     `from_host` are libraries of the site's host that replace the image's own and are checked as well.
     `lint_shifter` adds the effects of Shifter; `srun` asks this machine's srun which PMI it offers. An
-    extended image of anyone is compared with the one before; its Python is started once.
+    extended image of another tool is compared with the one before; its Python is started once.
 
     MachineError: there is no srun. RequestError: it is not an image of envbuild's, or damaged; or the site
     file cannot be used, or does not describe the host's libraries.
@@ -105,18 +105,26 @@ def check_image(
     started = time.monotonic()
     unfit = {"--mpi host": from_host.mpi, "--fabric host": from_host.fabric}
     unfit |= {"--runtime": lint_shifter, "--srun": srun}
-    extended = examine_extended(image, settings, unfit=unfit)
-    if extended is not None:
-        return CheckedImage(
-            manifest=extended.manifest,
-            preflight=extended.examined.preflight,
-            rule_results=(),
-            others=(),
-            seconds=time.monotonic() - started,
-        )
+    with ImageFile.open(path) as image:
+        extended = examine_extended(image, settings, unfit=unfit)
+        if extended is not None:
+            return CheckedImage(
+                manifest=extended.manifest,
+                preflight=extended.examined.preflight,
+                rule_results=(),
+                others=(),
+                seconds=time.monotonic() - started,
+            )
+        return _check(image, settings, from_host, lint_shifter=lint_shifter, srun=srun)
+
+
+def _check(
+    image: ImageFile, settings: Settings, from_host: HostLibraries, *, lint_shifter: bool, srun: bool
+) -> CheckedImage:
+    started = time.monotonic()
     site = _site(settings, from_host)
     _warn_of_unused_gpus(image, site, settings)
-    with task(settings.emit, "check", f"check {image.name}") as running:
+    with task(settings.emit, "check", f"check {image.path.name}") as running:
         scan = scan_image(image, settings.store)
         manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
@@ -137,7 +145,7 @@ def check_image(
             others=(
                 *([judge_bytes(scan.changed)] if scan.changed else []),
                 *gpu.checks(preflight.gpu_code, gpus),
-                *(_lint_shifter(image, manifest, preflight) if lint_shifter else []),
+                *(_lint_shifter(image, preflight) if lint_shifter else []),
                 *(pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
             ),
             seconds=time.monotonic() - started,
@@ -146,18 +154,18 @@ def check_image(
     return checked
 
 
-def _warn_of_unused_gpus(image: Path, site: Site | None, settings: Settings) -> None:
+def _warn_of_unused_gpus(image: ImageFile, site: Site | None, settings: Settings) -> None:
     vendor = site.gpus.vendor if site and site.gpus else "none"
-    if site and vendor in _ACCELERATORS and read_manifest(image).accelerator == "cpu":
+    if site and vendor in _ACCELERATORS and image.manifest.accelerator == "cpu":
         text = f"the site `{site.name}` has GPUs ({vendor}), and the image is for CPUs: it uses none"
         hint = f"`accelerator: {_ACCELERATORS[vendor]}` in the spec makes an image for them"
         settings.emit(Warned(text=text, hint=hint))
 
 
-def _lint_shifter(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:
+def _lint_shifter(image: ImageFile, preflight: PreflightReport) -> list[CheckResult]:
     return shifter.lint(
-        manifest,
-        image_entries(image),
+        image.manifest,
+        {entry.path: entry for entry in image.root.walk()},
         abis=texts_of(preflight.facts, "mpi.needed_abis"),
         rpath_files=texts_of(preflight.facts, "mpi.rpath_files"),
     )

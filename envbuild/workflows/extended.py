@@ -1,4 +1,4 @@
-"""Check and test an image of anyone that was extended: what the addition changed, and whether it works."""
+"""Check and test an extended image of another tool: what the addition changed, and whether it works."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from envbuild.extend.python import probe_python
 from envbuild.image.extension import (
     ExtensionNote,
     manifest_of_extended,
-    read_note,
-    tables_digest,
 )
-from envbuild.image.foreign import ForeignImage, read_foreign
+from envbuild.image.file import ImageFile
 from envbuild.image.model import ImageJob, Manifest
 from envbuild.jobs.judge import Job, Package
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
@@ -45,9 +43,9 @@ _TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendedImage:
-    """An image of anyone that was extended, examined."""
+    """An extended image of another tool, examined."""
 
-    image: ForeignImage
+    image: ImageFile
     note: ExtensionNote
     """What was added."""
     manifest: Manifest
@@ -70,19 +68,17 @@ class ExtendedReport(Report):
         return f"{self.name}/{self.version} ({self.digest[7:19]}) in {self.seconds:.0f} s: {self.summary}"
 
 
-def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool]) -> ExtendedImage | None:
-    """Examine an image of anyone that was extended; None if the file is another one, or no image at all.
+def examine_extended(
+    image: ImageFile, settings: Settings, *, unfit: Mapping[str, bool]
+) -> ExtendedImage | None:
+    """Examine an extended image of another tool; None if envbuild built it.
 
     `unfit`: option for images of envbuild's alone → whether it was named. RequestError: one was, or nothing
     was added to the image.
     """
-    try:
-        image = read_foreign(path)
-    except RequestError:
+    if image.built_by_envbuild:
         return None
-    if image.is_ours:
-        return None
-    note = read_note(image)
+    path, note = image.path, image.note
     if note is None:
         raise RequestError(
             f"`{path.name}` is an image that envbuild neither built nor extended: nothing says what it must"
@@ -102,33 +98,30 @@ def examine_extended(path: Path, settings: Settings, *, unfit: Mapping[str, bool
         )
     manifest = manifest_of_extended(image, note, name=None, version=None)
     with task(settings.emit, "check", f"check {path.name}") as running, contextlib.ExitStack() as opened:
-        squashfs = opened.enter_context(image.file_system())
-        files = ImageFiles(squashfs)
+        files = ImageFiles(image.root)
         with explain_failure("test", settings):
             python = probe_python(
                 files,
                 note.python,
-                sandbox=Sandbox(apptainer=settings.find_apptainer(), root=path.absolute()),
+                sandbox=Sandbox(apptainer=settings.find_apptainer(), root=image.program_path),
                 log=settings.store.directory("logs") / "extend.log",
                 at=path,
             )
         base = _base(image, note, opened)
-        examined = examine_image(squashfs, files, python, note, base)
+        examined = examine_image(image.root, files, python, note, base)
         running.failed = not examined.preflight.passed
     other = note.extensions[0].image if base is not None else "itself without what was added"
     settings.emit(Note(text=f"compared with {other}: problems that were there before do not count"))
     return ExtendedImage(image=image, note=note, manifest=manifest, examined=examined)
 
 
-def _base(image: ForeignImage, note: ExtensionNote, opened: contextlib.ExitStack) -> Squashfs | None:
+def _base(image: ImageFile, note: ExtensionNote, opened: contextlib.ExitStack) -> Squashfs | None:
     """Open the image before anything was added, if it still lies beside this one."""
     first = note.extensions[0]
     with contextlib.suppress(RequestError):
-        squashfs = opened.enter_context(
-            read_foreign(image.path.with_name(Path(first.image).name)).file_system()
-        )
-        if tables_digest(squashfs) == first.digest:
-            return squashfs
+        base = opened.enter_context(ImageFile.open(image.path.with_name(Path(first.image).name)))
+        if base.tables_digest == first.digest:
+            return base.root
     return None
 
 
@@ -152,7 +145,7 @@ def test_extended(
     sections = Sections(show)
     sections.add("image", examined.preflight.checks())
     packages = _packages(extended)
-    container = Container(image=extended.image.path.absolute(), manifest=manifest, apptainer=apptainer)
+    container = Container(image=extended.image.program_path, manifest=manifest, apptainer=apptainer)
     with task(settings.emit, "test:imports", f"import {pluralize(len(packages), 'package')}"):
         python = examined.python.executable
         checks = check_imports(container, packages, limit_s=limit_s, python=python)
@@ -215,8 +208,7 @@ def _of_others(examined: ExaminedImage) -> Iterator[CheckResult]:
 def _launcher(extended: ExtendedImage) -> Launcher | None:
     """Return what starts ranks in the image; None if it lacks an MPI, mpi4py or NumPy."""
     python = extended.examined.python
-    with extended.image.file_system() as squashfs:
-        programs = {entry.path for entry in squashfs.walk() if entry.path.endswith("/bin/mpiexec")}
+    programs = {entry.path for entry in extended.image.root.walk() if entry.path.endswith("/bin/mpiexec")}
     if not programs or not {"mpi4py", "numpy"} <= python.installed.keys():
         return None
     own = f"{python.scripts}/mpiexec"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from envbuild.activate.layout import parse_module
 from envbuild.errors import RequestError
-from envbuild.image.foreign import is_foreign
-from envbuild.image.sif import read_manifest
-from envbuild.preflight.scan import changes_from
+from envbuild.image.file import ImageFile
+from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import exists, neighbour_hint
@@ -59,18 +58,19 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
     It is not read again if it is the file that was compared last, by its inode and times.
     """
     here, statuses = settings.this_host(), []
-    for image in images:
-        _check_not_a_module(image)
-        if is_foreign(image):
-            statuses.append(Status(name=image.name, path=image, verdict=None, foreign=True))
-            continue
-        manifest = read_manifest(image)
-        verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-        label = f"{manifest.name}/{manifest.version}"
-        changed: tuple[str, ...] = ()
-        if verdict is not None and verdict.counts_for_bytes:
-            changed = changes_from(manifest.digest, image, settings.store)
-        statuses.append(Status(name=label, path=image, verdict=verdict, changed=changed))
+    for path in images:
+        _check_not_a_module(path)
+        with ImageFile.open(path) as image:
+            if not image.built_by_envbuild:
+                statuses.append(Status(name=path.name, path=path, verdict=None, foreign=True))
+                continue
+            manifest = image.manifest
+            verdict = verdicts.latest(settings.store, manifest.digest, here=here)
+            label = f"{manifest.name}/{manifest.version}"
+            changed: tuple[str, ...] = ()
+            if verdict is not None and verdict.counts_for_bytes:
+                changed = changed_parts(image, settings.store)
+            statuses.append(Status(name=label, path=path, verdict=verdict, changed=changed))
     return tuple(statuses)
 
 

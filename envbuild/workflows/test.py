@@ -13,9 +13,10 @@ from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
+from envbuild.image.file import ImageFile
 from envbuild.image.metadata import packages_of
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
-from envbuild.image.sif import AGAIN, LOCK, read_data, read_manifest
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import (
     GpuSurvey,
@@ -46,7 +47,6 @@ from envbuild.launch.start import (
     run_image_job,
     with_gpus,
 )
-from envbuild.lock.text import load
 from envbuild.preflight.report import checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.from_site import stack_facts
@@ -110,26 +110,29 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     MPI speaks; or it is replaced while it is tested. MachineError: there is no usable Apptainer, no srun, or
     no container starts on this machine; an earlier verdict stays.
     """
-    with files.unchanged(request.image) as check:
-        report = _test(request, settings)
-        check()
+    with ImageFile.open(request.image) as image:
+        report = _test(image, request, settings)
+        # Ranks on other nodes open what lies at its path.
+        (image.check_still_there if request.srun else image.check_unchanged)()
         if not request.quick and not isinstance(report, ExtendedReport):
             _record(report, settings)
     return report
 
 
-def _test(request: TestRequest, settings: Settings) -> Report:
+def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     started = time.monotonic()
-    if (extended := examine_extended(request.image, settings, unfit=request.only_for_ours)) is not None:
+    if (extended := examine_extended(image, settings, unfit=request.only_for_ours)) is not None:
         return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
-    manifest, site = read_manifest(request.image), site_of(settings)
+    manifest, site = image.manifest, site_of(settings)
     _warn_of_untrusted_layers(manifest, settings)
     container = Container(
-        image=request.image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site)
+        image=request.image.absolute() if request.srun else image.program_path,
+        manifest=manifest,
+        apptainer=settings.find_apptainer(site),
     )
     # Combinations that do not fit are refused before anything starts.
     if request.from_host:
-        host_libs = host_libraries_for(container, settings, request.from_host)
+        host_libs = host_libraries_for(image, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
     launcher = _choose_launcher(container, site, request)
     ranks = request.ranks or _ranks_in_allocation(request) or manifest.ranks
@@ -137,9 +140,9 @@ def _test(request: TestRequest, settings: Settings) -> Report:
     host = _fingerprint(container)
 
     sections = Sections(lambda section: _show(section, settings))
-    sections.add("image", _check_files(container, settings, request.from_host))
+    sections.add("image", _check_files(image, container, settings, request.from_host))
     if not judge_architecture(manifest):
-        sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
+        sections.add("imports", _check_imports(image, container, settings, limit_s=limit_s))
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if manifest.accelerator != "cpu" or request.require_gpu:
         sections.add("gpu", _check_gpus(survey, manifest, request))
@@ -321,12 +324,14 @@ def _fingerprint(container: Container) -> HostFingerprint:
     return host
 
 
-def _check_files(container: Container, settings: Settings, from_host: HostLibraries) -> list[CheckResult]:
+def _check_files(
+    image: ImageFile, container: Container, settings: Settings, from_host: HostLibraries
+) -> list[CheckResult]:
     """Check all that needs no start of the image: its bytes, what it would load, and its architecture."""
-    total = container.image.stat().st_size
-    with task(settings.emit, "test:image", "files of the image", total_bytes=total) as running:
-        changed = verify_image(container.image, advanced=running.advance)
-        preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
+    title = "files of the image"
+    with task(settings.emit, "test:image", title, total_bytes=image.size_bytes) as running:
+        changed = verify_image(image, advanced=running.advance)
+        preflight = run_preflight(scan_image(image, settings.store, changed=changed))
         checks = [judge_bytes(changed), *preflight.checks()]
         if settings.site and (site := site_of(settings)) is not None:
             # The rules that forbid the image on the libraries that its ranks use, at the site that was named.
@@ -345,12 +350,14 @@ def _check_files(container: Container, settings: Settings, from_host: HostLibrar
     return checks
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
+def _check_imports(
+    image: ImageFile, container: Container, settings: Settings, *, limit_s: float
+) -> list[CheckResult]:
     """Import the image's modules and run its tutorials, which also proves that a container starts here."""
     with task(settings.emit, "test:imports", "imports and tutorials") as running:
         try:
             with explain_failure("test", settings, apptainer=container.apptainer.program):
-                checks = check_imports(container, _packages(container), limit_s=limit_s)
+                checks = check_imports(container, _packages(image), limit_s=limit_s)
         except NotStartedError as error:
             if error.early:
                 raise
@@ -360,12 +367,12 @@ def _check_imports(container: Container, settings: Settings, *, limit_s: float) 
     return checks
 
 
-def _packages(container: Container) -> list[Package]:
+def _packages(image: ImageFile) -> list[Package]:
     """Return the Python packages of an image; an image of the format before names them in its lock alone."""
-    packages = container.manifest.python_packages
-    if container.manifest.format != MANIFEST_FORMAT:
-        packages = packages_of(load(read_data(container.image, LOCK), container.image))
-    sites = own_sites(container.manifest.python)
+    packages = image.manifest.python_packages
+    if image.manifest.format != MANIFEST_FORMAT:
+        packages = packages_of(image.lock)
+    sites = own_sites(image.manifest.python)
     return [Package(**package.model_dump(), sites=sites) for package in packages]
 
 
@@ -410,7 +417,7 @@ def _record(report: Report, settings: Settings) -> None:
     """
     if DIGEST in report.failed:
         text = "the verdict was not kept: the image is not the one that its manifest names"
-        settings.emit(Warned(text=text, hint=AGAIN))
+        settings.emit(Warned(text=text, hint=HINT_REBUILD))
         return
     try:
         verdicts.record(settings.store, report)

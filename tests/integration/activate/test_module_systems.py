@@ -16,9 +16,9 @@ from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import Layout
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, tcl_literal
-from envbuild.image.sif import read_manifest
 from envbuild.system.apptainer import find
 from tests.integration.activate.conftest import CHANGES, TOOLS_OF_IMAGE, Place, image_of
+from tests.support.images import read_manifest
 from tests.support.module_systems import LMOD, OTHERS, OWN_STATE, SYSTEMS, ModuleSystem
 
 # What Lmod keeps for itself: the table of modules in pieces, the last of which it leaves when fewer suffice,

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from envbuild.image.foreign import read_foreign
+from envbuild.image.file import ImageFile
 from tests.support.elves import Elf
+from tests.support.images import read_sif
 from tests.support.mirrors import write_wheel
 from tests.support.squashfs_images import (
     assert_kernel_accepts,
@@ -142,16 +143,17 @@ def extend(ground: Ground, work: Path, *words: str | Path, code: int = 0) -> str
 
 
 def shown_by_unsquashfs(image: Path, scratch: Path) -> dict[str, tuple[object, ...]]:
-    shown = list_with_unsquashfs(image, scratch / "u", read_foreign(image).offset)
+    with ImageFile.open(image) as opened:
+        shown = list_with_unsquashfs(image, scratch / "u", opened.root.offset)
     subprocess.run(["rm", "-rf", scratch / "u"], check=True)
     return shown
 
 
 def root_of(image: Path, scratch: Path) -> Path:
     """Return the file system of an image as a file."""
-    opened = read_foreign(image)
     path = scratch / f"{image.name}.root"
-    path.write_bytes(image.read_bytes()[opened.offset :][: opened.root_bytes])
+    with ImageFile.open(image) as opened:
+        path.write_bytes(opened.read(opened.root.offset, opened.root.size_bytes))
     return path
 
 
@@ -207,8 +209,7 @@ def test_descriptors_of_a_sif_stay(foreign: Callable[[str], Path], ground: Groun
     extend(ground, work, old, "--env", "A=b", "-o", "new.sif")
     contents = []
     for path in (old, work / "new.sif"):
-        sif = read_foreign(path).sif
-        assert sif is not None
+        sif = read_sif(path)
         data = path.read_bytes()
         contents.append(
             [

@@ -12,16 +12,16 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.image.compose import FinishedLayer, compose, read_sbom
+from envbuild.image.compose import FinishedLayer, compose
 from envbuild.image.packages import Contents, read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import file_system
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
+from tests.support.images import file_system, read_sbom
 from tests.support.resolved_specs import bare_lock
 from tests.support.small_images import BASE, UNREAD, Layer, small_image
 

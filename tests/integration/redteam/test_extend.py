@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from envbuild.image.compose import FinishedLayer, compose
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.sif import LOCK, PLAN
 from envbuild.lock.text import load
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
 from envbuild.system.squashfs import digests
+from tests.support.images import read_data, read_manifest
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground
 
@@ -185,6 +186,7 @@ def test_metadata_that_does_not_end_is_an_error_of_the_image(stranger: Path, gro
 
 MEASURED = """\
 import resource, subprocess, sys
+from tests.support.images import read_data, read_manifest
 code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)

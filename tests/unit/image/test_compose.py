@@ -9,14 +9,14 @@ import pytest
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.image.compose import FinishedLayer, check_target, compose, compose_on
-from envbuild.image.foreign import read_foreign
-from envbuild.image.sif import FILE_SYSTEM_OFFSET, LOCK, PLAN, read_data, read_manifest
-from envbuild.image.verify import verify_image
+from envbuild.image.file import ImageFile
+from envbuild.image.sif import FILE_SYSTEM_OFFSET, LOCK, PLAN
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
+from tests.support.images import read_data, read_manifest, verify_image
 from tests.support.resolved_specs import bare_lock
 
 LOCKED = bare_lock()
@@ -87,18 +87,19 @@ class TestOnAnImage:
 
     def on(self, image: Path, *layers: FinishedLayer) -> None:
         manifest = read_manifest(image)
-        compose_on(
-            image.with_name("new.sif"),
-            read_foreign(image),
-            layers,
-            ["base", *(one.name for one in layers)],
-            manifest=manifest.model_copy(update={"file_system": None}),
-            lock=LOCKED,
-            plan="{}\n",
-            note=b"{}",
-            hidden=(),
-            advanced=lambda _: None,
-        )
+        with ImageFile.open(image) as opened:
+            compose_on(
+                image.with_name("new.sif"),
+                opened,
+                layers,
+                ["base", *(one.name for one in layers)],
+                manifest=manifest.model_copy(update={"file_system": None}),
+                lock=LOCKED,
+                plan="{}\n",
+                note=b"{}",
+                hidden=(),
+                advanced=lambda _: None,
+            )
 
     @pytest.mark.parametrize("place", [10, 5010, -1, None])
     def test_a_layer(self, tmp_path: Path, place: int | None) -> None:
