@@ -16,9 +16,9 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import CheckError, EnvbuildError, Location
 from envbuild.events import Emit, ignore, task
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
+from envbuild.image.files import ImageFiles
 
 # NVIDIA's own builds of PyTorch have `nv24.07` in their versions.
 _GPU = re.compile(r"(?:^|\.)(?:cu|rocm|nv|xpu)[0-9.]*")

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.image import sifformat, startup
 from envbuild.image.extension import NOTE_PATH, ExtensionNote
+from envbuild.image.files import ImageFiles
 from envbuild.image.model import METADATA_DIR, Manifest
 from envbuild.image.sif import HINT_REBUILD, LOCK, MANIFEST, NOTE, PLAN, SifFile, damaged, read_tables
 from envbuild.image.sifformat import Descriptor, Kind
@@ -28,7 +29,7 @@ from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
 from envbuild.spec.model import first_problem
 from envbuild.squashfs.format import SquashfsError
-from envbuild.squashfs.reader import Squashfs
+from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system.files import IrregularError, neighbour_hint, open_regular
 
 _READ_BYTES = 1024 * 1024
@@ -304,6 +305,22 @@ class ImageFile:
         if descriptor is not None:
             return self.read(descriptor.offset, min(descriptor.size, _NOTE_LIMIT_BYTES))
         return None if self.built_by_envbuild else self._file_of_root(NOTE_PATH, METADATA_DIR)
+
+    @cached_property
+    def files(self) -> ImageFiles:
+        """All names of its file system, with links followed."""
+        with self.reading_root():
+            return ImageFiles(self.root)
+
+    def layer_of(self, entry: Entry) -> str:
+        """Return the layer that holds the data of a file; empty for what has no data."""
+        start, system = self.root.data_offset(entry), self.manifest.file_system
+        if start is None or system is None:
+            return ""
+        holding = (
+            layer.name for layer in system.layers if layer.offset <= start < layer.offset + layer.size_bytes
+        )
+        return next(holding, "")
 
     @cached_property
     def labels(self) -> dict[str, str]:

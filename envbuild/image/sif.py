@@ -5,22 +5,17 @@ An image is one squashfs and, behind it, the data that describe it: see `DATA`.
 
 from __future__ import annotations
 
-import errno
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.digests import sha256_of
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
+from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
-from envbuild.image import startup
-from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.squashfs.splice import Splice
-from envbuild.system.files import atomic_file, is_full, write_at
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -29,13 +24,13 @@ SBOM = "sbom.cdx.json"
 # Of an extended image, behind all others: what was added.
 NOTE = "envbuild.extend"
 # The name that `apptainer inspect` reads.
-_INSPECTION = "inspect-metadata.json"
-_DEFINITION, _LABELS = "definition", "labels"
+INSPECTION = "inspect-metadata.json"
+DEFINITION, LABELS = "definition", "labels"
 # All data of an image, in their order.
 DATA = {
-    _DEFINITION: Kind.DEFINITION,
-    _INSPECTION: Kind.JSON,
-    _LABELS: Kind.LABELS,
+    DEFINITION: Kind.DEFINITION,
+    INSPECTION: Kind.JSON,
+    LABELS: Kind.LABELS,
     MANIFEST: Kind.JSON,
     LOCK: Kind.GENERIC,
     PLAN: Kind.JSON,
@@ -47,59 +42,12 @@ HINT_REBUILD = "build it again, or copy it again from where it came"
 """How to replace an image that was changed or damaged."""
 
 _DESCRIPTORS_LIMIT = 1024
-# Errors that another path avoids.
-_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-_ANOTHER_PLACE = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 
 
 # Writing
 
 
-def write_sif(
-    path: Path,
-    manifest: Manifest,
-    splice: Splice,
-    data: Mapping[str, bytes],
-    *,
-    note: bytes = b"",
-    advanced: Callable[[int], None] = lambda _: None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Write an image, in place of an earlier one: all of it, or nothing.
-
-    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
-    for an image that was not extended. The same arguments give the same bytes. `advanced` is called with the
-    number of bytes of each part that was copied; an error of `check`, which is called last, leaves `path` as
-    it is. RequestError: nothing can be written at `path`. MachineError: the disk is full or fails, or a layer
-    cannot be read.
-    """
-    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
-    contents = {
-        _DEFINITION: startup.definition_text(manifest).encode(),
-        _INSPECTION: startup.inspection(manifest).encode(),
-        _LABELS: labels.encode(),
-        MANIFEST: manifest.to_json().encode(),
-        **data,
-    }
-    sizes = {name: len(contents[name]) for name in DATA}
-    frame = frame_of(
-        sizes,
-        {name: sha256_of(contents[name]) for name in DATA},
-        file_system_bytes=splice.size_bytes,
-        architecture=manifest.architecture,
-        note_bytes=len(note),
-    )
-    behind = b"".join(contents[name] for name in DATA) + note
-    try:
-        with atomic_file(path, mode=0o777, check=check) as file:
-            splice.write(file, FILE_SYSTEM_OFFSET, advanced)
-            write_at(file, behind, FILE_SYSTEM_OFFSET + splice.size_bytes)
-            write_at(file, frame, 0)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _lay_out(
+def _place_objects(
     sizes: Mapping[str, int], file_system_bytes: int, architecture: str, note_bytes: int
 ) -> list[Descriptor]:
     """Place every object: the data in their order behind the file system, the note last."""
@@ -148,7 +96,7 @@ def frame_of(
 
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
-    table = _lay_out(sizes, file_system_bytes, architecture, note_bytes)
+    table = _place_objects(sizes, file_system_bytes, architecture, note_bytes)
     # The identity is the digest of what `sha256sum` would print of all data.
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
     header = form.pack_header(
@@ -167,17 +115,6 @@ def identity_of(digest: str) -> uuid.UUID:
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)
-
-
-def unwritable(path: Path, error: OSError) -> EnvbuildError:
-    """Return the error for an image that cannot be written at its place."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return RequestError(f"the directory `{path.parent}` does not exist", hint=_ANOTHER_PLACE)
-    if is_full(error):
-        return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_ANOTHER_PLACE)
-    if error.errno in _OF_THE_PATH:
-        return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
-    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
 
 
 # Reading

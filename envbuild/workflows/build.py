@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers, require_layer
+from envbuild.build.run import BuildContext, missing_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
-from envbuild.image.compose import check_target, compose
+from envbuild.image.compose import Provenance, check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
@@ -21,11 +21,11 @@ from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_places
 from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_room, check_sources
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
-from envbuild.workflows.plan import absent_files, finished_layers, plan_image, plan_name
+from envbuild.workflows.make import ImageRequest, judge_image, make_image
+from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -91,14 +91,18 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
         # Before and after: on file systems without locks `prune` goes by age.
         store.freshen(layer.key for layer in plan.layers)
         _check_room(path, locked, plan, to_build, settings)
-        if to_build:
-            _build(locked, plan, to_build, request, settings)
+        with store.stage() as work:
+            make_image(
+                path,
+                _image_request(locked, plan),
+                store,
+                settings,
+                context=_context(locked, to_build, request, settings, work) if to_build else None,
+                missing=to_build,
+            )
         store.freshen(layer.key for layer in plan.layers)
-        check_conflicts(plan, store, settings.emit)
-        manifest = _compose(path, locked, plan, settings)
-        # An image that was just written has not changed.
         with ImageFile.open(path) as image:
-            preflight = _judge(scan_image(image, store, changed=()), settings)
+            manifest, preflight = image.manifest, judge_image(image, settings)
         store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     made = sum(layer.name in plan.image for layer in to_build)
@@ -198,21 +202,6 @@ def _check_room(
     check_room(path.parent, image + sum(used.values()), settings.emit, least=0 if shared else image)
 
 
-def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> Manifest:
-    store = settings.store
-    records = [require_layer(layer, store) for layer in plan.image_layers]
-    total = sum(record.size_bytes for record in records)
-    with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
-        return compose(
-            path,
-            finished_layers(records, plan, store),
-            manifest=manifest_of(locked.resolved, locked.lock),
-            lock=locked.lock,
-            plan=plan.to_json(),
-            advanced=composing.advance,
-        )
-
-
 def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
     with task(settings.emit, "check", f"check {scan.image.name}") as running:
         report = run_preflight(scan)
@@ -220,25 +209,34 @@ def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
     return report
 
 
-def _build(
-    locked: Locked, plan: BuildPlan, missing: Sequence[Layer], request: BuildRequest, settings: Settings
-) -> None:
-    with settings.store.stage() as work:
-        locate = fetch_inputs(
-            missing,
-            locked.lock,
-            locked.resolved,
-            settings,
-            work=work,
-            sources=request.sources,
-            offline=request.offline,
-        )
-        context = BuildContext(
-            store=settings.store,
-            apptainer=settings.find_apptainer(),
-            locate=locate,
-            emit=settings.emit,
-            rebuild=request.rebuild,
-        )
-        with explain_failure("build", settings):
-            build_layers(plan, context, missing)
+def _image_request(locked: Locked, plan: BuildPlan) -> ImageRequest:
+    return ImageRequest(
+        plan=plan,
+        new=plan.image,
+        provenance=Provenance(
+            manifest=manifest_of(locked.resolved, locked.lock), lock=locked.lock, plan=plan.to_json()
+        ),
+        conflict_hint="each path has one owner: drop one of the two from the spec",
+    )
+
+
+def _context(
+    locked: Locked, missing: Sequence[Layer], request: BuildRequest, settings: Settings, work: Path
+) -> BuildContext:
+    """Fetch what the missing layers need, and return what building them needs besides the plan."""
+    locate = fetch_inputs(
+        missing,
+        locked.lock,
+        locked.resolved,
+        settings,
+        work=work,
+        sources=request.sources,
+        offline=request.offline,
+    )
+    return BuildContext(
+        store=settings.store,
+        apptainer=settings.find_apptainer(),
+        locate=locate,
+        emit=settings.emit,
+        rebuild=request.rebuild,
+    )

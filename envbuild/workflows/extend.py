@@ -22,8 +22,6 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.events import Note, Warned, task
-from envbuild.extend.examine import examine_file_system
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.packages import (
     Addition,
@@ -34,9 +32,9 @@ from envbuild.extend.packages import (
     read_request,
     resolve_packages,
 )
-from envbuild.extend.python import PythonInstallation, choose_python, find_pythons, probe_python
+from envbuild.extend.python import choose_python, find_pythons, probe_python
 from envbuild.image import startup
-from envbuild.image.compose import check_target
+from envbuild.image.compose import FinishedLayer, Stack, check_target, compose
 from envbuild.image.environment import render_enroot, render_script, render_table
 from envbuild.image.extension import (
     NOTE_PATH,
@@ -49,26 +47,25 @@ from envbuild.image.extension import (
     note_with,
 )
 from envbuild.image.file import ImageFile, is_image
-from envbuild.image.foreign import extended_bytes, write_foreign
+from envbuild.image.files import ImageFiles
 from envbuild.image.model import Variable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InlineFile
-from envbuild.preflight.report import PreflightReport, worsened
+from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_problem
 from envbuild.squashfs.packing import packing_options
-from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import splice
 from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
+from envbuild.workflows.make import judge_image
 from envbuild.workflows.settings import Settings
 
 _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
@@ -161,13 +158,13 @@ def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
 def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, settings: Settings) -> Extended:
     """Extend an image; a change of an image that is read meanwhile leaves no new one."""
     image.check_extensible()
-    squashfs, before = image.root, image.note
+    before = image.note
     wanted = _read_request(request, like)
     for remark in wanted.packages.remarks:
         settings.emit(Warned(text=remark))
     path = _check_output(request, wanted, settings)
     with settings.store.in_use(), settings.store.stage() as stage:
-        files = ImageFiles(squashfs)
+        files = image.files
         placed = _placed(files, wanted, image)
         own = read_own(image, files, settings.emit) if image.built_by_envbuild else None
         addition = None
@@ -197,7 +194,7 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         preflight = None
         if own is not None:
             extended = extend_own(own, files, addition, wanted.requests, placed, settings)
-            preflight = write_own(path, own, extended, files, note, settings, check=check_all)
+            preflight = write_own(path, own, extended, note, settings, check=check_all)
         else:
             described = list(_described(image, files, note))
             raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
@@ -207,10 +204,11 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
                 for directory in startup.EMPTY_DIRECTORIES:
                     (tree / directory.lstrip("/")).mkdir(mode=0o755)
             layer = stage / "layer.squashfs"
-            packer.pack(tree, layer, packing_options(squashfs))
-            _write(path, image, squashfs, layer, hidden=hidden, settings=settings, check=check_all)
+            packer.pack(tree, layer, packing_options(image.root))
+            _write(path, image, layer, hidden=hidden, settings=settings, check=check_all)
             if addition is not None and addition.pins:
-                preflight = _examine(path, squashfs, addition.python, settings)
+                with ImageFile.open(path) as written:
+                    preflight = judge_image(written, settings, bottom=image, python=addition.python)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -322,19 +320,6 @@ def _lay_out(
             emit=settings.emit,
         )
     return tree, hidden_paths(addition, files, tree)
-
-
-def _examine(path: Path, before: Squashfs, python: PythonInstallation, settings: Settings) -> PreflightReport:
-    """Return what a new image would load, without the problems of the old one."""
-    with (
-        task(settings.emit, "check", f"what {path.name} would load") as running,
-        ImageFile.open(path) as image,
-    ):
-        report = examine_file_system(image.root, python)
-        if not report.passed:
-            report = worsened(report, examine_file_system(before, python))
-        running.failed = not report.passed
-    return report
 
 
 def _sandbox(image: ImageFile, settings: Settings) -> Sandbox:
@@ -637,19 +622,18 @@ def _inline(path: str, content: bytes, *, executable: bool = False) -> InlineFil
 def _write(
     path: Path,
     image: ImageFile,
-    squashfs: Squashfs,
     layer: Path,
     *,
     hidden: Sequence[str],
     settings: Settings,
     check: Callable[[], None],
 ) -> None:
-    """Splice a layer onto an image, and write the result."""
-    with layer.open("rb") as file:
-        inputs = {image.path.name: squashfs, "what is added": Squashfs(file, 0, layer.stat().st_size)}
-        spliced = splice(inputs, hidden=hidden, keep_directories=True)
-        needed = extended_bytes(image, spliced)
-        check_room(path.parent, needed, settings.emit)
-        with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
-            write_foreign(path, image, spliced, advanced=running.advance, check=check)
-            running.detail = f"{needed / 1e6:.0f} MB"
+    """Write an image with a layer on it; everything around its file system is kept."""
+    sums = packer.digests(layer)
+    added = FinishedLayer(name="added", blob=layer, digest=sums.whole, data=sums.data, tables=sums.tables)
+    stack = Stack(layers=[added], order=["added"], provenance=None, bottom=image, hidden=hidden)
+    needed = image.size_bytes + layer.stat().st_size
+    check_room(path.parent, needed, settings.emit)
+    with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
+        compose(path, stack, advanced=running.advance, check=check)
+        running.detail = f"{path.stat().st_size / 1e6:.0f} MB"

@@ -11,23 +11,17 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.build.run import (
-    BuildContext,
-    build_layers,
-    find_conflicts,
-    refuse_conflicts,
-    require_layer,
-)
+from envbuild.build.run import BuildContext
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Emit, Warned, task
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
 from envbuild.extend.python import PythonInstallation, files_and_directories, installed_distributions
-from envbuild.image.compose import compose_on
+from envbuild.image.compose import Provenance
 from envbuild.image.environment import with_literals
 from envbuild.image.extension import ExtensionNote, Requests
 from envbuild.image.file import ImageFile
+from envbuild.image.files import ImageFiles
 from envbuild.image.metadata import packages_of, renewed_layer
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.image.sif import HINT_REBUILD
@@ -41,28 +35,24 @@ from envbuild.plan.model import (
     BuildPlan,
     InlineFile,
     Interpreter,
+    Layer,
     SourceStep,
     WheelStep,
 )
 from envbuild.plan.planner import wheel_layer
-from envbuild.preflight.report import PreflightReport, run_preflight, worsened
-from envbuild.preflight.scan import scan_image
+from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.files import FileCache
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.resolved import owned_by_vendor
-from envbuild.squashfs.reader import Entry
 from envbuild.store.gc_roots import add_root
-from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.workflows.arguments import check_room
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.inputs import read_recipe, site_of
 from envbuild.workflows.lock import tool_pins
-from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings
 
 _MAX_TEXT_BYTES = 1 << 20
@@ -221,7 +211,6 @@ def write_own(
     path: Path,
     own: OwnImage,
     extension: OwnExtension,
-    files: ImageFiles,
     note: ExtensionNote,
     settings: Settings,
     *,
@@ -232,36 +221,34 @@ def write_own(
     An error of `check`, which is called when all is read, leaves `path` as it is.
     Returns what the new image would load, without the problems of the old one.
     """
-    store, plan = settings.store, extension.plan
-    with store.stage() as work:
-        built = _build(own, extension, work, settings)
-        records = {name: require_layer(plan.layer(name), built) for name in extension.new}
-        _check_conflicts(own, extension, files, records, settings)
-        total = own.image.root.size_bytes + sum(record.size_bytes for record in records.values())
-        check_room(path.parent, total, settings.emit)
-        with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as running:
-            manifest = compose_on(
-                path,
-                own.image,
-                finished_layers(records.values(), plan.model_copy(update={"image": extension.new}), built),
-                plan.image,
-                manifest=extension.manifest,
-                lock=extension.lock,
-                plan=plan.to_json(),
-                note=note.to_json().encode(),
+    plan = extension.plan
+    with settings.store.stage() as work:
+        context, missing = _context(own, extension, work, settings)
+        make_image(
+            path,
+            ImageRequest(
+                plan=plan,
+                new=extension.new,
+                provenance=Provenance(
+                    manifest=extension.manifest,
+                    lock=extension.lock,
+                    plan=plan.to_json(),
+                    note=note.to_json().encode(),
+                ),
+                bottom=own.image,
                 hidden=extension.hidden,
-                advanced=running.advance,
-                check=check,
-            )
-    root = root_of_build(path, manifest, plan, extension.lock, path)
-    add_root(store, root.model_copy(update={"spec": ""}))
-    with task(settings.emit, "check", f"what {path.name} would load") as running:
-        with ImageFile.open(path) as written:
-            report = run_preflight(scan_image(written, store, changed=()))
-        if not report.passed:  # what the old image lacks, too, is not the fault of what is added
-            report = worsened(report, run_preflight(scan_image(own.image, store, changed=())))
-        running.failed = not report.passed
-    return report
+                conflict_hint="each path has one owner: ask for another package or target",
+            ),
+            context.store,
+            settings,
+            context=context,
+            missing=missing,
+            check=check,
+        )
+    with ImageFile.open(path) as written:
+        root = root_of_build(path, written.manifest, plan, extension.lock, path)
+        add_root(settings.store, root.model_copy(update={"spec": ""}))
+        return judge_image(written, settings, bottom=own.image)
 
 
 def _extended_lock(own: OwnImage, pins: Sequence[PythonPin], requests: Requests, settings: Settings) -> Lock:
@@ -335,16 +322,16 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
 
 
-def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Settings) -> Store:
-    """Build the new layers that the store lacks, and return the store that holds all new layers.
+def _context(
+    own: OwnImage, extension: OwnExtension, work: Path, settings: Settings
+) -> tuple[BuildContext, list[Layer]]:
+    """Return what building the new layers needs, and which of them are missing.
 
     Without its base, wheels are compiled by the Python of the image. That may be a stranger's, so what it
     makes is not for other images: the layers are then in a store below `work`.
     """
     has_base = settings.store.get(extension.plan.layer("base").key) is not None
     store = settings.store if has_base else Store(work / "store")
-    plan = extension.plan.model_copy(update={"image": extension.new})
-    missing = [layer for layer in plan.image_layers if store.get(layer.key) is None]
     cache = FileCache(settings.store.directory("files"))
     by_digest = {pin.sha256: pin for pin in extension.lock.python}
     context = BuildContext(
@@ -355,53 +342,8 @@ def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Setting
         image=None if has_base else own.image.program_path,
         logs=settings.store.directory("logs"),
     )
-    with explain_failure("build", settings):
-        build_layers(plan, context, missing)
-    return store
-
-
-def _check_conflicts(
-    own: OwnImage,
-    extension: OwnExtension,
-    files: ImageFiles,
-    records: Mapping[str, LayerRecord],
-    settings: Settings,
-) -> None:
-    """Check that each path has one owner, as `build` does."""
-    image = "the image"  # holds what has no data: directories, links and empty files
-    trees: dict[str, dict[str, str]] = {name: {} for name in (image, *extension.plan.image)}
-    for name, record in records.items():
-        trees[name] = dict(record.tree)
-    for path in sorted({path for record in records.values() for path in record.tree}):
-        entry = files.entries.get(f"/{path}")
-        if entry is not None and entry.path not in extension.hidden:
-            owner = _layer_of(own, entry) or image
-            if owner in trees and owner not in records:
-                trees[owner][path] = _described(entry, files)
-    refuse_conflicts(
-        find_conflicts(trees, settings.emit),
-        hint="each path has one owner: ask for another package or target",
-    )
-
-
-def _described(entry: Entry, files: ImageFiles) -> str:
-    """Return an entry in the words of `envbuild.store.tree.Tree`."""
-    match entry.kind:
-        case "directory":
-            return f"d {entry.mode:04o}"
-        case "link":
-            return f"l {entry.target}"
-        case _:
-            return f"f {entry.mode:04o} {files.sha256(entry)}"
-
-
-def _layer_of(own: OwnImage, entry: Entry) -> str:
-    """Return the layer that holds the data of a file; empty of what has none."""
-    start, system = own.image.root.data_offset(entry), own.image.manifest.file_system
-    if start is None or system is None:
-        return ""
-    holding = (layer for layer in system.layers if layer.offset <= start < layer.offset + layer.size_bytes)
-    return next((layer.name for layer in holding), "")
+    layers = (extension.plan.layer(name) for name in extension.new)
+    return context, [layer for layer in layers if store.get(layer.key) is None]
 
 
 def _refused(image: ImageFile, problem: str, *, hint: str) -> RequestError:

@@ -16,13 +16,13 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.errors import Location, RequestError, pluralize
 from envbuild.events import Judged, Note, task
 from envbuild.extend.examine import ExaminedImage, examine_image
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import probe_python
 from envbuild.image.extension import (
     ExtensionNote,
     manifest_of_extended,
 )
 from envbuild.image.file import ImageFile
+from envbuild.image.files import ImageFiles
 from envbuild.image.model import ImageJob, Manifest
 from envbuild.jobs.judge import Job, Package
 from envbuild.jobs.report import CheckResult, Report, Section, Sections

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.build.run import BuildContext
 from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Comparison, ImageDifference, compare_images
-from envbuild.image.compose import compose
+from envbuild.image.compose import Provenance
 from envbuild.image.file import ImageFile
 from envbuild.image.sif import LOCK, MANIFEST
 from envbuild.image.verify import check_image_is_whole
@@ -25,11 +25,10 @@ from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.workflows.arguments import check_sources
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.lock import tool_pins
-from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.make import ImageRequest, make_image
 from envbuild.workflows.settings import Settings
 
 
@@ -103,18 +102,24 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
             locate=locate,
             emit=settings.emit,
         )
-        with explain_failure("reproduce", settings):
-            build_layers(image.plan, context)
         again = work / "again.sif"
-        records = {layer.name: require_layer(layer, store) for layer in image.plan.image_layers}
-        compose(
+        records = make_image(
             again,
-            finished_layers(records.values(), image.plan, store),
-            manifest=image.manifest,
-            lock=image.lock,
-            plan=image.plan_text,
-            note=image.note.to_json().encode() if image.note else b"",
-            advanced=lambda _: None,
+            ImageRequest(
+                plan=image.plan,
+                new=image.plan.image,
+                provenance=Provenance(
+                    manifest=image.manifest,
+                    lock=image.lock,
+                    plan=image.plan_text,
+                    note=image.note.to_json().encode() if image.note else b"",
+                ),
+                conflict_hint=_HINT_ANEW,
+            ),
+            store,
+            settings,
+            context=context,
+            verb="reproduce",
         )
         with (
             task(settings.emit, "compare", f"compare with {image.path.name}"),

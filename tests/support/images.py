@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from envbuild.image import compare, compose, verify
@@ -11,6 +11,7 @@ from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.sif import SifFile
+from envbuild.lock.model import Lock
 from envbuild.preflight import scan
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
@@ -71,6 +72,30 @@ def tables_are_right(path: Path) -> bool:
 def compare_images(first: Path, second: Path) -> compare.Comparison:
     with ImageFile.open(first) as left, ImageFile.open(second) as right:
         return compare.compare_images(left, right)
+
+
+def compose_layers(
+    path: Path,
+    layers: Sequence[compose.FinishedLayer],
+    *,
+    manifest: Manifest,
+    lock: Lock,
+    plan: str,
+    note: bytes = b"",
+    on: Path | None = None,
+) -> None:
+    """Write an image of layers, over nothing or over the layers of an image of ours."""
+    with contextlib.ExitStack() as opened:
+        bottom = opened.enter_context(ImageFile.open(on)) if on is not None else None
+        kept = bottom.manifest.file_system if bottom is not None else None
+        names = [layer.name for layer in kept.layers] if kept is not None else []
+        stack = compose.Stack(
+            layers=layers,
+            order=[*names, *(layer.name for layer in layers)],
+            provenance=compose.Provenance(manifest=manifest, lock=lock, plan=plan, note=note),
+            bottom=bottom,
+        )
+        compose.compose(path, stack)
 
 
 def scan_image(path: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> scan.ImageScan:

@@ -12,7 +12,6 @@ from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted, Warned, ignore
-from envbuild.image.compose import compose
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.model import (
@@ -31,6 +30,7 @@ from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
+from tests.support.images import compose_layers
 from tests.support.resolved_specs import lock_of, resolved, wheel
 from tests.support.tools import real_tools
 
@@ -66,13 +66,12 @@ def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...
 
 def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store) -> Path:
     records = [require_layer(layer, store) for layer in plan.image_layers]
-    compose(
+    compose_layers(
         path,
         finished_layers(records, plan, store),
         manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan=told.to_json(),
-        advanced=lambda _: None,
     )
     return path
 

@@ -131,7 +131,7 @@ def test_a_build_without_a_terminal_writes_a_line_for_each_phase(run: Run, bench
     _, _, err = run("build")
     done = [line.partition(":")[0] for line in err.splitlines() if ": done in" in line]
     assert set(done[:2]) == {"build layer base", "build layer venv"}
-    assert done[2:] == ["build 2 layers", "compose demo.sif", "check demo.sif"]
+    assert done[2:] == ["build 2 layers", "write demo.sif", "check demo.sif"]
     assert run("build", "-q") == (0, "", "")
 
 
