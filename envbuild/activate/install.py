@@ -235,7 +235,7 @@ def _fill(
     record = Record(
         name=layout.name,
         version=layout.version,
-        digest=installation.manifest.digest,
+        digest=installation.runnable.digest,
         image=str(installation.image) if installation.linked else "",
         host_libraries=host_libs.identities if host_libs is not None else {},
     )
@@ -266,7 +266,7 @@ def is_wrapper(path: Path) -> bool:
 
 def _copy(image: Path, target: Path, copied: Callable[[int], None], check: Callable[[], None]) -> bool:
     """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
-    # The release's name contains the digest of the image's manifest. If the bytes differ nevertheless, data
+    # The release's name contains the digest of the image's runnable. If the bytes differ nevertheless, data
     # was added around it, such as a signature, or the copy is damaged.
     with contextlib.suppress(FileNotFoundError):
         if filecmp.cmp(image, target, shallow=False):

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from envbuild.digests import canonical_json
-from envbuild.errors import Location, RequestError
-from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
+from envbuild.image.model import METADATA_DIR
 from envbuild.lock.model import FileName, PythonName, ToolPin
 from envbuild.spec.model import (
     Digest,
@@ -26,12 +25,11 @@ from envbuild.spec.model import (
     Sha256,
     Text,
     VariableName,
-    first_problem,
     full_match,
 )
 
 if TYPE_CHECKING:
-    from envbuild.image.file import ImageFile
+    pass
 
 # Raised whenever a key comes, goes or changes its meaning.
 NOTE_FORMAT: Final = 1
@@ -168,58 +166,6 @@ class ExtensionNote(Model):
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
         return canonical_json(self.model_dump()) + "\n"
-
-
-def manifest_of_extended(
-    image: ImageFile, note: ExtensionNote, *, name: str | None, version: str | None
-) -> Manifest:
-    """Return a manifest for an extended image of another tool, from which a module can be made.
-
-    Without `name` and `version` they come from the file's name and the image's labels. RequestError: nothing
-    was added for a Python, or no name can be made.
-    """
-    last = next((extension for extension in reversed(note.extensions) if extension.python), None)
-    if last is None:
-        raise RequestError(
-            f"`{image.path.name}` has no Python packages that were added: a module, `check` and `test` are"
-            " for those",
-            at=Location(path=image.path),
-            hint="`envbuild extend` adds packages",
-        )
-    try:
-        return Manifest(
-            format=MANIFEST_FORMAT,
-            name=name or re.sub(r"[^a-z0-9]+", "-", image.path.stem.lower()).strip("-"),
-            version=version or image.labels.get("org.opencontainers.image.version", "1"),
-            summary=f"{note.extensions[0].image} with {', '.join(sorted(note.packages))}"[:_LONGEST],
-            architecture=image.architecture,
-            accelerator="cpu",
-            file_system=None,
-            environment=(),
-            base=note.extensions[0].image if _BASE.fullmatch(note.extensions[0].image) else "image",
-            glibc=last.glibc,
-            python=last.python_version,
-            mpi="",
-            mpi_family="",
-            recipes={},
-            imports=(),
-            tutorials=(),
-            lacks=(),
-            excuses=(),
-            commands=(),
-            conflicts=(),
-            jobs=(),
-            ranks=2,
-            timeout_s=300,
-            labels={},
-            lock_digest=image.tables_digest,
-        )
-    except ValidationError as error:
-        raise RequestError(
-            f"no module can be made of `{image.path.name}`: {first_problem(error)}",
-            at=Location(path=image.path),
-            hint="name it with --name NAME and --version VERSION",
-        ) from error
 
 
 def note_with(note: ExtensionNote | None, extension: Extension) -> ExtensionNote:

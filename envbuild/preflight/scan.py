@@ -21,6 +21,7 @@ from envbuild.elf.read import ElfObject, Symbols, TableBudget, read_elf, read_sy
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.image.runnable import identity_of
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import verify_image
 from envbuild.lock.model import Lock
@@ -136,8 +137,8 @@ def changes_from(digest: str, path: Path | None, store: Store) -> tuple[str, ...
     if path is not None:
         try:
             with ImageFile.open(path) as image:
-                if image.manifest.digest == digest:
-                    return changed_parts(image, store)
+                if identity_of(image, store) == digest:
+                    return changed_parts(image, store) if image.built_by_envbuild else ()
         except EnvbuildError as error:
             return (error.problem,)
     return (f"another image is there than {digest[:19]}",)

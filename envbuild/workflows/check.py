@@ -10,7 +10,7 @@ from envbuild.errors import raise_all
 from envbuild.events import Warned, task
 from envbuild.image import shifter
 from envbuild.image.file import ImageFile
-from envbuild.image.model import Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
@@ -38,7 +38,7 @@ _ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
 class CheckedImage:
     """A checked image."""
 
-    manifest: Manifest
+    runnable: Runnable
     preflight: PreflightReport
     rule_results: tuple[RuleResult, ...]
     """The rules on the image, and on its site if one is known."""
@@ -64,11 +64,11 @@ class CheckedImage:
         ``distributions``, ``excused``, ``excuses`` (the spec's, each with its ``problems``), ``problems``
         (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``.
         """
-        manifest, preflight = self.manifest, self.preflight
+        runnable, preflight = self.runnable, self.preflight
         results = self.checks(all_unknown=True)
         return {
             "schema": SCHEMA,
-            "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
+            "image": {"name": runnable.name, "version": runnable.version, "digest": runnable.digest},
             "passed": self.passed,
             "counts": counts(results),
             "objects": preflight.objects,
@@ -109,7 +109,7 @@ def check_image(
         extended = examine_extended(image, settings, unfit=unfit)
         if extended is not None:
             return CheckedImage(
-                manifest=extended.manifest,
+                runnable=extended.runnable,
                 preflight=extended.examined.preflight,
                 rule_results=(),
                 others=(),
@@ -139,7 +139,7 @@ def _check(
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, host_libs=host_libs.by_name)
         checked = CheckedImage(
-            manifest=manifest,
+            runnable=manifest,
             preflight=preflight,
             rule_results=rule_results,
             others=(

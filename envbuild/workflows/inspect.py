@@ -9,6 +9,7 @@ from pathlib import Path
 from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.image.runnable import known_identity
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.workflows.settings import Settings
@@ -30,16 +31,18 @@ class Inspection:
 def inspect_image(path: Path, settings: Settings) -> Inspection:
     """Read an image's manifest, what was added to it, and its last verdict on a host like this one."""
     with ImageFile.open(path) as image:
+        verdict = verdicts.latest(
+            settings.store, known_identity(image, settings.store), here=settings.this_host()
+        )
         if not image.built_by_envbuild and image.note is not None:
-            return Inspection(path=path, manifest=None, note=image.note, verdict="")
-        manifest = image.manifest
-        verdict = verdicts.latest(settings.store, manifest.digest, here=settings.this_host())
+            sentence = verdicts.sentence(verdict)
+            return Inspection(path=path, manifest=None, note=image.note, verdict=sentence)
         changed: tuple[str, ...] = ()
         if verdict is not None and verdict.counts_for_bytes:
             changed = changed_parts(image, settings.store)
         return Inspection(
             path=path,
-            manifest=manifest,
+            manifest=image.manifest,
             note=image.note,
             verdict=verdicts.sentence(verdict, changed=changed),
             packages={pin.name: pin.version for pin in image.lock.python},

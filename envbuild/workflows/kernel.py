@@ -14,6 +14,7 @@ from envbuild.activate.layout import parse_module
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.events import task
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
@@ -21,7 +22,7 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.module import foreign_python, manifest_of
+from envbuild.workflows.module import foreign_python, runnable_of
 from envbuild.workflows.settings import Settings
 
 # It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
@@ -61,13 +62,14 @@ def write_kernel(
     if root is None:
         path, python = absolute(_existing(image_or_module)), None
         with ImageFile.open(path) as image:
-            manifest, own_python = manifest_of(image, None, None), foreign_python(image)
-        label = f"{manifest.name}/{manifest.version}"
+            digest = identity_of(image, settings.store)
+            runnable, own_python = runnable_of(image, digest), foreign_python(image)
+        label = f"{runnable.name}/{runnable.version}"
         if site is not None:
             warn_of_absent_binds(site, settings.emit)
         kernel_image = KernelImage(
             path=path,
-            manifest=manifest,
+            runnable=runnable,
             apptainer=apptainer,
             binds=site.binds if site else (),
             python=own_python,

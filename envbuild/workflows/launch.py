@@ -197,7 +197,7 @@ def _container(
     return Container(
         # The path: this process becomes the program, and other nodes open it.
         image=image.path.absolute(),
-        manifest=image.manifest,
+        runnable=image.manifest,
         apptainer=apptainer,
         binds=tuple(Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds),
     )

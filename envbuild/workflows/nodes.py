@@ -13,6 +13,7 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import accelerator_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
@@ -66,7 +67,7 @@ def submit(
     site = site_of(settings)
     check_scheduler(site)
     with ImageFile.open(image) as opened:
-        of_site = job_options(site, for_gpus=opened.manifest.accelerator != "cpu")
+        of_site = job_options(site, for_gpus=accelerator_of(opened) != "cpu")
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
@@ -124,7 +125,7 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
     with ImageFile.open(image) as opened:
         manifest = opened.manifest
     site = site_of(settings)
-    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    container = Container(image=image.absolute(), runnable=manifest, apptainer=settings.find_apptainer(site))
     srun = in_slurm_job()
     launcher = choose_launcher(with_offer(launch_context(container, site, NO_HOST_LIBS, srun=srun)))
     if launcher is None or not manifest.mpi:

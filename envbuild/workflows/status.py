@@ -9,6 +9,7 @@ from pathlib import Path
 from envbuild.activate.layout import parse_module
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
@@ -23,13 +24,11 @@ class Status:
     """The test verdict on an image or module, on this host."""
 
     name: str
-    """``NAME/VERSION``; the file's of an image that another tool built."""
+    """``NAME/VERSION``; the file's of an image of another tool."""
     path: Path
     """The image, or the module's directory."""
     verdict: TestVerdict | None
     """None if it was never tested."""
-    foreign: bool = False
-    """Whether another tool built the image."""
     changed: tuple[str, ...] = ()
     """Which parts of an image that passed are not as they were built, in words."""
 
@@ -48,8 +47,8 @@ class Status:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         if self.changed:
             return verdicts.unlike_tested(self.changed)
-        text = verdicts.explanation(self.verdict, foreign=self.foreign)
-        return text if self.verdict or self.foreign else f"{text}: run `envbuild test`"
+        text = verdicts.explanation(self.verdict)
+        return text if self.verdict else f"{text}: run `envbuild test`"
 
 
 def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
@@ -61,14 +60,14 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
     for path in images:
         _check_not_a_module(path)
         with ImageFile.open(path) as image:
-            if not image.built_by_envbuild:
-                statuses.append(Status(name=path.name, path=path, verdict=None, foreign=True))
-                continue
-            manifest = image.manifest
-            verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-            label = f"{manifest.name}/{manifest.version}"
+            label = image.label if image.built_by_envbuild else path.name
+            verdict = None
+            # One that was never extended was never tested: it is not read.
+            if image.built_by_envbuild or image.note is not None:
+                digest = identity_of(image, settings.store)
+                verdict = verdicts.latest(settings.store, digest, here=here)
             changed: tuple[str, ...] = ()
-            if verdict is not None and verdict.counts_for_bytes:
+            if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
                 changed = changed_parts(image, settings.store)
             statuses.append(Status(name=label, path=path, verdict=verdict, changed=changed))
     return tuple(statuses)
@@ -101,7 +100,6 @@ def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tup
             name=layout.label,
             path=layout.home,
             verdict=listed.verdict,
-            foreign=listed.foreign,
             changed=listed.changed,
         )
         for layout, listed in modules

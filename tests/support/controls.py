@@ -44,7 +44,7 @@ def one_of_each_job(controls: Iterable[MutatedJob]) -> list[MutatedJob]:
 
 def container_of(image: Path) -> Container:
     """Return an image as what is tested."""
-    return Container(image=image, manifest=read_manifest(image), apptainer=runtime.find())
+    return Container(image=image, runnable=read_manifest(image), apptainer=runtime.find())
 
 
 def controls_of(container: Container) -> list[tuple[Job, MutatedJob]]:

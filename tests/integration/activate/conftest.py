@@ -155,7 +155,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         installation = Installation(
             root=place.path / root,
             image=image,
-            manifest=read_manifest(image),
+            runnable=read_manifest(image),
             commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
             linked=linked,
             stamp=stamp_of(image) if linked else "",

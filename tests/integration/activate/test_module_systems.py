@@ -396,7 +396,7 @@ def test_a_linked_image_may_lie_in_a_place_of_any_name(images, place, system):
     installation = Installation(
         root=place.path / "modules",
         image=image,
-        manifest=read_manifest(image),
+        runnable=read_manifest(image),
         commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
         linked=True,
         stamp=stamp_of(image),
@@ -421,7 +421,7 @@ def test_hostile_text_stays_text(images, place, system, text):
     installation = Installation(
         root=place.path / "modules",
         image=images["1.0"],
-        manifest=manifest,
+        runnable=manifest,
         commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
         apptainer=find(),
     )

@@ -36,7 +36,7 @@ def settings(store: Path) -> Settings:
 
 def container(**changes: object) -> Container:
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    return Container(image=Path("i.sif"), manifest=manifest(**changes), apptainer=apptainer)
+    return Container(image=Path("i.sif"), runnable=manifest(**changes), apptainer=apptainer)
 
 
 def libraries_for(image: Path, directory: Path) -> HostLibraryPlan:

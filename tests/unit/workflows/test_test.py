@@ -35,7 +35,7 @@ from envbuild.system.process import Finished
 from envbuild.workflows import failures
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
-from tests.unit.jobs.stage import container, report, reports
+from tests.unit.jobs.stage import manifest_of_stage, report, reports
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
 GOOD = CheckResult("PASS", "demo.sum/ranks", "2", "2")
@@ -51,7 +51,7 @@ class Stage:
         self.checks: tuple[CheckResult, ...] = (GOOD,)
         self.problems: tuple[Problem, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
-        self.manifest = container().manifest
+        self.manifest = manifest_of_stage()
         self.changed: tuple[str, ...] = ()
         self.nodes, self.cpus = 0, range(8)
         self.facts: dict[str, Fact] = {}
@@ -339,7 +339,7 @@ def test_an_image_that_a_sound_machine_does_not_start_fails(
 
 
 def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
-    stage.manifest = container(jobs=()).manifest
+    stage.manifest = manifest_of_stage(jobs=())
     report = stage.test()
     # Its files and imports are all that there is to test.
     assert (report.passed, report.failed) == (True, ())
@@ -383,7 +383,7 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
 
 
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
-    stage.manifest = container(architecture="riscv64").manifest
+    stage.manifest = manifest_of_stage(architecture="riscv64")
     report = stage.test()
     assert "image.architecture" in report.failed
     assert "image.imports" not in [check.id for check in report.checks]
