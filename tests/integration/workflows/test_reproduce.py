@@ -90,18 +90,25 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
 
 
-def test_an_image_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_image_that_is_replaced_meanwhile(*, in_place: bool, tmp_path: Path) -> None:
     pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     other = tmp_path / "other.sif"
-    other.write_bytes(image.read_bytes())
+    other.write_bytes(image.read_bytes()[:-1])
 
     def replacing(event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == "compare":
-            other.replace(image)
+            if in_place:
+                image.write_bytes(other.read_bytes())
+            else:
+                other.replace(image)
 
     settings = Settings(store=Store(tmp_path / "store"), emit=replacing)
+    if not in_place:
+        assert reproduce_image(image, settings, offline=True).identical
+        return
     with pytest.raises(RequestError, match=r"`image\.sif` was replaced or changed while it was read"):
         reproduce_image(image, settings, offline=True)
 
