@@ -12,13 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envbuild.digests import sha256_of
-from envbuild.squashfs.format import NONE, SUPERBLOCK_BYTES, Compressor, SquashfsError, Type
+from envbuild.squashfs.format import ALIGNMENT, NONE, SUPERBLOCK_BYTES, Compressor, SquashfsError, Type
 from envbuild.squashfs.reader import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
 from envbuild.squashfs.tables import Attributes, Node, write_tables
 from envbuild.system.files import copy_range, write_at
-
-# Data keeps its offset modulo this, so that file systems with reflinks can share it; images are padded to it.
-ALIGNMENT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
