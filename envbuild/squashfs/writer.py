@@ -102,6 +102,18 @@ class _Data:
     hole_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file whose data is in a file system, but which has no path yet."""
+
+    mode: int
+    """Permission bits."""
+    size_bytes: int
+    digest: str
+    """SHA-256 of its content in hexadecimal digits."""
+    data: _Data
+
+
 @dataclass(slots=True, kw_only=True)
 class _File(FileInode):
     """A file whose data may still be compressed."""
@@ -148,19 +160,22 @@ class SquashfsWriter:
         inode = LinkInode(Type.LINK, 0o777, 0, 0, 0, target=target.encode(errors="surrogateescape"))
         self._add(path, Node(inode))
 
-    def add_file(self, path: str, mode: int, content: Content) -> str:
-        """Add a file; return the digest of its content in hexadecimal digits (SHA-256).
+    def store(self, content: Content, mode: int) -> StoredFile:
+        """Store the content of a file; return a value for `add_file`.
 
         ValueError: the content has another length than it states. What the content raises passes through.
         """
         if content.size_bytes < self._packing.block_bytes:
-            data, digest = self._add_short(content)
+            data, digest = self._store_short(content)
         else:
-            data, digest = self._add_long(content)
-        inode = _File(Type.FILE, mode, 0, 0, 0, size=content.size_bytes, data=data)
+            data, digest = self._store_long(content)
+        return StoredFile(mode=mode, size_bytes=content.size_bytes, digest=digest.hex(), data=data)
+
+    def add_file(self, path: str, file: StoredFile) -> None:
+        """Add a file that this writer stored."""
+        inode = _File(Type.FILE, file.mode, 0, 0, 0, size=file.size_bytes, data=file.data)
         self._add(path, Node(inode))
         self._files.append(inode)
-        return digest.hex()
 
     def flush(self) -> None:
         """Write all but the last short files to the file, so that little of it is in memory."""
@@ -214,8 +229,8 @@ class SquashfsWriter:
         if directory.children.setdefault(_checked(name, path), node) is not node:
             raise ValueError(f"`{path}` exists already")
 
-    def _add_short(self, content: Content) -> tuple[_Data, bytes]:
-        """Add a file that is shorter than a block, with others."""
+    def _store_short(self, content: Content) -> tuple[_Data, bytes]:
+        """Store a file that is shorter than a block, with others."""
         size = content.size_bytes
         with content.open() as stream:
             block = _read(stream, size)
@@ -230,7 +245,7 @@ class SquashfsWriter:
                 self._fragment += block
         return data, digest
 
-    def _add_long(self, content: Content) -> tuple[_Data, bytes]:
+    def _store_long(self, content: Content) -> tuple[_Data, bytes]:
         size = content.size_bytes
         if size in self._sizes:
             # It may be equal to a file that is there: only then is it read once more.
@@ -243,7 +258,7 @@ class SquashfsWriter:
             for at in range(0, size, self._packing.block_bytes):
                 block = _read(stream, min(self._packing.block_bytes, size - at))
                 sha256.update(block)
-                self._add_block(data, block)
+                self._store_block(data, block)
         digest = sha256.digest()
         self._sizes.add(size)
         self._by_content[size, digest] = data
@@ -255,7 +270,7 @@ class SquashfsWriter:
             sha256.update(_read(stream, min(self._packing.block_bytes, size - at)))
         return sha256.digest()
 
-    def _add_block(self, data: _Data, block: bytes) -> None:
+    def _store_block(self, data: _Data, block: bytes) -> None:
         index = len(data.blocks)
         data.blocks += bytes(4)
         if not block[0] and block == bytes(len(block)):

@@ -50,8 +50,9 @@ def write(tree: Tree, out: Path, packing: Packing = ZSTD, *, threads: int = 2) -
             elif node.kind == "link":
                 writer.add_link(name, node.target)
             elif node.kind == "file":
-                digest = writer.add_file(name, node.mode, BytesContent(node.content))
-                assert digest == hashlib.sha256(node.content).hexdigest()
+                stored = writer.store(BytesContent(node.content), node.mode)
+                assert stored.digest == hashlib.sha256(node.content).hexdigest()
+                writer.add_file(name, stored)
         writer.finish()
     return out
 
@@ -185,7 +186,7 @@ def test_a_file_may_be_larger_than_4_gib(tmp_path: Path) -> None:
     large = Packing(compressor=Compressor.ZSTD, block_bytes=1 << 20)
     with ThreadPoolExecutor(2) as pool:
         writer = SquashfsWriter(out, large, pool)
-        writer.add_file("large", 0o644, Zeros())
+        writer.add_file("large", writer.store(Zeros(), 0o644))
         writer.finish()
     with opened(out) as image:
         (entry,) = (entry for entry in image.walk() if entry.path == "/large")
@@ -202,19 +203,19 @@ def test_paths_that_no_file_system_holds_are_refused(paths: tuple[str, ...], tmp
     with ThreadPoolExecutor(1) as pool:
         writer = SquashfsWriter(tmp_path / "out", ZSTD, pool)
         for path in paths[:-1]:
-            writer.add_file(path, 0o644, BytesContent(b""))
+            writer.add_file(path, writer.store(BytesContent(b""), 0o644))
         with pytest.raises(ValueError, match=r"exists already|not a directory|not a path"):
-            writer.add_file(paths[-1], 0o644, BytesContent(b""))
+            writer.add_file(paths[-1], writer.store(BytesContent(b""), 0o644))
 
 
 def test_a_file_that_is_shorter_than_it_claims_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "content").write_bytes(b"12345")
     with ThreadPoolExecutor(1) as pool:
         writer = SquashfsWriter(tmp_path / "out", ZSTD, pool)
-        writer.add_file("part", 0o644, FilePart(tmp_path / "content", 1, 3))
+        writer.add_file("part", writer.store(FilePart(tmp_path / "content", 1, 3), 0o644))
         for size in (5, BLOCK):
             with pytest.raises(ValueError, match="shorter than it should be"):
-                writer.add_file("short", 0o644, FilePart(tmp_path / "content", 1, size))
+                writer.store(FilePart(tmp_path / "content", 1, size), 0o644)
         writer.finish()
     tree = {**ROOT, "/part": file(b"234")}
     assert read_with_us(tmp_path / "out") == shown_of(tree)
@@ -223,7 +224,7 @@ def test_a_file_that_is_shorter_than_it_claims_is_an_error(tmp_path: Path) -> No
 def test_what_is_not_finished_is_no_file_system(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         writer = SquashfsWriter(tmp_path / "out", ZSTD, pool)
-        writer.add_file("a", 0o644, BytesContent(noise(3 * BLOCK)))
+        writer.store(BytesContent(noise(3 * BLOCK)), 0o644)
         writer.flush()
     assert (tmp_path / "out").stat().st_size > 3 * BLOCK
     with pytest.raises(SquashfsError, match=r"not a squashfs"), opened(tmp_path / "out"):
