@@ -117,18 +117,20 @@ class Destination(WheelDestination):
         """Return the path of a file in the image; ValueError if it cannot be there."""
         directory = posixpath.normpath(self._scheme[scheme])
         path = posixpath.normpath(posixpath.join(directory, name))
-        if posixpath.commonpath([directory, path]) != directory:
+        if not path.startswith(f"{directory.rstrip('/')}/"):
             raise ValueError(f"it would write {name!r} outside of `{directory}`")
         path = path.lstrip("/")
-        parents = [path[:end] for end, character in enumerate(path) if character == "/"]
-        if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in path.split("/")):
-            raise ValueError(f"a name in {name!r} has more than {_MAX_NAME_BYTES} bytes")
-        if path in self._files or path in self._directories or not self._files.isdisjoint(parents):
+        if path in self._files or path in self._directories:
             raise ValueError(f"{name!r} would replace another file")
-        for parent in reversed(parents):
-            if parent in self._directories:
-                break
-            check_directory(parent)
-            self._directories.add(parent)
         self._files.add(path)
-        return path
+        above, _, last = path.rpartition("/")
+        while True:
+            if len(os.fsencode(last)) > _MAX_NAME_BYTES:
+                raise ValueError(f"a name in {name!r} has more than {_MAX_NAME_BYTES} bytes")
+            if not above or above in self._directories:
+                return path
+            if above in self._files:
+                raise ValueError(f"{name!r} would lie below a file")
+            check_directory(above)
+            self._directories.add(above)
+            above, _, last = above.rpartition("/")

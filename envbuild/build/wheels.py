@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The 375 wheels of a large environment unpack to at most 7 times their size; deflate allows 1,000 times.
 _MAX_RATIO = 100
 _FREE_BYTES = 64 << 20
-_CHUNK_BYTES = 1 << 18
+_CHUNK_BYTES = 1 << 16
 _MEMBER_HEADER = struct.Struct("<26xHH")
 
 
@@ -196,6 +196,8 @@ class _Inflater:
         while len(block) < size:
             data = self._decompressor.unconsumed_tail or self._take(_CHUNK_BYTES)
             piece = self._decompressor.decompress(data, size - len(block))
+            if len(piece) == size:
+                return piece
             if not data and not piece:
                 break
             block += piece

@@ -125,8 +125,8 @@ class SquashfsWriter:
     """Writes one file system into a new file, entry by entry; all owners are root, all times 0.
 
     Paths are relative to the root. A directory that an entry lies in is made with mode 0755 unless it was
-    added before. ValueError: a path exists already, or lies below what is not a directory. OSError: the file
-    cannot be written.
+    added before. ValueError: a path exists already, or something else in the place of a directory above it.
+    OSError: the file cannot be written.
 
     The file is open only while something is written, so that many writers can wait for the rest of their
     entries.
@@ -136,6 +136,8 @@ class SquashfsWriter:
         self._path, self._packing, self._threads = path, packing, threads
         self._compress = block_compressor(packing)
         self._root = _directory(0o755)
+        # Each with its path, which ends with a slash; empty for the root.
+        self._directories = {"": self._root}
         self._fragment = bytearray()
         self._fragments: list[bytes] = []
         self._fragment_count = 0
@@ -220,14 +222,15 @@ class SquashfsWriter:
             file.write(superblock.pack())
 
     def _add(self, path: str, node: Node) -> None:
-        *parents, name = path.encode(errors="surrogateescape").split(b"/")
-        directory = self._root
-        for part in parents:
-            directory = directory.children.setdefault(_checked(part, path), _directory(0o755))
-            if not directory.is_directory:
-                raise ValueError(f"`{path}` lies below what is not a directory")
+        above, slash, name = path.rpartition("/")
+        directory = self._directories.get(above + slash)
+        if directory is None:
+            directory = _directory(0o755)
+            self._add(above, directory)
         if directory.children.setdefault(_checked(name, path), node) is not node:
             raise ValueError(f"`{path}` exists already")
+        if node.is_directory:
+            self._directories[f"{path}/"] = node
 
     def _store_short(self, content: Content) -> tuple[_Data, bytes]:
         """Store a file that is shorter than a block, with others."""
@@ -325,7 +328,8 @@ def _directory(mode: int) -> Node:
     return Node(DirectoryInode(Type.DIRECTORY, mode, 0, 0, 0))
 
 
-def _checked(name: bytes, path: str) -> bytes:
+def _checked(text: str, path: str) -> bytes:
+    name = text.encode(errors="surrogateescape")
     if name in (b"", b".", b"..") or len(name) > _MAX_NAME_BYTES or b"\0" in name:
         raise ValueError(f"`{path}` is not a path that a file system can hold")
     return name
