@@ -44,4 +44,10 @@ def _render(start: Start) -> str:
     return "\n".join(lines) + "\n"
 
 
-FORMAT = TextFormat(first_lines=f"#!/bin/sh\n{WRITTEN}", render=_render, runtimes=None, scheduler="slurm")
+FORMAT = TextFormat(
+    title="a batch script",
+    first_lines=f"#!/bin/sh\n{WRITTEN}",
+    render=_render,
+    runtimes=None,
+    scheduler="slurm",
+)

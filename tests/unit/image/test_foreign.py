@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.errors import EnvbuildError
 from envbuild.image import sifformat as form
 from envbuild.image.file import ImageFile
@@ -24,7 +26,7 @@ def root(directory: Path) -> bytes:
     (tree / "etc").mkdir(parents=True)
     (tree / "etc/motd").write_text("hello\n")
     (tree / "data").mkdir()
-    squashfs.pack(tree, directory / "root.sqfs", ["-comp", "gzip"])
+    squashfs.make(tree, directory / "root.sqfs", compression="gzip")
     return (directory / "root.sqfs").read_bytes()
 
 
@@ -115,7 +117,16 @@ def test_a_file_that_is_no_image(content: bytes, problem: str, tmp_path: Path) -
 
 def test_a_squashfs_by_lzo(tmp_path: Path) -> None:
     root(tmp_path)
-    squashfs.pack(tmp_path / "tree", tmp_path / "lzo.sqfs", ["-comp", "lzo"])
+    words: list[str | Path] = [
+        "mksquashfs",
+        tmp_path / "tree",
+        tmp_path / "lzo.sqfs",
+        "-comp",
+        "lzo",
+        "-quiet",
+        "-no-progress",
+    ]
+    subprocess.run(words, check=True)
     with pytest.raises(EnvbuildError, match="its compressor, lzo, is not supported"):
         extend(tmp_path / "lzo.sqfs", tmp_path / "new.sqfs")
 
@@ -221,7 +232,7 @@ def test_an_image_without_room_for_what_extend_writes(
         odd.symlink_to(content)
     else:
         odd.write_text(content)
-    squashfs.pack(tmp_path / "tree", tmp_path / "odd.sqfs", ["-comp", "gzip"])
+    squashfs.make(tmp_path / "tree", tmp_path / "odd.sqfs", compression="gzip")
     with pytest.raises(EnvbuildError) as raised:
         extend(tmp_path / "odd.sqfs", tmp_path / "new.sqfs")
     assert problem in raised.value.problem
@@ -235,7 +246,7 @@ def test_only_damage_is_called_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     def broken(*_: object) -> list[str]:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(squashfs, "pack", broken)
+    monkeypatch.setattr(LayerWriter, "finish", broken)
     with pytest.raises(ValueError, match="a bug"):
         extend(tmp_path / "root.sqfs", tmp_path / "new.sqfs")
     monkeypatch.undo()
