@@ -242,10 +242,9 @@ class _WheelLayers:
         written: Future[LayerWriter],
         bytecode: Future[Mapping[Module, FilePart]],
     ) -> LayerRecord:
-        writer, modules = written.result(), content.result().modules
+        writer, modules, compiled = written.result(), content.result().modules, bytecode.result()
         with _building(layer, self._context) as running:
-            version = _wheel_step(layer).interpreter.version
-            add_bytecode(modules, bytecode.result(), version, writer)
+            add_bytecode(modules, compiled, _wheel_step(layer).interpreter.version, writer)
             writer.finish()
             return _publish(layer, self._blob(layer), writer.tree, self._context, running)
 
