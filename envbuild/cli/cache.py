@@ -232,9 +232,9 @@ def prune(
         print_data(line)
     for _, why in pruned.refused:
         print_message(f"not removed: {why}", problem=True)
-    if pruned.young:
+    if pruned.recently_used:
         print_message(
-            f"{len(pruned.young)} more are needed by nothing, and were used within {older_than}:"
+            f"{len(pruned.recently_used)} more are needed by nothing, and were used within {older_than}:"
             " --older-than 0s removes them, too"
         )
     verb = "would free" if dry_run else "freed"
@@ -250,7 +250,9 @@ def _pruned_data(pruned: Pruned, gone: tuple[StoredRoot, ...], *, dry_run: bool)
             {"kind": item.kind, "id": item.id, "name": item.name, "size_bytes": item.size_bytes}
             for item in pruned.removed
         ],
-        "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
+        "recently_used": [
+            {"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.recently_used
+        ],
         "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
         "gone": [stored.root.path for stored in gone],
     }

@@ -12,7 +12,7 @@ from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext
 from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.wheels import Candidate
 from envbuild.system import network
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import sha256
 from envbuild.system.redaction import redact
 
@@ -50,7 +50,7 @@ def not_here(file: Candidate, at: Location) -> RequestError:
 
 
 def _readable(path: Path, cached: Path, context: ResolveContext) -> Path:
-    return Path(named(str(context.readable(path) if path == cached else path))).absolute()
+    return Path(with_real_paths(str(context.readable(path) if path == cached else path))).absolute()
 
 
 def _download(file: Candidate, at: Location, context: ResolveContext) -> None:

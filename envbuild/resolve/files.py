@@ -15,7 +15,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import free_bytes, make_directory, sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
@@ -65,7 +65,7 @@ class FileCache:
                 part.unlink(missing_ok=True)
             sync(final.parent)
         except OSError as error:
-            root = named(str(self.root))
+            root = with_real_paths(str(self.root))
             problem = f"the cache `{root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
 

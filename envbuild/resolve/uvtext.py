@@ -24,7 +24,7 @@ from packaging.version import InvalidVersion
 from envbuild.errors import MachineError
 from envbuild.resolve.wheels import Candidate
 from envbuild.spec.python_platform import MACHINES
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.redaction import redact, redact_text
 
 PROJECT = "envbuild-request"
@@ -102,7 +102,7 @@ def configuration(
     hold a comma.
     """
     # A path through a descriptor of ours means nothing to uv.
-    names = map(named, find_links)
+    names = map(with_real_paths, find_links)
     links = [Path(name).as_uri() if name.startswith("/") and "#" in name else name for name in names]
     lists = {"constraint-dependencies": constraints, "find-links": links}
     lines = [f"{key} = [{', '.join(map(_string, texts))}]" for key, texts in lists.items() if texts]

@@ -237,7 +237,7 @@ class Client:
         try:
             # `iter_content` would wait for whole chunks, and unpack more than was sent.
             while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=False):
-                if process.closing():
+                if process.is_shutting_down():
                     raise KeyboardInterrupt
                 size += len(chunk)
                 if size > limit_bytes:

@@ -133,7 +133,7 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
         )
     check_outside_store(path, settings.store.path)
     check_sources(request.sources)
-    for parent in settings.store.open_parents:
+    for parent in settings.store.parents_others_can_write:
         settings.emit(
             Warned(
                 text=f"others can write to `{parent}`, and can rename or remove the store in it",

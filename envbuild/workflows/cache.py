@@ -180,7 +180,7 @@ def prune_cache(
     """
     store = settings.store
     if not store.exists:
-        return Pruned(removed=(), freed_bytes=0, young=(), refused=()), ()
+        return Pruned(removed=(), freed_bytes=0, recently_used=(), refused=()), ()
     with contextlib.nullcontext(True) if dry_run else _alone(settings) as has_locks:
         if not has_locks:
             unused_s = max(unused_s, _WITHOUT_LOCKS_S)

@@ -173,7 +173,11 @@ def test_a_server_cannot_make_us_wait_for_long() -> None:
 
 
 def test_an_ended_run_tries_no_longer() -> None:
-    with server(503, {}) as (port, requested), network.Client() as client, process.ended_with_us():
+    with (
+        server(503, {}) as (port, requested),
+        network.Client() as client,
+        process.terminating_children_on_exit(),
+    ):
         process.end_all()
         with pytest.raises(KeyboardInterrupt):
             client.length(f"http://127.0.0.1:{port}/first")
