@@ -17,7 +17,7 @@ from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
 from envbuild.events import Emit, Note
 from envbuild.resolve.origins import PythonSources, python_sources, read_machine
-from envbuild.resolve.uv import PYTORCH_HINT, unanswered
+from envbuild.resolve.uv import PYTORCH_HINT, unreachable_reason
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
@@ -197,7 +197,7 @@ def _ask_uv(sources: PythonSources, emit: Emit) -> Iterator[Diagnostic]:
         return
     if not sources.indexes:
         emit(Note(text="pypi: asking uv's own index, since none is configured", detail=True))
-    if not sources.indexes and (reason := unanswered("pip", sources)):
+    if not sources.indexes and (reason := unreachable_reason("pip", sources)):
         yield Diagnostic(
             "index.unreachable",
             "error",
@@ -210,7 +210,7 @@ def _ask_uv(sources: PythonSources, emit: Emit) -> Iterator[Diagnostic]:
     if own or _PYTORCH in sources.named:
         return
     emit(Note(text=f"{_PYTORCH}: asking PyTorch's own index, since none is configured", detail=True))
-    if reason := unanswered("torch", sources, backend="cpu"):
+    if reason := unreachable_reason("torch", sources, backend="cpu"):
         yield Diagnostic(
             "index.pytorch",
             "warning",

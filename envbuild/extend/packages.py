@@ -32,11 +32,11 @@ from envbuild.resolve.fetch import fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.python import pin_files
 from envbuild.resolve.uv import Uv
-from envbuild.resolve.wheels import Resolved
+from envbuild.resolve.wheels import ResolvedDistribution
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
 from envbuild.spec.fields import wheel_location
 from envbuild.spec.model import EnvSpec, Packages, python_requirement
-from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
+from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.store.tree import Tree, scan
@@ -393,7 +393,7 @@ def _spec_of(
         base=base,
         base_digest="",
         recipes=(),
-        requested=tuple(Requested(text=text, at=Location(path=image)) for text in requirements),
+        requested=tuple(RequirementEntry(text=text, at=Location(path=image)) for text in requirements),
         site=site,
         files={},
         architecture=python.architecture,
@@ -463,7 +463,7 @@ def _requirements(package: InstalledDistribution) -> Iterator[Requirement]:
             yield wanted
 
 
-def _is_same(entry: Resolved, python: PythonInstallation) -> bool:
+def _is_same(entry: ResolvedDistribution, python: PythonInstallation) -> bool:
     package = python.installed.get(entry.name)
     try:
         return package is not None and Version(package.version) == Version(entry.version)

@@ -160,7 +160,7 @@ class _Planner:
         pins = {pin.name: pin for pin in lock.python if not pin.is_wheel}
         for build in self.resolved.built.values():
             pin = pins.get(build.distribution)
-            if pin is None and build.stated is None:  # nothing requires it
+            if pin is None and build.declared is None:  # nothing requires it
                 continue
             if pin is None:
                 raise AssertionError(f"the lock has no source archive for {build.name}")

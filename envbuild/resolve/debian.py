@@ -253,7 +253,7 @@ class _Apt:
         """Return what apt would install on an empty system for these names and patterns."""
         finished = self._run("apt-get", "install", "--yes", "--print-uris", *wanted)
         if not finished.ok:
-            self._refuse(finished.output)
+            self._raise_solve_error(finished.output)
         files = apttext.parse_uris(finished.stdout)
         if not files:
             return ()
@@ -298,7 +298,7 @@ class _Apt:
             sha256=file.sha256,
         )
 
-    def _refuse(self, output: str) -> NoReturn:
+    def _raise_solve_error(self, output: str) -> NoReturn:
         errors: list[EnvbuildError] = []
         for number, name in enumerate(apttext.unknown(output)):
             problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
@@ -322,7 +322,7 @@ class _Apt:
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
         resolved = self._asked
-        problem += resolved.system_asker(name)
+        problem += resolved.required_by_clause(name)
         return RequestError(problem, at=resolved.system_place(name), hint=hint or _SEARCH)
 
     def _write(self, name: str, text: str) -> None:

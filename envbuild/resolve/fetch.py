@@ -16,7 +16,7 @@ from urllib.parse import quote
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Task, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.resolve import named, repository
+from envbuild.resolve import explicit_wheels, repository
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name, is_whole
@@ -58,7 +58,7 @@ def fetch(
     missing = [
         pin
         for pin in missing
-        if not isinstance(pin, PythonPin) or not repository.pack_locked(resolved, pin, context)
+        if not isinstance(pin, PythonPin) or not repository.archive_locked(resolved, pin, context)
     ]
     addresses = _archive_addresses(missing, resolved, context.machine)
     hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
@@ -146,7 +146,7 @@ def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], contex
     places = [root / path for root in context.directories for path in below]
     if isinstance(pin, PythonPin):
         places += [directory / name for directory in wheels]
-        places += named.local_paths(resolved, pin)
+        places += explicit_wheels.local_paths(resolved, pin)
     if isinstance(pin, RootPin):
         places.append(root_place(resolved, pin))
     for place in filter(os.path.isfile, places):
@@ -168,7 +168,7 @@ def _not_here(
     files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=file_name)
     if files:
         size = sum(pin.size_bytes for pin in files) / 1e6
-        named = "".join(f"\n  {file_name(pin)}" for pin in files[:_NAMED])
+        explicit_wheels = "".join(f"\n  {file_name(pin)}" for pin in files[:_NAMED])
         more = f"\n  and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
         places = (
             f" and in {', '.join(f'`{place}`' for place in context.directories)}"
@@ -179,7 +179,7 @@ def _not_here(
             f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{places}"
         )
         yield RequestError(
-            f"offline: {missing_here}{named}{more}",
+            f"offline: {missing_here}{explicit_wheels}{more}",
             at=Location(path=resolved.path),
             hint="run `envbuild fetch SPEC --to DIR` on a machine with a network, then `--from DIR` here;"
             " or `layer export` there and `layer import` here",

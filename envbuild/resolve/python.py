@@ -19,13 +19,13 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Warned
 from envbuild.lock.diff import is_compiled_against, other_versions
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import named, passed_over, repository, wheels
+from envbuild.resolve import explicit_wheels, repository, skipped_releases, wheels
 from envbuild.resolve.bring import bring, local_copy, not_here
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.sources import SourceMetadata, read_archive
 from envbuild.resolve.uv import PYTORCH, Uv
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 from envbuild.spec.python_platform import base_environment, base_tags
 from envbuild.spec.resolved import Build, ResolvedSpec
 from envbuild.system import network
@@ -48,10 +48,10 @@ def resolve_python(
     if not requests:
         return ()
     old = previous.python if previous is not None else ()
-    raise_all(list(named.changed(resolved, old, upgrade)))
-    packed = repository.pack_all(resolved, context, old)
+    raise_all(list(explicit_wheels.changed(resolved, old, upgrade)))
+    packed = repository.archive_commits(resolved, context, old)
     raise_all(list(_excluded(resolved, packed)))
-    resolver = resolver_of(resolved, context, wheels=named.bring_here(resolved, context))
+    resolver = resolver_of(resolved, context, wheels=explicit_wheels.local_copies(resolved, context))
     if isinstance(resolver, Uv):
         resolver.packed = packed
     pins = _resolve(
@@ -95,7 +95,7 @@ def resolver_of(
     if resolved.base.python.is_legacy:
         return Python27(resolved, context)
     builds = {pin.name: pin.origin.removeprefix(PYTORCH) for pin in pins if pin.origin.startswith(PYTORCH)}
-    return Uv(resolved, context, builds=builds, named=wheels or {})
+    return Uv(resolved, context, builds=builds, local_wheels=wheels or {})
 
 
 def resolve_build_tools(
@@ -114,14 +114,14 @@ def resolve_build_tools(
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
-    uv = Uv(resolved.wheels_only(), context, named=named.bring_here(resolved, context))
+    uv = Uv(resolved.wheels_only(), context, local_wheels=explicit_wheels.local_copies(resolved, context))
     locked = {pin.name: pin for pin in image}
     for build in resolved.built.values():
         if build.distribution not in locked:
             continue
         pins_of_layers = imported(build, image)
         requests = [*build.python, *(pin.name for pin in pins_of_layers)]
-        if build.stated is None:
+        if build.declared is None:
             requests += _archive_of(locked[build.distribution], resolved, context).imports
         if not requests:
             continue
@@ -200,7 +200,7 @@ def _archive_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext)
     file = Candidate(
         name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
     )
-    if local_copy(file, context) is None and not repository.pack_locked(resolved, pin, context):
+    if local_copy(file, context) is None and not repository.archive_locked(resolved, pin, context):
         offered = locate(Uv(resolved, context), {pin.name: pin.version}).get(pin.name, ())
         file = next((other for other in offered if other.is_same(pin)), file)
     return read_archive(bring(file, at, context), at=at)
@@ -243,19 +243,19 @@ def _resolve(
         resolution = _with_sources(requests, resolution, resolver, constraints=constraints, keep=keep)
     if remark and isinstance(resolver, Uv):
         before = {pin.name: pin.version for pin in kept}
-        for warning in passed_over.warnings(requests, constraints, resolution, resolver, kept=before):
+        for warning in skipped_releases.warnings(requests, constraints, resolution, resolver, kept=before):
             resolver.context.emit(warning)
     return pin_files(resolver, resolution, resolution, kept=[*kept, *like], old=[*old, *like], hashes=hashes)
 
 
 def _with_sources(
     requests: Sequence[str],
-    resolution: tuple[Resolved, ...],
+    resolution: tuple[ResolvedDistribution, ...],
     uv: Uv,
     *,
     constraints: Sequence[str],
     keep: Mapping[str, str],
-) -> tuple[Resolved, ...]:
+) -> tuple[ResolvedDistribution, ...]:
     """Resolve again until the requirements of every source archive that is chosen are known."""
     builds = uv.resolved.built
     for _ in range(_ROUNDS):
@@ -263,8 +263,8 @@ def _with_sources(
             entry.name: entry.version
             for entry in resolution
             if entry.name in builds
-            and builds[entry.name].stated is None
-            and (entry.name, entry.version) not in uv.stated
+            and builds[entry.name].declared is None
+            and (entry.name, entry.version) not in uv.declared
             and entry.name not in uv.packed
         }
         if not unread:
@@ -272,7 +272,7 @@ def _with_sources(
         wanted = [entry for entry in resolution if entry.name in unread]
         files = _choose(uv.resolved, wanted, locate(uv, unread), {}, {})
         places = {file.name: uv.resolved.python_place(file.name) for file in files}
-        uv.stated |= {
+        uv.declared |= {
             (file.name, unread[file.name]): read_archive(
                 bring(file, places[file.name], uv.context), at=places[file.name]
             )
@@ -288,8 +288,8 @@ def _with_sources(
 
 def pin_files(
     resolver: Uv | Python27,
-    wanted: Sequence[Resolved],
-    resolution: Sequence[Resolved],
+    wanted: Sequence[ResolvedDistribution],
+    resolution: Sequence[ResolvedDistribution],
     *,
     kept: Sequence[PythonPin] = (),
     old: Sequence[PythonPin] = (),
@@ -324,7 +324,9 @@ def pin_files(
     )
 
 
-def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -> Iterator[RequestError]:
+def _excluded(
+    resolved: ResolvedSpec, packed: Mapping[str, repository.SourceArchive]
+) -> Iterator[RequestError]:
     """Yield an error for each requirement that excludes the version of a commit."""
     for request in resolved.requested:
         name = request.name
@@ -335,14 +337,18 @@ def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -
             yield RequestError(problem, at=request.at, hint="change one of them")
 
 
-def _origin(entry: Resolved, file: Candidate, resolver: Uv | Python27) -> str:
-    own = named.origin(resolver.resolved, entry.name)
+def _origin(entry: ResolvedDistribution, file: Candidate, resolver: Uv | Python27) -> str:
+    own = explicit_wheels.origin(resolver.resolved, entry.name)
     return own or entry.origin or resolver.sources.origin_of(file.address)
 
 
 def locate(resolver: Uv | Python27, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
     """Return the files of exact versions; only the named one where a spec names a wheel itself."""
-    own = {name: files for name, files in named.candidates(resolver.resolved).items() if name in versions}
+    own = {
+        name: files
+        for name, files in explicit_wheels.candidates(resolver.resolved).items()
+        if name in versions
+    }
     if isinstance(resolver, Uv):
         own |= {name: [packed.file] for name, packed in resolver.packed.items() if name in versions}
     return own | resolver.locate({name: version for name, version in versions.items() if name not in own})
@@ -350,7 +356,7 @@ def locate(resolver: Uv | Python27, versions: Mapping[str, str]) -> dict[str, li
 
 def _choose(
     resolved: ResolvedSpec,
-    resolution: Sequence[Resolved],
+    resolution: Sequence[ResolvedDistribution],
     candidates: Mapping[str, Sequence[Candidate]],
     kept: Mapping[str, PythonPin],
     hashes: Mapping[str, frozenset[str]],
@@ -441,12 +447,12 @@ def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator
 
 def _askers(name: str, pins: Sequence[PythonPin]) -> list[str]:
     """Return the distributions that lead to another, the nearest first."""
-    askers: dict[str, None] = {}
+    required_by: dict[str, None] = {}
     new = [name]
     while new:
-        new = [pin.name for pin in pins if pin.name not in askers and set(pin.requires) & set(new)]
-        askers |= dict.fromkeys(new)
-    return [*askers]
+        new = [pin.name for pin in pins if pin.name not in required_by and set(pin.requires) & set(new)]
+        required_by |= dict.fromkeys(new)
+    return [*required_by]
 
 
 def _builds_for_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:

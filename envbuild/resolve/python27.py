@@ -24,7 +24,7 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError,
 from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 from envbuild.spec.python_platform import base_environment, platforms
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import host, network, process
@@ -49,7 +49,7 @@ class Python27:
 
     def resolve(
         self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
-    ) -> tuple[Resolved, ...]:
+    ) -> tuple[ResolvedDistribution, ...]:
         """Return the distributions that the requirements name; each must be exact. `keep` changes nothing."""
         del keep
         environment = base_environment(self.resolved.base, self.resolved.architecture)
@@ -74,7 +74,7 @@ class Python27:
                 at = self.resolved.python_place(bound.name)
                 errors.append(RequestError(problem, at=at, hint="change one of them"))
         raise_all(errors)
-        return tuple(Resolved(name=name, version=version) for name, version in versions.items())
+        return tuple(ResolvedDistribution(name=name, version=version) for name, version in versions.items())
 
     def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
         """Return the wheel of each exact version, with its address; none if no origin has it."""

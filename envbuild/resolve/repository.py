@@ -86,21 +86,23 @@ _Files = dict[PurePosixPath, _File]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class SourceArchive:
     """A commit as a source archive in the cache of locked files."""
 
     file: Candidate
     metadata: SourceMetadata
 
 
-def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[PythonPin]) -> dict[str, Packed]:
+def archive_commits(
+    resolved: ResolvedSpec, context: ResolveContext, old: Sequence[PythonPin]
+) -> dict[str, SourceArchive]:
     """Return the archive of each repository that a spec names; a locked one that is here is used as it is.
 
     RequestError: a repository has no such commit, or the commit no version that can be read. MachineError:
     there is no git, or a repository cannot be reached.
     """
     pins = {pin.name: pin for pin in old}
-    packed: dict[str, Packed] = {}
+    packed: dict[str, SourceArchive] = {}
     errors: list[EnvbuildError] = []
     for name, request in resolved.repositories.items():
         repository, pin = request.repository, pins.get(name)
@@ -111,9 +113,11 @@ def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[Pyth
             if pin is not None and repository.admits(pin.origin, pin.version):
                 path = local_copy(_archive_of(pin, context), context)
             if pin is None or path is None:
-                pin = pack(name, repository, request.at, context, directory=resolved.path.parent)
+                pin = archive_commit(name, repository, request.at, context, directory=resolved.path.parent)
                 path = context.files.path(pin)
-            packed[name] = Packed(file=_archive_of(pin, context), metadata=read_archive(path, at=request.at))
+            packed[name] = SourceArchive(
+                file=_archive_of(pin, context), metadata=read_archive(path, at=request.at)
+            )
         except EnvbuildError as error:
             errors += error.each()
     raise_all(errors)
@@ -131,16 +135,16 @@ def _archive_of(pin: PythonPin, context: ResolveContext) -> Candidate:
     )
 
 
-def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext) -> bool:
+def archive_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext) -> bool:
     """Pack the commit of a pin again; return whether the pin is that of a repository which the spec names.
 
-    Errors as `pack_all`; RequestError if the commit makes another archive than the locked one.
+    Errors as `archive_commits`; RequestError if the commit makes another archive than the locked one.
     """
     request = resolved.repositories.get(pin.name)
     repository = request.repository if request is not None else None
     if request is None or repository is None or repository.origin != pin.origin:
         return False
-    again = pack(pin.name, repository, request.at, context, directory=resolved.path.parent)
+    again = archive_commit(pin.name, repository, request.at, context, directory=resolved.path.parent)
     if again.sha256 != pin.sha256:
         hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
         problem = f"commit {repository.commit[:12]} of `{pin.name}` gives another archive than the locked one"
@@ -148,7 +152,7 @@ def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext)
     return True
 
 
-def pack(
+def archive_commit(
     name: str, repository: Repository, at: Location, context: ResolveContext, *, directory: Path
 ) -> PythonPin:
     """Fetch one commit, put its source archive into the cache, and return its pin.

@@ -24,7 +24,7 @@ from envbuild.events import Warned, task
 from envbuild.resolve import uvtext, wheels
 from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, cannot_write
 from envbuild.resolve.origins import PythonSources, without_credentials
-from envbuild.resolve.repository import Packed
+from envbuild.resolve.repository import SourceArchive
 from envbuild.resolve.sources import SourceMetadata
 from envbuild.spec.base import BaseImage
 from envbuild.spec.python_platform import base_tags
@@ -91,11 +91,11 @@ class Uv:
     """Requirements that hold for what is chosen, and ask for nothing."""
     builds: Mapping[str, str] = field(default_factory=dict)
     """Distribution → the build of PyTorch (``cpu``, ``cu126``) that it must be a build for."""
-    named: Mapping[str, Path] = field(default_factory=dict)
+    local_wheels: Mapping[str, Path] = field(default_factory=dict)
     """Distribution → the only wheel of it to take."""
-    packed: Mapping[str, Packed] = field(init=False, default_factory=dict)
+    packed: Mapping[str, SourceArchive] = field(init=False, default_factory=dict)
     """Distribution that is built from a repository → its archive; uv sees a stub in its place."""
-    stated: dict[tuple[str, str], SourceMetadata] = field(init=False, default_factory=dict)
+    declared: dict[tuple[str, str], SourceMetadata] = field(init=False, default_factory=dict)
     """Distribution that is built from source and its version → what its archive says, if that was read."""
     sources: PythonSources = field(init=False)
     _indexes: dict[str, tuple[str, ...]] = field(init=False)
@@ -104,7 +104,7 @@ class Uv:
     """Distribution → the origins that its recipe names."""
     _torch_backend: str = field(init=False)
     """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
-    _unanswered: dict[str, str] = field(init=False, default_factory=dict)
+    _unreachable_origins: dict[str, str] = field(init=False, default_factory=dict)
     """Origin → the address that was left out, and why it cannot be reached."""
     _nearest: set[str] = field(init=False, default_factory=set)
     """Distributions whose nearest versions were asked for."""
@@ -115,8 +115,8 @@ class Uv:
         self._origins = {
             name: chosen.variant.origins
             for chosen in self.resolved.recipes
-            if chosen.variant.origins and _own(chosen)
-            for name in {*_own(chosen), *chosen.recipe.owns, *chosen.recipe.companions}
+            if chosen.variant.origins and _requirements_by_name(chosen)
+            for name in {*_requirements_by_name(chosen), *chosen.recipe.owns, *chosen.recipe.companions}
         }
         # A recipe knows better.
         self.builds = {name: build for name, build in self.builds.items() if name not in self._origins}
@@ -131,7 +131,7 @@ class Uv:
 
     def resolve(
         self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
-    ) -> tuple[wheels.Resolved, ...]:
+    ) -> tuple[wheels.ResolvedDistribution, ...]:
         """Resolve requirements together; versions of `keep` (by distribution) are preferred.
 
         `constraints` bound versions and ask for nothing. RequestError if requirements clash; MachineError if
@@ -142,7 +142,9 @@ class Uv:
         for warning in answer.warnings:
             self.context.emit(Warned(text=f"uv: {warning}"))
         return tuple(
-            wheels.Resolved(name=name, version=version, via=via, origin=self._origin(name, source))
+            wheels.ResolvedDistribution(
+                name=name, version=version, via=via, origin=self._origin(name, source)
+            )
             for name, version, via, source in uvtext.parse_resolution(answer.text)
         )
 
@@ -176,7 +178,7 @@ class Uv:
             self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
         return uvtext.parse_pylock(answer.text)
 
-    def objection(
+    def cost_of_pin(
         self,
         requirements: Sequence[str],
         constraints: Sequence[str],
@@ -238,7 +240,7 @@ class Uv:
             origin = next(iter(chosen.variant.origins), "")
             if not origin.startswith(PYTORCH) or self.sources.no_index or self._indexes.get(origin):
                 continue
-            for requirement in _own(chosen).values():
+            for requirement in _requirements_by_name(chosen).values():
                 if not any(wheels.satisfies(file, requirement, accepted) for file in files):
                     return origin.removeprefix(PYTORCH)
         return ""
@@ -277,7 +279,7 @@ class Uv:
                 refuse_full("uv failed", finished.stderr)
                 if error := dead_proxy(uvtext.unreachable(finished.stderr)):
                     raise error
-                if self._stands_in(finished.stderr):
+                if self._try_next_address(finished.stderr):
                     continue
                 if not messages:
                     search.enter_context(task(self.context.emit, "lock:errors", "look for further errors"))
@@ -339,18 +341,18 @@ class Uv:
                     sources=owners,
                     indexes={origin: self._indexes[origin][0] for origin in owners.values()},
                     wheels={
-                        **{name: path.name for name, path in self.named.items()},
+                        **{name: path.name for name, path in self.local_wheels.items()},
                         **{name: _write_stub(name, packed, work) for name, packed in self.packed.items()},
                     },
                 )
-                for path in self.named.values():
+                for path in self.local_wheels.values():
                     (work / path.name).symlink_to(path)
                 (work / "pyproject.toml").write_text(text, encoding="utf-8")
                 # uv reads no other configuration if one is named.
                 installed = self.installed.items()
                 known = self._built() | {(name, version): needs for name, (version, needs) in installed}
                 # uv must not build what it knows nothing of.
-                sources = {*sources, *(name for name, build in built.items() if build.stated is None)}
+                sources = {*sources, *(name for name, build in built.items() if build.declared is None)}
                 sources -= self.packed.keys()
                 text = uvtext.configuration(known, sources, self.constraints, self.sources.find_links)
                 (work / "uv.toml").write_text(text, encoding="utf-8")
@@ -381,9 +383,11 @@ class Uv:
     def _built(self) -> dict[tuple[str, str], tuple[str, ...]]:
         builds = self.resolved.built.items()
         recipes = {
-            (name, stated.version): stated.requires for name, build in builds if (stated := build.stated)
+            (name, declared.version): declared.requires
+            for name, build in builds
+            if (declared := build.declared)
         }
-        return recipes | {release: stated.requires for release, stated in self.stated.items()}
+        return recipes | {release: declared.requires for release, declared in self.declared.items()}
 
     def _argv(self, cache: Path, options: Sequence[str]) -> list[str | Path]:
         base = self.resolved.base
@@ -402,7 +406,7 @@ class Uv:
             argv += ["--torch-backend", self._torch_backend]
         return argv
 
-    def _stands_in(self, stderr: str) -> bool:
+    def _try_next_address(self, stderr: str) -> bool:
         """Leave out an address that uv could not reach; return whether another place may serve instead."""
         failed = uvtext.unreachable(stderr)
         if not failed:
@@ -421,7 +425,7 @@ class Uv:
             name, origin = "PyTorch's own index", f"{PYTORCH}{self._torch_backend}"
             self._torch_backend = ""
         why = uvtext.why_unreachable(stderr)
-        self._unanswered[origin] = f"{redact(failed)} was asked, and cannot be reached: {why}"
+        self._unreachable_origins[origin] = f"{redact(failed)} was asked, and cannot be reached: {why}"
         hint = "another origin has to serve its packages"
         self.context.emit(Warned(text=f"{name} cannot be reached: {why}; it is left out", hint=hint))
         return True
@@ -438,7 +442,7 @@ class Uv:
         if refusal := _unauthorized(stderr) or self._unreadable_wheel(stderr):
             return refusal
         if "No solution found" in stderr:
-            return self._unanswered_origin(stderr) or self._no_solution(stderr)
+            return self._unreachable_origin_error(stderr) or self._no_solution(stderr)
         if "certificate" in stderr:
             return MachineError(
                 f"the certificate of a Python index is not trusted here; uv's output is in `{self.log}`",
@@ -456,7 +460,7 @@ class Uv:
         return MachineError(f"uv failed: {redact_text(error)}", hint=f"read why in {self.log}; {_ASK}")
 
     def _unreadable_wheel(self, stderr: str) -> RequestError | None:
-        for name, path in self.named.items():
+        for name, path in self.local_wheels.items():
             if f"Failed to read `{name} @ " in stderr:
                 return RequestError(
                     f"`{path.name}` is not a wheel that can be read",
@@ -465,14 +469,14 @@ class Uv:
                 )
         return None
 
-    def _unanswered_origin(self, stderr: str) -> MachineError | None:
+    def _unreachable_origin_error(self, stderr: str) -> MachineError | None:
         """Return the error for a distribution whose origin was left out, if one is missing."""
         for name in sorted(uvtext.missing(stderr) & self._origins.keys()):
             for origin in self._origins[name]:
-                if origin in self._unanswered:
+                if origin in self._unreachable_origins:
                     asking = self._recipes_asking(uvtext.reason(stderr), bounds=True)
                     return MachineError(
-                        f"there are no wheels of `{name}`: {self._unanswered[origin]}{asking}",
+                        f"there are no wheels of `{name}`: {self._unreachable_origins[origin]}{asking}",
                         at=self.resolved.python_place(name),
                         hint=PYTORCH_HINT.format(origin=origin),
                     )
@@ -528,8 +532,8 @@ class Uv:
 
     def _recipes_asking(self, text: str, *, bounds: bool) -> str:
         """Return lines with the recipes that ask for what a text names; empty if the spec alone does."""
-        askers = self.resolved.askers(text, bounds=bounds)
-        return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in askers)
+        required_by = self.resolved.required_by(text, bounds=bounds)
+        return "".join(f"\n  the recipe `{name}` asks for {wanted}" for name, wanted in required_by)
 
     def _nearest_hint(self, stderr: str) -> str:
         """Return the names or versions that are nearest to what no origin has; empty if there are none."""
@@ -585,7 +589,7 @@ def _unauthorized(stderr: str) -> MachineError | None:
     )
 
 
-def _write_stub(name: str, packed: Packed, directory: Path) -> str:
+def _write_stub(name: str, packed: SourceArchive, directory: Path) -> str:
     """Write a wheel that states what an archive requires, and holds nothing; return its file name."""
     base = f"{name.replace('-', '_')}-{packed.file.version}"
     extras = sorted(set(uvtext.EXTRA.findall("\n".join(packed.metadata.requires))))
@@ -619,7 +623,7 @@ def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
+def unreachable_reason(name: str, sources: PythonSources, *, backend: str = "") -> str:
     """Return why uv gets no wheel of a distribution; empty if it does.
 
     `backend` is uv's name of PyTorch's own index (``cpu``), if that is to be asked.
@@ -635,7 +639,7 @@ def unanswered(name: str, sources: PythonSources, *, backend: str = "") -> str:
     return "" if done.ok else uvtext.why_unreachable(done.stderr)
 
 
-def lacking(
+def without_wheels(
     requirements: Sequence[str], sources: PythonSources, base: BaseImage, architecture: str
 ) -> set[str] | None:
     """Return which requirements no wheel for a base meets, each alone; None if that cannot be asked."""
@@ -680,6 +684,6 @@ def _environment(index: Sequence[str]) -> dict[str, str]:
     return host.environment(network=True, extra=extra)
 
 
-def _own(chosen: ChosenRecipe) -> dict[str, Requirement]:
+def _requirements_by_name(chosen: ChosenRecipe) -> dict[str, Requirement]:
     """Return the requirements of a recipe's variant, without its companions, by canonical name."""
     return {canonicalize_name(wanted.name): wanted for wanted in map(Requirement, chosen.own_requirements())}

@@ -15,7 +15,7 @@ from envbuild.lock.model import PythonPin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedDistribution:
     """One distribution of a resolution."""
 
     name: str

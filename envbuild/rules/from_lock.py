@@ -155,8 +155,8 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     for pin in sorted(lock.python):
         named = _OF_A_MAJOR.fullmatch(pin.name)
         if named or _OF_CUDA.fullmatch(pin.name):
-            askers = sorted(other.name for other in lock.python if pin.name in other.requires)
-            because = f" (required by {', '.join(askers)})" if askers else ""
+            required_by = sorted(other.name for other in lock.python if pin.name in other.requires)
+            because = f" (required by {', '.join(required_by)})" if required_by else ""
             major = named[1] if named else pin.version.partition(".")[0]
             brought.setdefault(major, []).append(f"{pin.name}{because}")
     majors = sorted(brought)

@@ -10,19 +10,18 @@ from pathlib import Path
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.base import BaseImage
+from envbuild.spec.corrections import corrected_requirement, spec_line
 from envbuild.spec.load import Loaded
-from envbuild.spec.meant import line as meant_line
-from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
-from envbuild.spec.requirements import PylockFile, Requested
+from envbuild.spec.requirements import PylockFile, RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
-    Candidate,
-    Refusal,
+    DriverConflict,
+    RecipeConstraint,
     accelerator_errors,
     base_conflicts,
     first_fitting_base,
@@ -65,10 +64,10 @@ class CheckInputs:
     required_kinds: Mapping[str, str]
     """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
-    refusal: Refusal
+    driver_conflict: DriverConflict
     """Releases of an accelerator that the site does not run."""
     files: dict[str, bytes]
-    requirements: tuple[Requested | PylockFile, ...]
+    requirements: tuple[RequirementEntry | PylockFile, ...]
     """What the spec and the files that it names ask for of Python packages."""
     remarks: tuple[str, ...]
     """Sentences on lines of these files that change nothing."""
@@ -123,13 +122,13 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
 
 def _requested(
     inputs: CheckInputs, base: BaseImage | None
-) -> tuple[list[Requested], Sequence[EnvbuildError]]:
+) -> tuple[list[RequirementEntry], Sequence[EnvbuildError]]:
     """Return the Python requirements for a base, and what a pylock.toml has that cannot be used."""
-    requested: list[Requested] = []
+    requested: list[RequirementEntry] = []
     errors: list[EnvbuildError] = []
     environment = base_environment(base, inputs.architecture) if base is not None else {}
     for entry in inputs.requirements:
-        if isinstance(entry, Requested):
+        if isinstance(entry, RequirementEntry):
             # The lock keeps what the spec itself says, with its marker.
             in_spec = entry.at.path == inputs.spec.path
             if base is None or in_spec or entry.applies(environment):
@@ -142,8 +141,8 @@ def _requested(
 
 
 def _left_to_recipes(
-    requested: Sequence[Requested], recipes: Sequence[ChosenRecipe], spec: Path
-) -> tuple[list[Requested], list[str]]:
+    requested: Sequence[RequirementEntry], recipes: Sequence[ChosenRecipe], spec: Path
+) -> tuple[list[RequirementEntry], list[str]]:
     """Return the requests without lines of files that a recipe decides on, and a remark on each of these.
 
     A recipe decides on what it owns beside its main distribution, such as `triton` beside `torch`.
@@ -153,7 +152,7 @@ def _left_to_recipes(
         for chosen in recipes
         for name in {*chosen.recipe.owns} - chosen.recipe.main_distributions
     }
-    kept: list[Requested] = []
+    kept: list[RequirementEntry] = []
     remarks: list[str] = []
     for request in requested:
         is_named = request.wheel is not None or request.repository is not None
@@ -171,7 +170,7 @@ def _resolved(
     inputs: CheckInputs,
     base: Loaded[BaseImage],
     recipes: Sequence[ChosenRecipe],
-    requested: Sequence[Requested],
+    requested: Sequence[RequirementEntry],
     remarks: tuple[str, ...],
     why_release: str,
 ) -> ResolvedSpec:
@@ -238,7 +237,7 @@ class _Check:
         errors: list[EnvbuildError] = []
         chosen: list[ChosenRecipe] = []
         accelerator, self.why_release = pick_accelerator_release(
-            self._spec.value.accelerator, self._candidates(), self._inputs.refusal
+            self._spec.value.accelerator, self._candidates(), self._inputs.driver_conflict
         )
         for reference in self._references:
             source = self._inputs.recipes.get(reference.choice.name)
@@ -312,9 +311,9 @@ class _Check:
         others = (dependency.choice for dependency in self._dependencies if dependency.choice.name == name)
         return (reference.choice, *others)
 
-    def _candidates(self, but: _Reference | None = None) -> list[Candidate]:
+    def _candidates(self, but: _Reference | None = None) -> list[RecipeConstraint]:
         """Return the recipes of the spec that have a matching version, except one."""
-        candidates: list[Candidate] = []
+        candidates: list[RecipeConstraint] = []
         for reference in self._references:
             source, choices = self._inputs.recipes.get(reference.choice.name), self._choices(reference)
             recipe = source.loaded.value if source and reference != but else None
@@ -334,7 +333,7 @@ class _Check:
             yield RequestError(problem, at=at, hint=f"name it under `{SPEC_KEYS[recipe.kind]}`")
             return
         choices = self._choices(reference)
-        candidates: list[Candidate] = [(recipe, choices), *self._candidates(but=reference)]
+        candidates: list[RecipeConstraint] = [(recipe, choices), *self._candidates(but=reference)]
         yield from self._version_errors(reference, recipe, choices, candidates)
         if "accelerator" not in spec.invalid_keys:
             yield from accelerator_errors(spec, at, recipe, candidates)
@@ -347,7 +346,7 @@ class _Check:
         reference: _Reference,
         recipe: Recipe,
         choices: Sequence[Choice],
-        candidates: Sequence[Candidate],
+        candidates: Sequence[RecipeConstraint],
     ) -> Errors:
         variant = variant_for(self._spec.value.accelerator, recipe, choices)
         versions = proven(recipe, variant[1]) if variant else recipe.versions
@@ -446,13 +445,13 @@ def _unknown_recipes(
             error = recipe_not_known(name, known, at)
             if name in owners:
                 meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
-                whole = meant_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
+                whole = spec_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
                 error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
                 if isinstance(written, tuple) and owners[name] in {
                     str(entry).partition("@")[0] for entry in written
                 }:
                     error.hint = f"the recipe `{owners[name]}`, which is named as well, brings it: remove it"
             elif key == "frameworks" and did_you_mean(name, known) is None:
-                whole = meant_line(values, ("packages", "python"), as_requirement(entry) or name)
+                whole = spec_line(values, ("packages", "python"), corrected_requirement(entry) or name)
                 error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
             yield error

@@ -17,7 +17,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, SourcePackage
 from envbuild.spec.python_platform import base_environment
 from envbuild.spec.recipe import Recipe, Variant
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.site import Site
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -31,7 +31,7 @@ def owned_by_vendor(distribution: str, accelerator: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
+class DeclaredMetadata:
     """What a recipe says of a distribution that it builds."""
 
     version: str
@@ -57,7 +57,7 @@ class Build:
     environment: Mapping[str, str] = field(default_factory=dict)
     patches: Mapping[str, bytes] = field(default_factory=dict)
     """File name → content, in their order."""
-    stated: Stated | None = None
+    declared: DeclaredMetadata | None = None
     """If None, the archive itself says what it requires and imports."""
 
 
@@ -124,7 +124,7 @@ class ChosenRecipe:
             against=source.against,
             environment=source.environment,
             patches={name: self.files[f"patches/{name}"] for name in source.patches},
-            stated=Stated(version=self.version, requires=self.recipe.python),
+            declared=DeclaredMetadata(version=self.version, requires=self.recipe.python),
         )
 
 
@@ -140,7 +140,7 @@ class ResolvedSpec:
     """``sha256:…`` over the canonical JSON of the base image definition."""
     recipes: tuple[ChosenRecipe, ...]
     """The MPI first if there is one, then frameworks in the spec's order."""
-    requested: tuple[Requested, ...]
+    requested: tuple[RequirementEntry, ...]
     """The Python requirements of the spec and of the files that it names."""
     site: Site | None
     files: dict[str, bytes]
@@ -182,7 +182,7 @@ class ResolvedSpec:
         """Path of the base's finished root; None for a base that is made of packages."""
         return self.base_path.parent / self.base.root.place if self.base.root else None
 
-    def askers(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
+    def required_by(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
         """Return the recipes that require distributions which a text names, each with its requirement.
 
         With `bounds`, only requirements that limit the version count.
@@ -259,17 +259,17 @@ class ResolvedSpec:
         return tuple(sorted(wanted))
 
     @cached_property
-    def named_wheels(self) -> Mapping[str, Requested]:
+    def explicit_wheels(self) -> Mapping[str, RequirementEntry]:
         """The requests that name a wheel itself, by distribution."""
         return {request.name: request for request in self._applying if request.wheel is not None}
 
     @cached_property
-    def repositories(self) -> Mapping[str, Requested]:
+    def repositories(self) -> Mapping[str, RequirementEntry]:
         """The requests that name a commit of a repository, by distribution."""
         return {request.name: request for request in self._applying if request.repository is not None}
 
     @cached_property
-    def _applying(self) -> tuple[Requested, ...]:
+    def _applying(self) -> tuple[RequirementEntry, ...]:
         environment = base_environment(self.base, self.architecture)
         return tuple(request for request in self._asked_for() if request.applies(environment))
 
@@ -285,7 +285,7 @@ class ResolvedSpec:
                 allowed[request.name] = allowed.get(request.name, request.hashes) & request.hashes
         return allowed
 
-    def _asked_for(self) -> Iterator[Requested]:
+    def _asked_for(self) -> Iterator[RequirementEntry]:
         """Yield the requirements of the spec and its files, without what the recipes decide."""
         decided = {name for chosen in self.recipes for name in chosen.distributions}
         return (request for request in self.requested if request.name not in decided)
@@ -313,7 +313,7 @@ class ResolvedSpec:
     def _python_places(self) -> Mapping[str, Location]:
         return {request.name: request.at for request in reversed(self.requested)}
 
-    def system_asker(self, name: str) -> str:
+    def required_by_clause(self, name: str) -> str:
         """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
         if name in self.spec.packages.system:
             return ""

@@ -24,7 +24,7 @@ KNOWN_VARIANT = re.compile(r"any|cpu|(cuda|rocm)(-[0-9]+(\.[0-9]+)*)?")
 
 _ACCELERATORS = ("cpu", "cuda", "rocm")
 
-Candidate = tuple[Recipe, Sequence[Choice]]
+RecipeConstraint = tuple[Recipe, Sequence[Choice]]
 """A recipe of a spec, and the constraints on its version."""
 
 
@@ -67,12 +67,14 @@ def _variants_for(accelerator: Choice, recipe: Recipe) -> Iterator[tuple[str, Va
 # Accelerators
 
 
-Refusal = Callable[[str, str], str]
+DriverConflict = Callable[[str, str], str]
 """Accelerator and release → why the site does not run it, such as ``needs driver 580``; empty if it may."""
 
 
 def pick_accelerator_release(
-    accelerator: Choice, candidates: Sequence[Candidate], refusal: Refusal = lambda _family, _release: ""
+    accelerator: Choice,
+    candidates: Sequence[RecipeConstraint],
+    driver_conflict: DriverConflict = lambda _family, _release: "",
 ) -> tuple[Choice, str]:
     """Return the newest release of an accelerator that all recipes have and the site runs, and why in a line.
 
@@ -91,11 +93,11 @@ def pick_accelerator_release(
     shared = [release for release in releases if not lacking[release]]
     if not shared:
         return accelerator, ""
-    chosen = next((release for release in shared if not refusal(family, release)), shared[0])
+    chosen = next((release for release in shared if not driver_conflict(family, release)), shared[0])
     passed_over: dict[str, list[str]] = {}
     for release in releases[: releases.index(chosen)]:
         without = ", ".join(f"`{name}`" for name in lacking[release])
-        reason = f"not for {without}" if without else refusal(family, release)
+        reason = f"not for {without}" if without else driver_conflict(family, release)
         passed_over.setdefault(reason, []).append(release)
     reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in passed_over.items()]
     # Without reasons nothing else was judged: a driver may be unknown.
@@ -104,7 +106,7 @@ def pick_accelerator_release(
     return _accelerator_of(f"{family}-{chosen}"), why if len(releases) > 1 else ""
 
 
-def shared_accelerators(candidates: Sequence[Candidate]) -> tuple[str, ...]:
+def shared_accelerators(candidates: Sequence[RecipeConstraint]) -> tuple[str, ...]:
     """Return the values of ``accelerator`` that suit all recipes (``cpu``, ``cuda@13.0``), sorted."""
     names = {name for name in _variant_names(candidates) if name != ANY}
     shared = (
@@ -113,7 +115,7 @@ def shared_accelerators(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     return tuple(sorted(_as_written(name) for name in shared))
 
 
-def older_accelerators(chosen: Collection[str], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+def older_accelerators(chosen: Collection[str], candidates: Sequence[RecipeConstraint]) -> tuple[str, ...]:
     """Return the values of ``accelerator`` for an older major release than that of the chosen variants.
 
     Another minor release would not help: it runs on the same drivers and GPUs.
@@ -131,7 +133,7 @@ def older_accelerators(chosen: Collection[str], candidates: Sequence[Candidate])
     )
 
 
-def _variant_names(candidates: Sequence[Candidate]) -> Iterator[str]:
+def _variant_names(candidates: Sequence[RecipeConstraint]) -> Iterator[str]:
     for recipe, _ in candidates:
         yield from (name for name in recipe.variants if KNOWN_VARIANT.fullmatch(name))
 
@@ -146,7 +148,7 @@ def _as_written(variant: str) -> str:
     return variant.replace("-", "@", 1)
 
 
-def _serves(candidate: Candidate, accelerator: Choice) -> bool:
+def _serves(candidate: RecipeConstraint, accelerator: Choice) -> bool:
     # A variant that does not name its release meets no constraint; untried ones are never offered.
     recipe, choices = candidate
     return any(
@@ -156,7 +158,9 @@ def _serves(candidate: Candidate, accelerator: Choice) -> bool:
     )
 
 
-def proven_hint(recipe: Recipe, variant: tuple[str, Variant] | None, candidates: Sequence[Candidate]) -> str:
+def proven_hint(
+    recipe: Recipe, variant: tuple[str, Variant] | None, candidates: Sequence[RecipeConstraint]
+) -> str:
     """Return which versions of a recipe are proven, and which accelerators meet all constraints."""
     versions = proven(recipe, variant[1]) if variant else recipe.versions
     for_variant = f" for {variant[0]}" if variant and variant[1].versions else ""
@@ -166,7 +170,7 @@ def proven_hint(recipe: Recipe, variant: tuple[str, Variant] | None, candidates:
 
 
 def accelerator_errors(
-    spec: Loaded[EnvSpec], at: Location, recipe: Recipe, candidates: Sequence[Candidate]
+    spec: Loaded[EnvSpec], at: Location, recipe: Recipe, candidates: Sequence[RecipeConstraint]
 ) -> Iterator[EnvbuildError]:
     """Yield an error if a recipe has no variant for the accelerator of a spec.
 

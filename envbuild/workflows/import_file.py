@@ -14,7 +14,7 @@ from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
 from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
 from envbuild.resolve.origins import python_sources, read_machine
-from envbuild.resolve.uv import lacking
+from envbuild.resolve.uv import without_wheels
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load_spec
 from envbuild.system.files import read_input, write_new
@@ -67,7 +67,7 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
         directory=source.parent,
         recipes=list_recipes(recipes).recipes,
         bases=bases,
-        lacking=lambda texts, python: _without_wheel(texts, python, bases),
+        without_wheels=lambda texts, python: _without_wheel(texts, python, bases),
     )
     text = _to_yaml(proposal, shown(source.name))
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
@@ -85,7 +85,7 @@ def _without_wheel(texts: Sequence[str], python: str, bases: Sequence[BaseImage]
         return None
     site = read_site(None)
     sources = python_sources(site.value if site else None, read_machine())
-    return lacking(texts, sources, min(fitting, key=lambda base: not base.preferred), architecture())
+    return without_wheels(texts, sources, min(fitting, key=lambda base: not base.preferred), architecture())
 
 
 class _Dumper(yaml.SafeDumper):

@@ -29,7 +29,7 @@ from envbuild.spec.model import (
 )
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
-from envbuild.spec.requirements import Repository, Requested, RequirementFiles
+from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
@@ -193,7 +193,7 @@ def read_spec(
         faulty=frozenset(reading.faulty),
         required_kinds=_required_kinds(catalog, sources),
         site=settings,
-        refusal=partial(_refusal, settings),
+        driver_conflict=partial(_driver_conflict, settings),
         files=_files(spec, reading),
         requirements=tuple(requirements.entries),
         remarks=tuple(requirements.remarks),
@@ -203,7 +203,7 @@ def read_spec(
     return select_and_check(inputs, errors=reading.errors)
 
 
-def _refusal(site: Loaded[Site] | None, family: str, release: str) -> str:
+def _driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
     """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
     driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
     floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
@@ -468,14 +468,14 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
                 subdirectory=entry.subdirectory or "",
                 version=str(Version(entry.version)) if entry.version else "",
             )
-            requirements.entries.append(Requested(text=entry.name, at=at, repository=repository))
+            requirements.entries.append(RequirementEntry(text=entry.name, at=at, repository=repository))
         else:
-            requirements.entries.append(Requested(text=entry, at=at))
+            requirements.entries.append(RequirementEntry(text=entry, at=at))
     reading = _Errors()
     for path, at in requirements.directories:
         reading.collect(partial(_check_wheel_directory, path, directory, at))
     for request in requirements.entries:
-        if isinstance(request, Requested) and request.repository is not None:
+        if isinstance(request, RequirementEntry) and request.repository is not None:
             reading.collect(partial(check_is_inside, request.repository.url, directory, request.at))
     requirements.errors += reading.errors
     return requirements

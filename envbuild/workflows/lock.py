@@ -18,10 +18,10 @@ from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
+from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import debian_packages
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
 from envbuild.rules.judge import RuleResult, refuse_or_warn

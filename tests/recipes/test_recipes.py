@@ -167,7 +167,7 @@ def test_who_bounds_what_a_text_names_is_told(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: mpich\nframeworks: [chainer, pytorch]\n')
     torch = f"torch=={recipe('pytorch').versions[0]}+cpu"
-    told = read_spec(spec).askers(f"{torch} depends on setuptools>=77 and numpy")
+    told = read_spec(spec).required_by(f"{torch} depends on setuptools>=77 and numpy")
     assert ("pytorch", torch) in told
     assert ("chainer", "setuptools<70") in told
     # What anybody would take is no reason.

@@ -32,7 +32,7 @@ from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import SourcePackage
-from envbuild.spec.requirements import NamedWheel, Repository, Requested
+from envbuild.spec.requirements import ExplicitWheel, Repository, RequirementEntry
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from tests.support.mirrors import (
@@ -586,7 +586,7 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
     wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of", "win", "source-only"]
     desk.archive_only("source-only")
     asked = tuple(
-        Requested(text=text, at=Location(path=Path("spec.yaml"), line=5, column=9 * number))
+        RequirementEntry(text=text, at=Location(path=Path("spec.yaml"), line=5, column=9 * number))
         for number, text in enumerate(wanted)
     )
     error = desk.refused(replace(desk.resolved(python=wanted), requested=asked))
@@ -626,7 +626,7 @@ def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
 
     def asking(**line: Any) -> ResolvedSpec:
         what = desk.resolved(python=["alpha"])
-        return replace(what, requested=(*what.requested, Requested(at=at, **line)))
+        return replace(what, requested=(*what.requested, RequirementEntry(at=at, **line)))
 
     assert versions(desk.lock(asking(text="gamma<1.5", is_constraint=True)))["gamma"] == "1.0"
     assert "beta" not in versions(desk.lock(asking(text="beta", is_constraint=True)))
@@ -718,14 +718,17 @@ def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
     assert desk.warnings() == []
 
 
-def named(path: Path, address: str = "", *, states_digest: bool = False) -> Requested:
+def named(path: Path, address: str = "", *, has_declared_digest: bool = False) -> RequirementEntry:
     """Return the request of a wheel that a spec names itself."""
     name, version, *_ = path.name.split("-")
-    wheel = NamedWheel(
-        file=path.name, sha256=digest(path), address=address or str(path), states_digest=states_digest
+    wheel = ExplicitWheel(
+        file=path.name,
+        sha256=digest(path),
+        address=address or str(path),
+        has_declared_digest=has_declared_digest,
     )
     at = Location(path=Path("spec.yaml"), line=6, column=3)
-    return Requested(text=f"{name}==={version}", at=at, hashes=frozenset({wheel.sha256}), wheel=wheel)
+    return RequirementEntry(text=f"{name}==={version}", at=at, hashes=frozenset({wheel.sha256}), wheel=wheel)
 
 
 def test_a_named_wheel_is_the_one_that_is_locked_and_fetched(desk: Desk, tmp_path: Path) -> None:
@@ -752,13 +755,13 @@ def test_a_named_wheel_that_changed_is_refused_until_it_is_upgraded(desk: Desk, 
     assert refused.hint.startswith("`envbuild lock spec.yaml --upgrade alpha` locks the new file")
     assert "beta" in versions(desk.lock(what, lock, upgrade=["alpha"]))
     # A digest in the spec is changed on purpose.
-    stated = replace(desk.resolved(), requested=(named(own, states_digest=True),))
+    stated = replace(desk.resolved(), requested=(named(own, has_declared_digest=True),))
     assert "beta" in versions(desk.lock(stated, lock))
 
 
 def test_a_named_wheel_of_the_web_is_verified_and_kept(desk: Desk, tmp_path: Path) -> None:
     own = write_wheel(desk.server.root, "own", "1.0", requires=["gamma<1.2"])
-    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    request = named(own, f"{desk.server.address}/{own.name}", has_declared_digest=True)
     what = replace(desk.resolved(), requested=(request,))
     lock = desk.lock(what)
     assert versions(lock)["gamma"] == "1.0"
@@ -776,7 +779,7 @@ def test_without_a_network_a_kept_wheel_of_the_web_is_locked_anew(
 ) -> None:
     own = write_wheel(tmp_path / "kept" / kept, "own", "1.0", requires=["gamma"])
     write_wheel(tmp_path / "kept" / kept, "gamma", "1.0")
-    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    request = named(own, f"{desk.server.address}/{own.name}", has_declared_digest=True)
     what = replace(desk.resolved(), requested=(request,))
     desk.lock(desk.resolved())  # package lists
     desk.server.connections = 0
@@ -831,7 +834,7 @@ def test_without_a_network_a_kept_archive_of_a_commit_is_used(desk: Desk, tmp_pa
     project = '[build-system]\nrequires = []\n[project]\nname = "tool"\nversion = "1.0"\n'
     commit = a_commit(tmp_path / "tool", {"pyproject.toml": project})
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
-    request = Requested(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
+    request = RequirementEntry(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
     what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     export(lock.python, desk.files, tmp_path / "kept")
@@ -856,8 +859,8 @@ def test_a_directory_of_wheels_may_have_any_name(desk: Desk, tmp_path: Path, nam
     assert [(pin.name, pin.origin) for pin in lock.python] == [("mine", "find-links")]
     desk.fetch(what, lock)
     machine = desk.with_links(tmp_path / name)
-    assert uv.lacking(["mine", "nothing"], machine.python, base_image(), "amd64") == {"nothing"}
-    assert uv.unanswered("mine", machine.python) == ""
+    assert uv.without_wheels(["mine", "nothing"], machine.python, base_image(), "amd64") == {"nothing"}
+    assert uv.unreachable_reason("mine", machine.python) == ""
 
 
 @pytest.mark.parametrize("text", ["\N{GRINNING FACE}", "ü\u2028", "\\\\", "a'b"])
@@ -1000,7 +1003,7 @@ def test_a_commit_is_locked_as_a_source_archive_and_packed_again(desk: Desk, tmp
     # The index has another distribution of that name.
     write_index(desk.server.root, [write_wheel(desk.wheels, "tool", "2.0")])
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
-    request = Requested(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
+    request = RequirementEntry(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
     what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     assert {pin.name: (pin.file, pin.origin) for pin in lock.python} == {
@@ -1021,9 +1024,9 @@ def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> 
     desk.archive_only("source-only")
     asked = ["alpha>=1", "gamma==9.*", "absent", "source-only", "win"]
     sources = desk.machine().python
-    assert uv.lacking(asked, sources, base_image(), "amd64") == {*asked[1:]}
+    assert uv.without_wheels(asked, sources, base_image(), "amd64") == {*asked[1:]}
     closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
-    assert uv.lacking(asked, closed, base_image(), "amd64") is None
+    assert uv.without_wheels(asked, closed, base_image(), "amd64") is None
 
 
 def test_a_build_imports_the_wheel_of_what_the_image_builds(desk: Desk) -> None:

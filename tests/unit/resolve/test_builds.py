@@ -17,7 +17,7 @@ from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 from envbuild.spec.base import BasePython
 from envbuild.spec.recipe import SourceBuild
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
@@ -59,17 +59,17 @@ class TestPreferences:
             packed: Mapping[str, object] = {}
 
             def __init__(
-                self, resolved: ResolvedSpec, context: ResolveContext, named: Mapping[str, Path]
+                self, resolved: ResolvedSpec, context: ResolveContext, local_wheels: Mapping[str, Path]
             ) -> None:
                 self.resolved = resolved
                 self.context = context
 
             def resolve(
                 self, requests: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
-            ) -> tuple[Resolved, ...]:
+            ) -> tuple[ResolvedDistribution, ...]:
                 del constraints
                 seen.append((tuple(requests), dict(keep)))
-                return (Resolved(name="setuptools", version="82.0"),)
+                return (ResolvedDistribution(name="setuptools", version="82.0"),)
 
             def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
                 file = "setuptools-82.0-py3-none-any.whl"

@@ -17,7 +17,7 @@ from envbuild.resolve import repository
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
-from envbuild.resolve.repository import pack
+from envbuild.resolve.repository import archive_commit
 from envbuild.spec.requirements import Repository
 from tests.support.repositories import a_commit, git
 
@@ -40,7 +40,7 @@ def packed(
         offline=offline,
     )
     # The directories of all tests: whatever a test makes is inside.
-    pin = pack("my-tool", repository, AT, context, directory=directory or place.parent)
+    pin = archive_commit("my-tool", repository, AT, context, directory=directory or place.parent)
     return pin, context.files.path(pin)
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted
-from envbuild.resolve import passed_over
+from envbuild.resolve import skipped_releases
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.uv import Uv, lacking
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.uv import Uv, without_wheels
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 from envbuild.spec.base import BasePython
 from envbuild.system import process
 from tests.support.resolved_specs import base_image, resolved
@@ -111,11 +111,11 @@ def test_files_that_are_not_located_are_an_error(runs: Runs, context: ResolveCon
 
 def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
     sources = PythonSources(indexes=("https://index.example.org/simple",))
-    assert lacking(NAMES, sources, base_image(), "amd64") is None
+    assert without_wheels(NAMES, sources, base_image(), "amd64") is None
     assert len(runs.asked) == 20
     runs.known = {*NAMES[3:]}
-    assert lacking(NAMES, sources, base_image(), "amd64") == {*NAMES[:3]}
-    assert lacking(NAMES[:3], sources, base_image(), "amd64") == {*NAMES[:3]}
+    assert without_wheels(NAMES, sources, base_image(), "amd64") == {*NAMES[:3]}
+    assert without_wheels(NAMES[:3], sources, base_image(), "amd64") == {*NAMES[:3]}
 
 
 def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
@@ -135,13 +135,13 @@ def test_reasons_for_older_releases_are_asked_for_a_few(
     monkeypatch.setattr(Uv, "newest", lambda self, names: newest)
     monkeypatch.setattr(Uv, "locate", lambda self, versions: {})
 
-    def objection(self: Uv, *words: Any) -> str:
+    def cost_of_pin(self: Uv, *words: Any) -> str:
         asked.append(words[-2])
         return "older others"
 
-    monkeypatch.setattr(Uv, "objection", objection)
-    resolution = [Resolved(name=name, version="2.0rc1") for name in NAMES]
-    warnings = [*passed_over.warnings(NAMES, (), resolution, Uv(resolved(), context), kept={})]
+    monkeypatch.setattr(Uv, "cost_of_pin", cost_of_pin)
+    resolution = [ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES]
+    warnings = [*skipped_releases.warnings(NAMES, (), resolution, Uv(resolved(), context), kept={})]
     assert len(warnings) == len(NAMES)
     assert asked == NAMES[:10]
     assert warnings[9].text.endswith("With 2.0: older others")

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from envbuild.lock.diff import diff
 from envbuild.resolve.python import pin_files
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 from envbuild.spec.resolved import ResolvedSpec
 from tests.support.resolved_specs import resolved, wheel, whole_lock
 
@@ -78,7 +78,7 @@ def lock_of(count: int) -> Callable[[], object]:
 
 def files_of(count: int) -> Callable[[], object]:
     spec = resolved(python=[f"{name}>=1" for name in names(count)])
-    entries = [Resolved(name=name, version="1.0", origin="pypi") for name in names(count)]
+    entries = [ResolvedDistribution(name=name, version="1.0", origin="pypi") for name in names(count)]
     return lambda: pin_files(Index(spec), entries, entries)  # type: ignore[arg-type]
 
 

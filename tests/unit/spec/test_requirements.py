@@ -297,7 +297,7 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
         "torch==2.13.0+cpu",
     )
     assert resolved.allowed_hashes() == {"own": {own}, "other": {other}, "far": {A}}
-    requests = resolved.named_wheels.values()
+    requests = resolved.explicit_wheels.values()
     assert {request.name: request.wheel.address for request in requests if request.wheel} == {
         "own": "wheels/own-1.0-py3-none-any.whl",
         "other": "wheels/other-2.0-py3-none-any.whl",

@@ -13,7 +13,7 @@ from envbuild.lock.model import PythonPin
 from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.wheels import Candidate
-from envbuild.spec.requirements import NamedWheel
+from envbuild.spec.requirements import ExplicitWheel
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import network
 
@@ -23,11 +23,11 @@ ORIGIN = "spec"
 
 def candidates(resolved: ResolvedSpec) -> dict[str, list[Candidate]]:
     """Return the only file of each distribution of which a wheel is named."""
-    wheels = {name: request.wheel for name, request in resolved.named_wheels.items()}
+    wheels = {name: request.wheel for name, request in resolved.explicit_wheels.items()}
     return {name: [_candidate(name, wheel)] for name, wheel in wheels.items() if wheel is not None}
 
 
-def _candidate(name: str, wheel: NamedWheel) -> Candidate:
+def _candidate(name: str, wheel: ExplicitWheel) -> Candidate:
     return Candidate(
         name=name,
         version=str(parse_wheel_filename(wheel.file)[1]),
@@ -42,19 +42,19 @@ def origin(resolved: ResolvedSpec, name: str) -> str:
     request = resolved.repositories.get(name)
     if request is not None and request.repository is not None:
         return request.repository.origin
-    return ORIGIN if name in resolved.named_wheels else ""
+    return ORIGIN if name in resolved.explicit_wheels else ""
 
 
 def local_paths(resolved: ResolvedSpec, pin: PythonPin) -> list[Path]:
     """Return the path of a pin's file if it is a named wheel of this machine."""
-    request = resolved.named_wheels.get(pin.name)
+    request = resolved.explicit_wheels.get(pin.name)
     if request is None or request.wheel is None or not _candidate(pin.name, request.wheel).is_same(pin):
         return []
     path = network.local_path(request.wheel.address)
     return [path] if path is not None else []
 
 
-def bring_here(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Path]:
+def local_copies(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Path]:
     """Return the path of each named wheel on this machine; those of the web are fetched, and verified.
 
     RequestError: an address has another file, or it is not here and `context.offline` is set. MachineError:
@@ -77,9 +77,9 @@ def changed(resolved: ResolvedSpec, old: Sequence[PythonPin], upgrade: Upgrade) 
     If its digest is written in the spec, that is what changed, and counts.
     """
     pins = {pin.name: pin for pin in old}
-    for name, request in resolved.named_wheels.items():
+    for name, request in resolved.explicit_wheels.items():
         pin, wheel = pins.get(name), request.wheel
-        if pin is None or wheel is None or wheel.states_digest or upgrade.covers(name):
+        if pin is None or wheel is None or wheel.has_declared_digest or upgrade.covers(name):
             continue
         if pin.file == wheel.file and pin.sha256 != wheel.sha256:
             yield RequestError(

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from envbuild.events import Warned
 from envbuild.resolve.uv import Uv
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.wheels import Candidate, ResolvedDistribution
 
 _LONG = timedelta(days=365)
 _MAX_REASONS = 10  # each is another resolution
@@ -21,7 +21,7 @@ _MAX_REASONS = 10  # each is another resolution
 def warnings(
     requests: Sequence[str],
     constraints: Sequence[str],
-    resolution: Sequence[Resolved],
+    resolution: Sequence[ResolvedDistribution],
     uv: Uv,
     *,
     kept: Mapping[str, str],
@@ -39,7 +39,7 @@ def warnings(
         bounds[bounded] = bounds.get(bounded, SpecifierSet()) & requirement.specifier
     asked = {canonicalize_name(Requirement(text).name) for text in requests}
     versions = {entry.name: entry.version for entry in resolution}
-    own = {*uv.named, *uv.packed}
+    own = {*uv.local_wheels, *uv.packed}
     new = sorted(name for name, version in versions.items() if kept.get(name) != version and name not in own)
     releases = {name: files for name, files in uv.newest(new).items() if files}
     others = [
@@ -61,7 +61,7 @@ def warnings(
         text = f"`{name}` is at {taken}, {remark}. "
         reasons += 1
         if reasons <= _MAX_REASONS:
-            text += f"With {newest}: {uv.objection(requests, constraints, versions, name, newest)}"
+            text += f"With {newest}: {uv.cost_of_pin(requests, constraints, versions, name, newest)}"
         else:
             text += f"The newest is {newest}"
         yield Warned(
