@@ -423,7 +423,7 @@ class _Importer:
     def read_conda_wheel(self, text: str, name: str, version: str) -> None:
         wanted = corrected_requirement(f"{name}{version}")
         if wanted is None:
-            self.note("unsupported", text, f"`{version}` is no version of a Python package")
+            self.note("unsupported", text, f"`{version}` is not a version of a Python package")
             return
         before = set(self.requirements)
         self.read_requirement(wanted, "")

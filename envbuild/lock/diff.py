@@ -30,7 +30,7 @@ class LockDifference:
     """One difference between a lock and a spec."""
 
     scope: str
-    """What to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
+    """Scope to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
     sentence: str
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 
@@ -65,7 +65,7 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
         elif was.version != now.version:
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
-            sentence = f"tool {name} {now.version} is another build than the one in the lock"
+            sentence = f"tool {name} {now.version} is not the build in the lock"
         differences.append(LockDifference("metadata", sentence))
     return tuple(differences)
 

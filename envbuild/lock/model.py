@@ -69,7 +69,7 @@ class DebPin:
     """One Debian package."""
 
     name: DebianPackage
-    """Of the package, in Debian's words."""
+    """Name of the package, in Debian's words."""
     version: DebianVersion
     """In Debian's words, with its epoch (``1:2.39.5-0+deb12u3``)."""
     architecture: Name
@@ -245,7 +245,7 @@ class Lock:
     base_root: tuple[RootPin, ...] = ()
     """The files of a finished root, from bottom to top; empty where the base is made of packages."""
     build_debs: Annotated[tuple[BuildDebPin, ...], Sorted] = ()
-    """What the builds from source add to the base for themselves."""
+    """Debian packages that builds from source add to the base for themselves."""
     build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
     """Wheels that the builds from source import; `layer` names whose build."""
     unproven: Annotated[tuple[Name, ...], Sorted] = ()

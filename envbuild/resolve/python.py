@@ -173,7 +173,7 @@ def _excluding(
         pin = image.get(canonicalize_name(wanted.name))
         if pin is None or not _must_be_same(pin) or wanted.specifier.contains(pin.version, prereleases=True):
             continue
-        # What an archive asks for under a marker of its own, uv refuses.
+        # What an archive asks for under a marker of its own, uv rejects.
         with suppress(UndefinedComparison, UndefinedEnvironmentName):
             if wanted.marker is None or wanted.marker.evaluate(environment):
                 yield _other_version(build, str(wanted), pin, resolved)
@@ -437,7 +437,7 @@ def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator
             origin = next(iter(chosen.variant.origins), "pypi")
             framework = f"`{frameworks[0].name}` {frameworks[0].version}"
             yield RequestError(
-                f"`{pin.name}` {pin.version} is no build for {framework}, and does not load with it",
+                f"`{pin.name}` {pin.version} is not a build for {framework}, and does not load with it",
                 at=resolved.python_place(" ".join([pin.name, *_askers(pin.name, pins)])),
                 hint=f"write `{line}` under `packages.python`, and name a place that has it: an address of"
                 f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)"
@@ -499,7 +499,7 @@ def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit
             hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
         emit(
             Warned(
-                text=f"this image is for cpu, and CUDA packages come along: {names}{because}",
+                text=f"this image is for cpu, and CUDA packages are installed too: {names}{because}",
                 hint=hint,
             )
         )

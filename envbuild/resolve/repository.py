@@ -147,7 +147,8 @@ def archive_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveConte
     again = archive_commit(pin.name, repository, request.at, context, directory=resolved.path.parent)
     if again.sha256 != pin.sha256:
         hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
-        problem = f"commit {repository.commit[:12]} of `{pin.name}` gives another archive than the locked one"
+        commit = f"commit {repository.commit[:12]} of `{pin.name}`"
+        problem = f"{commit} produces a different archive than the locked one"
         raise RequestError(problem, at=request.at, hint=hint)
     return True
 

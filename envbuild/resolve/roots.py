@@ -107,7 +107,7 @@ class _Layout:
             value = json.loads(content)
             if isinstance(value, dict):
                 return value
-        raise self._wrong(digest, "is no manifest or configuration")
+        raise self._wrong(digest, "is not a manifest or configuration")
 
     def _hex(self, descriptor: object) -> str:
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None

@@ -1,4 +1,4 @@
-"""What source archives say of themselves: what they require, and what their builds import.
+"""Requirements of source archives and of their builds, read from the archives.
 
 Nothing of an archive is run. Sources: the PyPA specifications of source distributions, core metadata and
 pyproject.toml; setuptools' documentation of ``requires.txt``.
@@ -37,12 +37,12 @@ _SECTION = re.compile(r"\[(?P<extra>[^:\]]*)(?::(?P<marker>.*))?\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMetadata:
-    """What a source archive says of itself."""
+    """Requirements of a source archive and of its build."""
 
     requires: tuple[str, ...]
     """PEP 508; those of extras have a marker."""
     imports: tuple[str, ...]
-    """What the build imports (``build-system.requires``)."""
+    """Requirements of the build (``build-system.requires``)."""
 
 
 def read_archive(path: Path, *, at: Location) -> SourceMetadata:

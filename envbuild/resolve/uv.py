@@ -69,7 +69,7 @@ _ASK = "`envbuild doctor lock --online` asks the indexes"
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What uv wrote, and what it was without."""
+    """uv's output, and the requirements that had to be dropped."""
 
     text: str
     warnings: tuple[str, ...]

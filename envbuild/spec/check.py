@@ -68,7 +68,7 @@ class CheckInputs:
     """Releases of an accelerator that the site does not run."""
     files: dict[str, bytes]
     requirements: tuple[RequirementEntry | PylockFile, ...]
-    """What the spec and the files that it names ask for of Python packages."""
+    """Python requirements of the spec and of the files that it names."""
     remarks: tuple[str, ...]
     """Sentences on lines of these files that change nothing."""
     wheel_directories: tuple[Path, ...]
@@ -425,7 +425,7 @@ def _unknown_recipes(
 ) -> Iterator[RequestError]:
     """Yield an error, with the line to write, for each name of a recipe that does not exist.
 
-    Lists with other errors are read as well, values that are no name at all are not.
+    Lists with other errors are read as well; values that are not names are skipped.
     """
     values = spec.document.value
     for key in SPEC_KEYS.values():
@@ -440,7 +440,7 @@ def _unknown_recipes(
             at = spec.at(key, index) if is_list else spec.at(key)
             if (key, name) == ("mpi", "none"):
                 hint = "leave the line out for an image without an MPI"
-                yield RequestError("`none` is no MPI", at=at, hint=hint)
+                yield RequestError("`none` is not an MPI", at=at, hint=hint)
                 continue
             error = recipe_not_known(name, known, at)
             if name in owners:

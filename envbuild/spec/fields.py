@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 FORMAT = 1
-NO_CREDENTIALS = "an address may not hold a user or password; they belong into ~/.netrc"
+NO_CREDENTIALS = "an address may not hold a user or password; put them in ~/.netrc"
 
 
 @dataclass(frozen=True)

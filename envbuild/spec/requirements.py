@@ -94,7 +94,7 @@ class Repository:
     """40 hexadecimal digits."""
     subdirectory: str = ""
     version: str = ""
-    """Of the distribution; empty if the commit states it."""
+    """Version of the distribution; empty if the commit states it."""
 
     @property
     def origin(self) -> str:
@@ -121,7 +121,7 @@ class RequirementEntry:
     wheel: ExplicitWheel | None = None
     """The only file that meets it; None for any of an index."""
     repository: Repository | None = None
-    """What it is built from; None for any file of an index."""
+    """Commit that it is built from; None for any file of an index."""
     requirement: Requirement = field(init=False, compare=False, repr=False)
     """The text, parsed once."""
     name: str = field(init=False, compare=False, repr=False)

@@ -32,7 +32,7 @@ def owned_by_vendor(distribution: str, accelerator: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredMetadata:
-    """What a recipe says of a distribution that it builds."""
+    """Version and requirements of a distribution that a recipe builds."""
 
     version: str
     requires: tuple[str, ...]
@@ -49,7 +49,7 @@ class Build:
     layer: str
     """Name of the layer that is built (``framework:horovod``, ``source:docopt``)."""
     python: tuple[str, ...]
-    """What the build imports; beyond what the archive asks for if that is read."""
+    """Requirements of the build, in addition to those of the archive if that is read."""
     system: tuple[str, ...]
     """Debian packages of the toolchain, sorted."""
     against: tuple[str, ...] = ()
@@ -233,7 +233,10 @@ class ResolvedSpec:
             untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
         unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
         return (
-            *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
+            *(
+                f"`{path}` is not a valid base image: {error.problem}"
+                for path, error in sorted(unread.items())
+            ),
             *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
             *(f"{name} is untried: {why}" for name, why in untried.items() if why),
             *(

@@ -18,7 +18,7 @@ _LOGS_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was, or would be, removed."""
+    """Items that were, or would be, removed."""
 
     removed: tuple[Item, ...]
     """Least recently used first. `size_bytes` is what a removal frees: 0 if another layer names the blob."""
@@ -26,7 +26,7 @@ class Pruned:
     recently_used: tuple[Item, ...]
     """Layers, blobs and files that nothing needs, but that were used recently."""
     refused: tuple[tuple[Item, str], ...]
-    """What could not be removed, and why."""
+    """Items that could not be removed, and why."""
 
 
 def prune(

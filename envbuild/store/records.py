@@ -96,13 +96,13 @@ def read_record(path: Path) -> LayerRecord:
         raise ValueError("it is nested too deep") from None
     try:
         if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-            raise ValueError("it is no record of this version")
+            raise ValueError("it is not a record of this version")
         return _RECORD.validate_python(data)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(f"no record has such a `{place}`") from None
     except RecursionError as error:
-        raise ValueError("it is no record") from error
+        raise ValueError("it is not a record") from error
 
 
 def record_data(record: LayerRecord) -> dict[str, object]:

@@ -55,7 +55,7 @@ class Upstream:
             )
         if not (self.root / MARKER).is_file():
             raise RequestError(
-                f"`{self.path}` is no store of this version",
+                f"`{self.path}` is not a store of this version",
                 hint=_ANOTHER,
             )
         directory, tree = self.root.readlink(), PrivateTree(self.root, [status.st_uid])

@@ -60,7 +60,7 @@ class TestVerdict:
     nodes: int
     """Nodes of a test across nodes (count), else 0."""
     launcher: str
-    """What started the ranks, if not the image's own mpiexec."""
+    """Launcher of the ranks, if not the image's own mpiexec."""
     when: str
     """ISO 8601, UTC."""
     failed: tuple[str, ...]

@@ -237,7 +237,7 @@ def test_a_length_that_never_ends_is_not_waited_for(desk: Desk, monkeypatch: pyt
 
 def test_a_file_that_is_shorter_than_what_is_locked(desk: Desk) -> None:
     longer = replace(desk.pin, size_bytes=desk.pin.size_bytes + 1)
-    assert "ends before what was asked for" in desk.refused(longer).problem
+    assert "has fewer bytes than requested (HTTP 416)" in desk.refused(longer).problem
 
 
 def test_offline_names_everything_that_is_missing(desk: Desk) -> None:

@@ -1075,7 +1075,7 @@ def test_a_companion_in_another_build_than_its_framework_is_refused_with_the_lin
     write_index(desk.server.root, [plain, write_wheel(desk.wheels, "timm", "1.0", requires=["torchvision"])])
     machine = desk.with_links(torch)
     error = desk.refused(desk.resolved(recipes=[pytorch()], python=["timm"]), machine=machine)
-    assert error.problem.startswith("`torchvision` 0.28.0 is no build for `torch` 2.13.0+cpu")
+    assert error.problem.startswith("`torchvision` 0.28.0 is not a build for `torch` 2.13.0+cpu")
     assert "write `torchvision==0.28.0+cpu` under `packages.python`" in str(error.hint)
     assert "`pytorch-cpu`" in str(error.hint)
     # A request for that very build is met; `envbuild check` finds what it lacks.
@@ -1149,7 +1149,10 @@ def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serve
 def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -> None:
     desk.lock(desk.resolved(python=["torch"]))
     (warning,) = desk.warnings()
-    assert warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (required by torch)"
+    assert (
+        warning
+        == "this image is for cpu, and CUDA packages are installed too: nvidia-cublas (required by torch)"
+    )
     assert desk.hints() == ["write `frameworks: [pytorch]` instead: a recipe takes the build for cpu"]
     desk.lock(desk.resolved(recipes=[pytorch()], python=["nvidia-cublas"]), machine=desk.with_links(torch))
     assert desk.hints() == ["remove them at spec.yaml, or write `accelerator: cuda`"]

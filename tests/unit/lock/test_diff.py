@@ -190,7 +190,7 @@ def test_tools() -> None:
         "tool mksquashfs is 4.6 here, the lock has 4.5.1",
         "tool new is not in the lock",
         "tool old 1 is in the lock and not on this machine",
-        "tool uv 0.13.8 is another build than the one in the lock",
+        "tool uv 0.13.8 is not the build in the lock",
     ]
     assert tool_differences(lock, lock.tools) == ()
 

@@ -154,7 +154,7 @@ def test_a_base_with_mistakes_is_passed_over_where_it_is_not_named(
     assert result.remarks() == (
         f"`{broken.parent}/closed.yaml` is no base image:"
         f" `{broken.parent}/closed.yaml` is a directory, not a file",
-        f"`{broken}` is no base image: `version`: expected text, found the number 12",
+        f"`{broken}` is not a valid base image: `version`: expected text, found the number 12",
     )
     assert searching(tmp_path, "base: debian-12\n").remarks() == ()
 

@@ -49,7 +49,7 @@ def test_an_empty_directory_becomes_one_and_another_does_not(tmp_path: Path) -> 
     assert opened(tmp_path / "disk").exists
     (tmp_path / "desk/drawer").mkdir(parents=True)
     problem, hint = refusal(tmp_path / "desk")
-    assert "is no store" in problem
+    assert "is not a store" in problem
     assert "--store" in hint
     assert [entry.name for entry in (tmp_path / "desk").iterdir()] == ["drawer"]
 
@@ -64,7 +64,7 @@ def test_one_of_an_earlier_version_is_to_be_deleted(tmp_path: Path) -> None:
 def test_what_is_no_directory_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     problem, _ = refusal(tmp_path / "file")
-    assert problem == f"`{tmp_path}/file` is no directory, and so no store"
+    assert problem == f"`{tmp_path}/file` is not a directory, so it is not a store"
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
