@@ -16,8 +16,9 @@ from envbuild import events
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
 from envbuild.events import Emit, Note
+from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources, python_sources, read_machine
-from envbuild.resolve.uv import PYTORCH_HINT, unreachable_reason
+from envbuild.resolve.uv_errors import PYTORCH_HINT
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools

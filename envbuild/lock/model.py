@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 from packaging.utils import (
@@ -68,6 +68,7 @@ Sorted = AfterValidator(lambda entries: tuple(sorted(entries)))
 class DebPin:
     """One Debian package."""
 
+    directory: ClassVar[str] = "debs"
     name: DebianPackage
     """Name of the package, in Debian's words."""
     version: DebianVersion
@@ -111,6 +112,7 @@ class BuildDebPin(DebPin):
 class PythonPin:
     """One Python distribution, as one file."""
 
+    directory: ClassVar[str] = "wheels"
     name: PythonName
     """Canonical name (PEP 503)."""
     version: PythonVersion
@@ -128,6 +130,11 @@ class PythonPin:
     """Name of the layer that owns it (``mpi``, ``framework:pytorch``, ``python``)."""
     requires: Annotated[tuple[PythonName, ...], Sorted]
     """Canonical names of the locked distributions that it asked for."""
+
+    @property
+    def file_name(self) -> str:
+        """The same as `file`."""
+        return self.file
 
     @property
     def is_wheel(self) -> bool:
@@ -195,6 +202,7 @@ class ToolPin:
 class RootPin:
     """One file of a finished root."""
 
+    directory: ClassVar[str] = "roots"
     kind: Literal["tar", "oci", "squashfs"]
     """``tar``, ``squashfs``, or ``oci`` for a layer of an image."""
     file: FileName
@@ -203,6 +211,11 @@ class RootPin:
     """Length of the file."""
     sha256: Sha256
     """Hex digest of the file, 64 characters."""
+
+    @property
+    def file_name(self) -> str:
+        """The same as `file`."""
+        return self.file
 
     @property
     def name(self) -> str:

@@ -250,7 +250,7 @@ def _base64(content: bytes) -> str:
 
 
 def _input_file(pin: DebPin | PythonPin | RootPin) -> InputFile:
-    return InputFile(name=pin.file_name if isinstance(pin, DebPin) else pin.file, sha256=pin.sha256)
+    return InputFile(name=pin.file_name, sha256=pin.sha256)
 
 
 def _sorted_files(pins: Iterable[DebPin | PythonPin]) -> tuple[InputFile, ...]:

@@ -13,7 +13,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.corrections import corrected_requirement, spec_line
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
-from envbuild.spec.python_platform import base_environment
+from envbuild.spec.python_platform import target_of
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.requirements import PylockFile, RequirementEntry
@@ -126,15 +126,15 @@ def _requested(
     """Return the Python requirements for a base, and what a pylock.toml has that cannot be used."""
     requested: list[RequirementEntry] = []
     errors: list[EnvbuildError] = []
-    environment = base_environment(base, inputs.architecture) if base is not None else {}
+    target = target_of(base, inputs.architecture) if base is not None else None
     for entry in inputs.requirements:
         if isinstance(entry, RequirementEntry):
             # The lock keeps what the spec itself says, with its marker.
             in_spec = entry.at.path == inputs.spec.path
-            if base is None or in_spec or entry.applies(environment):
+            if target is None or in_spec or entry.applies(target.environment):
                 requested.append(entry)
-        elif base is not None:
-            selected, problems = entry.select(base, inputs.architecture)
+        elif base is not None and target is not None:
+            selected, problems = entry.select(target, base.name)
             requested += selected
             errors += problems
     return requested, errors

@@ -29,7 +29,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError
-from envbuild.spec.base import BaseImage
 from envbuild.spec.corrections import corrected_requirement
 from envbuild.spec.fields import (
     NO_CREDENTIALS,
@@ -39,7 +38,7 @@ from envbuild.spec.fields import (
     without_secrets,
 )
 from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, python_requirement
-from envbuild.spec.python_platform import base_environment, base_tags
+from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
 
@@ -118,6 +117,8 @@ class RequirementEntry:
     """sha256 of the files that may be installed; empty for any."""
     is_constraint: bool = False
     """Whether it only bounds the version of what something else asks for."""
+    recipe: str = ""
+    """The recipe that asks for it; empty for the spec and its files."""
     wheel: ExplicitWheel | None = None
     """The only file that meets it; None for any of an index."""
     repository: Repository | None = None
@@ -140,22 +141,23 @@ class RequirementEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PylockFile:
-    """A pylock.toml, which only a base can select from."""
+    """A pylock.toml, from which an interpreter selects packages."""
 
     pylock: Pylock
     path: Path
     text: str
 
-    def select(
-        self, base: BaseImage, architecture: str
-    ) -> tuple[list[RequirementEntry], list[EnvbuildError]]:
-        """Return the packages for a base's Python, each pinned to one wheel, and what cannot be used."""
-        environment = cast("Environment", base_environment(base, architecture))
+    def select(self, target: PythonTarget, base: str) -> tuple[list[RequirementEntry], list[EnvbuildError]]:
+        """Return the packages for an interpreter, each pinned to one wheel, and those that cannot be used.
+
+        `base` is the name of its base image, for messages.
+        """
+        environment = cast("Environment", target.environment)
         try:
-            selected = list(self.pylock.select(environment=environment, tags=base_tags(base, architecture)))
+            selected = list(self.pylock.select(environment=environment, tags=target.tags))
         except PylockSelectError as error:
-            hint = f"lock for Python {base.python.version} and glibc {base.glibc} as well"
-            problem = f"it has no selection for the base image `{base.name}`: {shorten(str(error), 300)}"
+            hint = f"lock for Python {target.version} and glibc {target.glibc} as well"
+            problem = f"it has no selection for the base image `{base}`: {shorten(str(error), 300)}"
             return [], [RequestError(problem, at=Location(path=self.path), hint=hint)]
         lines: dict[str, int] = {}
         for number, line in enumerate(self.text.split("\n"), 1):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, SourcePackage
-from envbuild.spec.python_platform import base_environment
+from envbuild.spec.python_platform import PythonTarget, target_of
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.site import Site
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # Accelerator → prefixes of its vendor's distributions: a layer that frameworks share.
 _VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
 
@@ -61,7 +59,7 @@ class Build:
     """If None, the archive itself says what it requires and imports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived from it is kept
 class ChosenRecipe:
     """A recipe, the version that met the spec's constraint, and its files."""
 
@@ -83,16 +81,23 @@ class ChosenRecipe:
         """Name of the layer that it owns."""
         return "mpi" if self.recipe.kind == "mpi" else f"framework:{self.recipe.name}"
 
-    def requirements(self) -> tuple[str, ...]:
-        """Return the Python requirements of this recipe and its companions."""
-        return (*self.own_requirements(), *self.recipe.python)
+    @cached_property
+    def requirements(self) -> tuple[RequirementEntry, ...]:
+        """The Python requirements of this recipe and its companions."""
+        return (*self.own_requirements, *map(self._entry, self.recipe.python))
 
-    def own_requirements(self) -> tuple[str, ...]:
-        """Return the requirements of the variant, without the companions."""
-        texts = self.variant.requirements
+    @cached_property
+    def own_requirements(self) -> tuple[RequirementEntry, ...]:
+        """The requirements of the variant, without the companions."""
+        texts: Iterable[str] = self.variant.requirements
         if self.is_proven:
-            return tuple(text.replace("{version}", self.version) for text in texts)
-        return tuple(self._any_build(text) if "{version}" in text else text for text in texts)
+            texts = (text.replace("{version}", self.version) for text in texts)
+        else:
+            texts = (self._any_build(text) if "{version}" in text else text for text in texts)
+        return tuple(map(self._entry, texts))
+
+    def _entry(self, text: str) -> RequirementEntry:
+        return RequirementEntry(text=text, at=self.at, recipe=self.recipe.name)
 
     def _any_build(self, text: str) -> str:
         """Return a requirement for a release and its fixes, in whatever build the origin has."""
@@ -102,13 +107,13 @@ class ChosenRecipe:
         wanted.specifier = SpecifierSet(f"=={self.version}.*")
         return str(wanted)
 
-    @property
+    @cached_property
     def distributions(self) -> frozenset[str]:
         """The distributions (canonical names) that have exactly the recipe's version."""
-        own = (text for text in self.variant.requirements if "{version}" in text and self.is_proven)
-        return frozenset(
-            canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
-        )
+        if not self.is_proven:
+            return frozenset()
+        written = zip(self.variant.requirements, self.own_requirements, strict=True)
+        return frozenset(entry.name for text, entry in written if "{version}" in text)
 
     def build(self) -> Build | None:
         """Return its source build, if it has one."""
@@ -177,23 +182,10 @@ class ResolvedSpec:
         """The framework recipes."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
 
-    @property
-    def root_place(self) -> Path | None:
-        """Path of the base's finished root; None for a base that is made of packages."""
-        return self.base_path.parent / self.base.root.place if self.base.root else None
-
-    def required_by(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
-        """Return the recipes that require distributions which a text names, each with its requirement.
-
-        With `bounds`, only requirements that limit the version count.
-        """
-        words = {canonicalize_name(word) for word in _NAME.findall(text)}
-        return tuple(
-            (chosen.recipe.name, str(wanted))
-            for chosen in self.recipes
-            for wanted in map(Requirement, chosen.requirements())
-            if (wanted.specifier or not bounds) and canonicalize_name(wanted.name) in words
-        )
+    @cached_property
+    def target(self) -> PythonTarget:
+        """The Python of the base, for which packages are chosen."""
+        return target_of(self.base, self.architecture)
 
     @cached_property
     def built(self) -> Mapping[str, Build]:
@@ -214,15 +206,6 @@ class ResolvedSpec:
             for package in packages.values()
         )
         return {build.distribution: build for build in builds}
-
-    def wheels_only(self) -> ResolvedSpec:
-        """Return the spec without what it takes from sources itself."""
-        packages = self.spec.packages.model_copy(update={"from_source": ()})
-        return replace(
-            self,
-            spec=self.spec.model_copy(update={"packages": packages}),
-            requested=tuple(request for request in self.requested if request.repository is None),
-        )
 
     def remarks(self) -> tuple[str, ...]:
         """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
@@ -254,12 +237,16 @@ class ResolvedSpec:
             modules = {**chosen.recipe.modules_of_packages, **modules}
         return modules
 
+    @cached_property
+    def python_requirements(self) -> tuple[RequirementEntry, ...]:
+        """All Python requirements, sorted by text and without repeats."""
+        entries = (entry for entry in self._asked_for() if not entry.is_constraint)
+        of_recipes = (entry for chosen in self.recipes for entry in chosen.requirements)
+        return _sorted((*entries, *of_recipes))
+
     def python_requests(self) -> tuple[str, ...]:
-        """Return all Python requirements, sorted and without repeats."""
-        wanted = {request.text for request in self._asked_for() if not request.is_constraint}
-        for chosen in self.recipes:
-            wanted.update(chosen.requirements())
-        return tuple(sorted(wanted))
+        """Return the texts of all Python requirements, as a lock keeps them."""
+        return tuple(entry.text for entry in self.python_requirements)
 
     @cached_property
     def explicit_wheels(self) -> Mapping[str, RequirementEntry]:
@@ -273,12 +260,13 @@ class ResolvedSpec:
 
     @cached_property
     def _applying(self) -> tuple[RequirementEntry, ...]:
-        environment = base_environment(self.base, self.architecture)
+        environment = self.target.environment
         return tuple(request for request in self._asked_for() if request.applies(environment))
 
-    def constraints(self) -> tuple[str, ...]:
-        """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""
-        return tuple(sorted({request.text for request in self._asked_for() if request.is_constraint}))
+    @cached_property
+    def constraints(self) -> tuple[RequirementEntry, ...]:
+        """The requirements that bound versions and ask for nothing, sorted by text and without repeats."""
+        return _sorted(entry for entry in self._asked_for() if entry.is_constraint)
 
     def allowed_hashes(self) -> dict[str, frozenset[str]]:
         """Return the sha256 of the files that may be installed, by distribution, where a file lists them."""
@@ -306,16 +294,6 @@ class ResolvedSpec:
         at = self.spec_places.get(("packages", "system", names.index(name))) if name in names else None
         return at or Location(path=self.path)
 
-    def python_place(self, text: str) -> Location:
-        """Return where the spec asks for the first distribution that a text names; else its file."""
-        names = (canonicalize_name(word) for word in _NAME.findall(text))
-        places = self._python_places
-        return next((places[name] for name in names if name in places), Location(path=self.path))
-
-    @cached_property
-    def _python_places(self) -> Mapping[str, Location]:
-        return {request.name: request.at for request in reversed(self.requested)}
-
     def required_by_clause(self, name: str) -> str:
         """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
         if name in self.spec.packages.system:
@@ -339,3 +317,11 @@ class ResolvedSpec:
         if owned_by_vendor(name, self.spec.accelerator.name):
             return "accelerator"
         return "python"
+
+
+def _sorted(entries: Iterable[RequirementEntry]) -> tuple[RequirementEntry, ...]:
+    """Return entries in the order of their texts; of equal texts the first."""
+    by_text: dict[str, RequirementEntry] = {}
+    for entry in entries:
+        by_text.setdefault(entry.text, entry)
+    return tuple(by_text[text] for text in sorted(by_text))

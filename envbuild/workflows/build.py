@@ -18,6 +18,7 @@ from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SystemStep, input_files
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
+from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_places
 from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_room, check_sources
@@ -233,7 +234,7 @@ def _build(
         locate = fetch_inputs(
             missing,
             locked.lock,
-            locked.resolved,
+            origins_of(locked.resolved),
             settings,
             work=work,
             sources=request.sources,

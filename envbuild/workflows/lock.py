@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from envbuild.resolve.debian import debian_packages
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
+from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
@@ -41,7 +41,6 @@ from envbuild.workflows.saving import (
 )
 from envbuild.workflows.settings import Settings
 
-_LACKING = re.compile(r"(?:^`|\b)([a-z0-9][a-z0-9.-]*)(?:`: no wheel fits| was not found in)")
 # Changes of a lock that are listed without being asked for.
 _FEW = 3
 
@@ -147,16 +146,17 @@ def _lock(
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:
     """Name `packages.system` in errors about names without wheels, if Debian has packages of these names."""
     asked = {request.name for request in resolved.requested}
-    lacking = {
-        match[1]: single
+    unavailable = {
+        name: single
         for single in error.each()
-        if (match := _LACKING.search(single.problem)) and match[1] in asked
+        if isinstance(single, ResolutionError)
+        for name in sorted(single.unavailable & asked)
     }
     with contextlib.suppress(EnvbuildError):
-        for name in debian_packages(resolved, sorted(lacking), context) if not context.offline else ():
+        for name in debian_packages(resolved, sorted(unavailable), context) if not context.offline else ():
             command = f"`envbuild add {shell_path(resolved.path)} {name} --system`"
             hint = f"Debian has a package `{name}`: name it under `packages.system` ({command})"
-            lacking[name].hint = f"{hint}; {lacking[name].hint}"
+            unavailable[name].hint = f"{hint}; {unavailable[name].hint}"
 
 
 def write_pylock(locked: Locked, directory: Path, store: Path) -> Path:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
@@ -22,8 +24,10 @@ from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, InputFile, input_files
-from envbuild.spec.model import Choice, EnvSpec, Packages
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.resolve.fetch import FileOrigins
+from envbuild.resolve.request import OriginRule, PythonRequest
+from envbuild.resolve.roots import FinishedRoot
+from envbuild.spec.python_platform import PythonTarget
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
@@ -241,7 +245,7 @@ def _fetch(
         return fetch_inputs(
             provenance.plan.layers,
             provenance.lock,
-            _resolved(provenance, settings),
+            _origins(provenance, settings),
             settings,
             work=work,
             sources=sources,
@@ -255,48 +259,36 @@ def _fetch(
         raise
 
 
-def _resolved(provenance: _Provenance, settings: Settings) -> ResolvedSpec:
-    """Return the parts of a lock's spec that are needed to fetch its files."""
+def _origins(provenance: _Provenance, settings: Settings) -> FileOrigins:
+    """Return where the files of a lock come from."""
     lock = provenance.lock
     base = read_base(lock.base.name)
     site = read_site(settings.site)
-    chosen = []
+    rules: list[OriginRule] = []
     for pin in lock.recipes:
         try:
-            source = read_recipe(pin.name, recipes=settings.recipes)
-            variant = source.loaded.value.variants[pin.variant]
+            recipe = read_recipe(pin.name, recipes=settings.recipes).loaded.value
+            variant = recipe.variants[pin.variant]
         except (EnvbuildError, KeyError):
             text = f"the recipe `{pin.name}` for {pin.variant} is not here"
             settings.emit(Note(text=f"{text}: files of its own origins may not be found"))
             continue
-        chosen.append(
-            ChosenRecipe(
-                recipe=source.loaded.value,
-                version=pin.version,
-                variant_name=pin.variant,
-                variant=variant,
-                files=source.files,
-                digest=pin.digest,
-                at=Location(path=provenance.image),
-            )
-        )
-    sources = tuple(pin.name for pin in lock.python if not pin.is_wheel and pin.layer == "python")
-    return ResolvedSpec(
-        spec=EnvSpec(
-            name=lock.name,
-            version=lock.version,
-            base=Choice(name=base.value.name),
-            packages=Packages(from_source=sources),
-        ),
-        path=provenance.image,
-        base=base.value,
-        base_digest=lock.base.digest,
-        recipes=tuple(chosen),
-        requested=(),
-        site=site.value if site else None,
-        files={},
+        if variant.origins:
+            names = frozenset({*recipe.owns, *recipe.companions})
+            locked = [python for python in lock.python if python.name in recipe.owns]
+            requirements = tuple(Requirement(f"{python.name}==={python.version}") for python in locked)
+            rules.append(OriginRule(origins=variant.origins, names=names, requirements=requirements))
+    target = PythonTarget(
+        version=lock.base.python,
+        abi=lock.base.abi,
+        glibc=lock.base.glibc,
         architecture=lock.base.architecture,
-        base_path=base.path,
+    )
+    return FileOrigins(
+        python=PythonRequest(target=target, path=provenance.image, origin_rules=tuple(rules)),
+        site=site.value if site else None,
+        components=base.value.components,
+        root=FinishedRoot.of(base.value, base.path),
     )
 
 

@@ -13,7 +13,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError, render
 from envbuild.events import Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.lock.model import DebPin, PythonPin
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.fetch import export, fetch, origins_of
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
 from envbuild.spec.resolved import ResolvedSpec
@@ -67,7 +67,7 @@ class Desk:
             offline=offline,
             directories=sources,
         )
-        fetch(pins or (self.pin,), self.resolved(*addresses), context, QUICK)
+        fetch(pins or (self.pin,), origins_of(self.resolved(*addresses)), context, QUICK)
 
     def refused(self, *pins: DebPin | PythonPin, **options: object) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:

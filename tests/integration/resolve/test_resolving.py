@@ -22,16 +22,17 @@ from envbuild.events import Event, TaskStarted, Warned
 from envbuild.lock.diff import diff
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump, load
-from envbuild.resolve import uv
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import debian_packages
-from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.fetch import export, fetch, origins_of
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.index import unreachable_reason, without_wheels
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import SourcePackage
+from envbuild.spec.python_platform import target_of
 from envbuild.spec.requirements import ExplicitWheel, Repository, RequirementEntry
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
@@ -171,7 +172,7 @@ class Desk:
             files=self.files,
             emit=self.events.append,
         )
-        fetch(all_pins(lock), what, context)
+        fetch(all_pins(lock), origins_of(what), context)
         return self.files
 
     def refused(self, what: ResolvedSpec, **options: Any) -> EnvbuildError:
@@ -302,7 +303,7 @@ def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -
     error = desk.refused(desk.resolved(python=["nosuchthing"], system=["nosuchthing"]))
     assert [single.problem.partition(":")[0] for single in error.each()] == [
         "`nosuchthing` is not a package of debian-12's archives",
-        "no set of Python packages meets what was asked",
+        "`nosuchthing` is not in any configured index",
     ]
 
 
@@ -565,12 +566,12 @@ def test_offline_uses_the_lists_as_they_were(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("python", "problem"),
     [
-        (["nosuch"], "no set of Python packages meets what was asked: nosuch was not found"),
-        (["gamma>=2"], "no set of Python packages meets what was asked: only gamma<=1.5 is available"),
+        (["nosuch"], "`nosuch` is not in any configured index"),
+        (["gamma>=2"], "the Python requirements cannot be satisfied: only gamma<=1.5 is available"),
         (
             ["beta", "gamma>=1.4"],
-            "all versions of beta depend on gamma<1.2 and what was asked needs beta; "
-            "what was asked needs gamma>=1.4",
+            "all versions of beta depend on gamma<1.2 and the request needs beta; "
+            "the request needs gamma>=1.4",
         ),
         (["win"], "`win`: no wheel fits Python 3.11 with glibc 2.36 on amd64"),
     ],
@@ -591,12 +592,14 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
     )
     error = desk.refused(replace(desk.resolved(python=wanted), requested=asked))
     told = sorted((single.at.column if single.at else None, single.problem) for single in error.each())
-    assert [(column, problem.partition(": ")[2][:24]) for column, problem in told] == [
-        (0, "nosuch was not found in "),
+    assert [
+        (column, problem.partition("satisfied: ")[2][:24] or problem[:24]) for column, problem in told
+    ] == [
+        (0, "`nosuch` is not in any c"),
         (9, "only gamma<=1.5 is avail"),
-        (27, "never-heard-of was not f"),
-        (36, "no wheel fits Python 3.1"),
-        (45, "no wheel fits Python 3.1"),
+        (27, "`never-heard-of` is not "),
+        (36, "`win`: no wheel fits Pyt"),
+        (45, "`source-only`: no wheel "),
     ]
     log = next((desk.place / "cache").rglob("uv-resolution-*.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
@@ -826,7 +829,7 @@ def test_without_a_network_all_that_is_missing_is_one_error(desk: Desk) -> None:
     )  # fmt: skip
     # What no network would cure is told as it is.
     clash = desk.refused(desk.resolved(python=["gamma==1.0", "gamma==1.5"]), offline=True)
-    assert "no set of Python packages meets what was asked" in clash.problem
+    assert "the Python requirements cannot be satisfied" in clash.problem
     assert desk.warnings() == []
 
 
@@ -859,8 +862,10 @@ def test_a_directory_of_wheels_may_have_any_name(desk: Desk, tmp_path: Path, nam
     assert [(pin.name, pin.origin) for pin in lock.python] == [("mine", "find-links")]
     desk.fetch(what, lock)
     machine = desk.with_links(tmp_path / name)
-    assert uv.without_wheels(["mine", "nothing"], machine.python, base_image(), "amd64") == {"nothing"}
-    assert uv.unreachable_reason("mine", machine.python) == ""
+    assert without_wheels(["mine", "nothing"], machine.python, target_of(base_image(), "amd64")) == {
+        "nothing"
+    }
+    assert unreachable_reason("mine", machine.python) == ""
 
 
 @pytest.mark.parametrize("text", ["\N{GRINNING FACE}", "ü\u2028", "\\\\", "a'b"])
@@ -1024,9 +1029,9 @@ def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> 
     desk.archive_only("source-only")
     asked = ["alpha>=1", "gamma==9.*", "absent", "source-only", "win"]
     sources = desk.machine().python
-    assert uv.without_wheels(asked, sources, base_image(), "amd64") == {*asked[1:]}
+    assert without_wheels(asked, sources, target_of(base_image(), "amd64")) == {*asked[1:]}
     closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
-    assert uv.without_wheels(asked, closed, base_image(), "amd64") is None
+    assert without_wheels(asked, closed, target_of(base_image(), "amd64")) is None
 
 
 def test_a_build_imports_the_wheel_of_what_the_image_builds(desk: Desk) -> None:
@@ -1213,7 +1218,7 @@ def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, stat
 def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uv, "_MEMORY_BYTES", 1 << 30)
+    monkeypatch.setattr("envbuild.resolve.uv._MEMORY_BYTES", 1 << 30)
     desk.server.script["/simple/alpha/"] = ["endless"] * 9
     error = desk.refused(desk.resolved(python=["alpha"]))
     assert isinstance(error, MachineError)
@@ -1411,6 +1416,6 @@ def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
     lock = make_lock(what, previous=None, upgrade=None, tools=TOOLS, context=context)
     pins = [pin for pin in all_pins(lock) if pin.name in ("six", "libgomp1")]
     assert len(pins) == 2
-    fetch(pins, what, context)
+    fetch(pins, origins_of(what), context)
     assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
     assert {pin.name for pin in lock.base_debs} >= {"apt", "bash", "libc6", "python3", "python3.11-minimal"}

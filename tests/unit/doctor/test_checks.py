@@ -15,8 +15,8 @@ from envbuild.doctor import checks
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import MachineError, RequestError
+from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.uv import unreachable_reason
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, tools

@@ -104,7 +104,7 @@ def test_all_that_clashes_is_told_at_once() -> None:
 def test_an_older_build_is_offered_where_the_recipes_have_one(
     framework: str, offered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.unit.resolve.test_fit.SPEC", SPEC.replace("pytorch", framework))
+    monkeypatch.setattr("tests.unit.resolve.test_compatibility.SPEC", SPEC.replace("pytorch", framework))
     resolved = ask("accelerator: cuda@13.2\n", site='gpus: {vendor: nvidia, driver: "535.104.05"}\n')
     text = refusal(resolved, locked(resolved, wheel("nvidia-cuda-runtime", "13.2.1")))
     assert "error: CUDA.driver-floor: CUDA 13.2 needs a driver of at least 580" in text

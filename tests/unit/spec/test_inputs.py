@@ -152,7 +152,7 @@ def test_a_base_with_mistakes_is_passed_over_where_it_is_not_named(
     result = searching(tmp_path, base)
     assert result.base.name == "debian-12"
     assert result.remarks() == (
-        f"`{broken.parent}/closed.yaml` is no base image:"
+        f"`{broken.parent}/closed.yaml` is not a valid base image:"
         f" `{broken.parent}/closed.yaml` is a directory, not a file",
         f"`{broken}` is not a valid base image: `version`: expected text, found the number 12",
     )

@@ -74,7 +74,7 @@ def test_a_part_of_it_that_is_no_directory(tmp_path: Path, kind: str) -> None:
     part = tmp_path / "store/files"
     part.touch() if kind == "file" else part.symlink_to(tmp_path / "elsewhere")
     problem, _ = refusal(tmp_path / "store")
-    assert problem == f"`files` in the store `{tmp_path}/store` is no directory"
+    assert problem == f"`files` in the store `{tmp_path}/store` is not a directory"
 
 
 @pytest.mark.parametrize("target", ["there", "nowhere"])
