@@ -230,12 +230,17 @@ class RootPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class Lock:
-    """Everything an image is made from; the input of the planner beside the spec."""
+    """Everything an image is made from; the input of the planner beside the spec.
 
+    Fields are in the order of the file; a table with a default is left out there if it is empty.
+    """
+
+    format: Literal[1] = 1
+    """The format of the file."""
     name: Name
-    """Of the spec."""
+    """Name of the spec."""
     version: ReleaseVersion
-    """Of the spec."""
+    """Version of the spec."""
     accelerator: Text
     """As in the spec (``cpu``)."""
     base: BasePin
@@ -247,24 +252,22 @@ class Lock:
     recipes."""
     system_requests: Annotated[tuple[DebianPackage, ...], Sorted]
     """The Debian packages that were asked for beyond the base's own, sorted."""
+    tools: Annotated[tuple[ToolPin, ...], Sorted]
+    """The tools whose bytes decide those of the image, sorted by name."""
+    unproven: Annotated[tuple[Name, ...], Sorted] = ()
+    """Recipes whose version has no test result: the spec asks for it with ``proven: false``."""
     base_debs: Annotated[tuple[DebPin, ...], Sorted]
     """The Debian packages of the base, sorted by name."""
     system_debs: Annotated[tuple[DebPin, ...], Sorted]
     """The Debian packages that the system layer adds, sorted by name."""
     python: Annotated[tuple[PythonPin, ...], Sorted]
     """The Python distributions, sorted by name; one whose file is not a wheel is built from its source."""
-    tools: Annotated[tuple[ToolPin, ...], Sorted]
-    """The tools whose bytes decide those of the image, sorted by name."""
     base_root: tuple[RootPin, ...] = ()
     """The files of a finished root, from bottom to top; empty where the base is made of packages."""
     build_debs: Annotated[tuple[BuildDebPin, ...], Sorted] = ()
     """Debian packages that builds from source add to the base for themselves."""
     build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
     """Wheels that the builds from source import; `layer` names whose build."""
-    unproven: Annotated[tuple[Name, ...], Sorted] = ()
-    """Recipes whose version has no test result: the spec asks for it with ``proven: false``."""
-    format: Literal[1] = 1
-    """The format of the file."""
 
     @model_validator(mode="before")
     @classmethod
