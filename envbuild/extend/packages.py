@@ -36,6 +36,7 @@ from envbuild.resolve.python import pin_files
 from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
 from envbuild.resolve.sources import Distributions
 from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.spec.accelerators import BUILD_LABEL
 from envbuild.spec.fields import wheel_location
 from envbuild.spec.model import python_requirement
 from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
@@ -48,7 +49,6 @@ _SHOWN = 10
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-_LABEL = re.compile(r"cu[0-9]{2,3}|rocm[0-9.]+|cpu|xpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +349,7 @@ def _cannot_change(
 def build_of(version: str) -> str:
     """Return the build of PyTorch that a local version names (``cu124``); empty for none."""
     local = version.partition("+")[2].lower()
-    return local if _LABEL.fullmatch(local) else ""
+    return local if BUILD_LABEL.fullmatch(local) else ""
 
 
 def _explained(

@@ -25,6 +25,7 @@ from envbuild.importers.shell import (
     split_script,
 )
 from envbuild.importers.statements import Statement
+from envbuild.spec.accelerators import ACCELERATORS, CUDA
 from envbuild.spec.base import BaseImage
 from envbuild.spec.corrections import corrected_requirement
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
@@ -66,7 +67,9 @@ _CONDA_BUILD = re.compile(r"={1,2}[^=,]+=(\S+)")
 _PREINSTALLED = re.compile(r"python3(?:-minimal|-pip|-venv|-setuptools|-wheel)?|ca-certificates|tzdata")
 _MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
 _MPI_SOURCE = re.compile(r"(?:wget|curl|git) .*?(?:\b(openmpi|mpich)-(\d+(?:\.\d+)+)|/(ompi|mpich)\b)")
-_ACCELERATOR = re.compile(r"(?<![a-z0-9])(?:cu(\d\d)(\d)|(cuda|rocm):?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])")
+_ACCELERATOR = re.compile(
+    rf"(?<![a-z0-9])(?:{CUDA.label.pattern}|({'|'.join(ACCELERATORS)}):?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])"
+)
 _REASONS = {
     "earlier stage": "only the last stage makes the image",
     "LABEL": "set it under `labels`",

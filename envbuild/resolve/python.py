@@ -27,6 +27,7 @@ from envbuild.resolve.request import PythonRequest, request_of
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
 from envbuild.resolve.sources import Distributions, Resolver, Source
 from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.spec.accelerators import CUDA
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import Build, ResolvedSpec
 from envbuild.system import network
@@ -410,7 +411,7 @@ def _unwanted_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> set[str
     """Return the distributions of CUDA that an image for cpu gets; they are gigabytes."""
     if resolved.spec.accelerator.name != "cpu":
         return set()
-    return {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
+    return {pin.name for pin in pins if pin.name.startswith(CUDA.libraries)}
 
 
 def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:

@@ -12,20 +12,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location
+from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, SourcePackage
 from envbuild.spec.python_platform import PythonTarget, target_of
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.site import Site
-
-# Accelerator → prefixes of its vendor's distributions: a layer that frameworks share.
-_VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
-
-
-def owned_by_vendor(distribution: str, accelerator: str) -> bool:
-    """Return whether the vendor of an accelerator (``cuda``, ``cuda-13.0``) makes a distribution."""
-    return distribution.startswith(_VENDORS.get(accelerator.partition("-")[0], ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,18 +10,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
-
-ANY = "any"
-"""The variant of a recipe that serves every accelerator."""
-
-KNOWN_VARIANT = re.compile(r"any|cpu|(cuda|rocm)(-[0-9]+(\.[0-9]+)*)?")
-"""Names of variants: an accelerator, and the release of its software."""
-
-_ACCELERATORS = ("cpu", "cuda", "rocm")
 
 RecipeConstraint = tuple[Recipe, Sequence[Choice]]
 """A recipe of a spec, and the constraints on its version."""
@@ -207,8 +199,8 @@ def unknown_accelerator_errors(
     name = accelerator.name
     if ("accelerator",) not in spec.document.places or any(error.at == at for error in errors):
         return
-    if name not in _ACCELERATORS:
-        known = ", ".join(f"`{family}`" for family in _ACCELERATORS)
+    if name not in NAMES:
+        known = ", ".join(f"`{family}`" for family in NAMES)
         yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
         return
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
