@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
@@ -16,7 +17,7 @@ from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.python_platform import target_of
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
-from envbuild.spec.requirements import PylockFile, RequirementEntry
+from envbuild.spec.requirements import RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
@@ -40,9 +41,22 @@ from envbuild.spec.spec_rules import spec_errors
 Errors = Iterator[EnvbuildError]
 
 
+class Catalog(Protocol):
+    """The recipes and base images that a spec can name."""
+
+    def recipe_names(self) -> tuple[str, ...]:
+        """Return the names of all recipes, sorted."""
+
+    def base_names(self) -> tuple[str, ...]:
+        """Return the names of all base images, sorted."""
+
+    def readable_recipes(self, names: Iterable[str]) -> list[Recipe]:
+        """Read recipes; those with errors, and those that do not exist, are omitted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInputs:
-    """Everything that a spec is checked against."""
+    """A spec, and everything that it is checked against."""
 
     spec: Loaded[EnvSpec]
     base: Loaded[BaseImage] | None
@@ -53,26 +67,17 @@ class CheckInputs:
     """Errors of base images that were read in the search for one."""
     recipes: Mapping[str, RecipeSource]
     """The recipes that it names, as far as they can be read."""
-    known_recipes: tuple[str, ...]
-    owners: Mapping[str, str]
-    """Distribution → the recipe that brings it, if the spec names a recipe that does not exist."""
-    known_bases: tuple[str, ...]
-    known_variants: tuple[str, ...]
-    """Variants of all recipes, if none that the spec names can judge the accelerator's release."""
+    catalog: Catalog
+    """For errors: what there is besides."""
     faulty: frozenset[str]
     """Names of recipes and base images with errors, which are reported already."""
-    required_kinds: Mapping[str, str]
-    """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
     driver_conflict: DriverConflict
     """Releases of an accelerator that the site does not run."""
     files: dict[str, bytes]
-    requirements: tuple[RequirementEntry | PylockFile, ...]
+    """Source path in the spec → content."""
+    requirements: RequirementFiles
     """Python requirements of the spec and of the files that it names."""
-    remarks: tuple[str, ...]
-    """Sentences on lines of these files that change nothing."""
-    wheel_directories: tuple[Path, ...]
-    """Directories with wheels that these files and the spec name."""
     architecture: str
 
 
@@ -101,7 +106,7 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     """
     check = _Check(inputs)
     every = [*errors, *check.named_base()]
-    every += _unknown_recipes(inputs.spec, inputs.known_recipes, inputs.owners)
+    every += _unknown_recipes(inputs.spec, inputs.catalog)
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
     every += [*recipe_problems, *base_problems]
@@ -112,11 +117,11 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     requested, left_out = _left_to_recipes(requested, recipes, inputs.spec.path)
     every += request_problems
     every += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
-    every += unknown_accelerator_errors(inputs.spec, inputs.known_variants, every)
+    every += unknown_accelerator_errors(inputs.spec, lambda: _known_variants(inputs), every)
     raise_all(every)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
-    remarks = (*inputs.remarks, *left_out)
+    remarks = (*inputs.requirements.remarks, *left_out)
     return _resolved(inputs, base, recipes, requested, remarks, check.why_release)
 
 
@@ -127,7 +132,7 @@ def _requested(
     requested: list[RequirementEntry] = []
     errors: list[EnvbuildError] = []
     target = target_of(base, inputs.architecture) if base is not None else None
-    for entry in inputs.requirements:
+    for entry in inputs.requirements.entries:
         if isinstance(entry, RequirementEntry):
             # The lock keeps what the spec itself says, with its marker.
             in_spec = entry.at.path == inputs.spec.path
@@ -185,7 +190,7 @@ def _resolved(
         recipes=tuple(recipes),
         requested=tuple(requested),
         file_remarks=remarks,
-        wheel_directories=inputs.wheel_directories,
+        wheel_directories=tuple(path.absolute() for path, _ in inputs.requirements.directories),
         why_release=why_release,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
@@ -218,7 +223,7 @@ class _Check:
             return
         if inputs.base is None:
             if choice.name not in inputs.faulty:
-                yield not_known("base image", choice.name, inputs.known_bases, at)
+                yield not_known("base image", choice.name, inputs.catalog.base_names(), at)
             return
         base = inputs.base.value
         if not choice.admits(base.version):
@@ -296,12 +301,13 @@ class _Check:
 
     def _missing_hint(self, dependency: _Dependency) -> str:
         name, mpi = dependency.choice.name, self._spec.value.mpi
-        kind = self._inputs.required_kinds.get(name)
+        catalog = self._inputs.catalog
+        kind = next((recipe.kind for recipe in catalog.readable_recipes([name])), None)
         if kind == "mpi":
             return f"write `mpi: {name}`" + (f" instead of `mpi: {mpi.name}`" if mpi is not None else "")
         if kind is not None:
             return f"name `{name}` under `{SPEC_KEYS[kind]}`"
-        if name in self._inputs.known_recipes:
+        if name in catalog.recipe_names():
             return f"the recipe `{name}` cannot be read: `envbuild recipes check {name}` says why"
         return f"no recipe has that name; `envbuild recipes check {dependency.by}` checks the recipe"
 
@@ -420,14 +426,23 @@ def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None
     return not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
-def _unknown_recipes(
-    spec: Loaded[EnvSpec], known: Sequence[str], owners: Mapping[str, str]
-) -> Iterator[RequestError]:
+def _known_variants(inputs: CheckInputs) -> tuple[str, ...]:
+    """Return the variants of all recipes, unless a recipe of the spec has one for its accelerator."""
+    accelerator, catalog = inputs.spec.value.accelerator, inputs.catalog
+    own = {name for source in inputs.recipes.values() for name in source.loaded.value.variants}
+    if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
+        return ()
+    recipes = catalog.readable_recipes(catalog.recipe_names())
+    return tuple(name for recipe in recipes for name in recipe.variants)
+
+
+def _unknown_recipes(spec: Loaded[EnvSpec], catalog: Catalog) -> Iterator[RequestError]:
     """Yield an error, with the line to write, for each name of a recipe that does not exist.
 
     Lists with other errors are read as well; values that are not names are skipped.
     """
-    values = spec.document.value
+    values, known = spec.document.value, catalog.recipe_names()
+    owners: dict[str, str] | None = None
     for key in SPEC_KEYS.values():
         written = values.get(key)
         is_list = isinstance(written, tuple)
@@ -443,6 +458,9 @@ def _unknown_recipes(
                 yield RequestError("`none` is not an MPI", at=at, hint=hint)
                 continue
             error = recipe_not_known(name, known, at)
+            if owners is None:
+                recipes = catalog.readable_recipes(reversed(known))
+                owners = {name: recipe.name for recipe in recipes for name in recipe.owns}
             if name in owners:
                 meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
                 whole = spec_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"

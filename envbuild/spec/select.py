@@ -189,11 +189,11 @@ def accelerator_errors(
 
 
 def unknown_accelerator_errors(
-    spec: Loaded[EnvSpec], known_variants: Sequence[str], errors: Sequence[EnvbuildError]
+    spec: Loaded[EnvSpec], read_variants: Callable[[], Sequence[str]], errors: Sequence[EnvbuildError]
 ) -> Iterator[EnvbuildError]:
     """Yield an error for an accelerator that does not exist, unless one of `errors` already reports it.
 
-    `known_variants` are those of all recipes; empty if the recipes of the spec have checked its release.
+    `read_variants` returns those of all recipes; none if the recipes of the spec have checked its release.
     """
     accelerator, at = spec.value.accelerator, spec.at("accelerator")
     name = accelerator.name
@@ -203,6 +203,7 @@ def unknown_accelerator_errors(
         known = ", ".join(f"`{family}`" for family in NAMES)
         yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
         return
+    known_variants = read_variants()
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
     if known_variants and not any(accelerator.admits(variant.partition("-")[2]) for variant in releases):
         ways = ", ".join(map(_as_written, releases))
