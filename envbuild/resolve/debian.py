@@ -322,8 +322,8 @@ class _Apt:
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
         resolved = self._asked
-        problem += resolved.required_by_clause(name)
-        return RequestError(problem, at=resolved.system_place(name), hint=hint or _SEARCH)
+        problem += _required_by(name, resolved)
+        return RequestError(problem, at=location_of(name, resolved), hint=hint or _SEARCH)
 
     def _write(self, name: str, text: str) -> None:
         (self._run_dir / name).write_text(text, encoding="utf-8")
@@ -355,6 +355,28 @@ class _Apt:
                 hint="`envbuild doctor lock --online` asks its archives",
             )
         return finished
+
+
+def location_of(name: str, resolved: ResolvedSpec) -> Location:
+    """Return where a spec asks for a Debian package; its file if it does not."""
+    names = resolved.spec.packages.system
+    at = resolved.spec_places.get(("packages", "system", names.index(name))) if name in names else None
+    return at or Location(path=resolved.path)
+
+
+def _required_by(name: str, resolved: ResolvedSpec) -> str:
+    """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
+    if name in resolved.spec.packages.system:
+        return ""
+    if name in resolved.base.packages:
+        return f", and the base image {resolved.base.name} asks for it"
+    for chosen in resolved.recipes:
+        if name in chosen.recipe.system:
+            return f", and the recipe {chosen.recipe.name} asks for it"
+    for build in resolved.built.values():
+        if name in build.system:
+            return f", and the build of {build.name} asks for it"
+    return ""
 
 
 def _comparable(address: str) -> str:

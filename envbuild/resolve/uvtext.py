@@ -24,6 +24,8 @@ from envbuild.system.redaction import redact, redact_text
 PROJECT = "envbuild-request"
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+# Not behind an operator: that is a version.
+_NAME = re.compile(rf"(?<![<>=!~\w.-]){_WORD}")
 # Platforms of `uv pip compile --python-platform`; wheels for an older C library run on a newer one.
 _UV_GLIBC = (17, 28, *range(31, 41))
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
@@ -295,7 +297,7 @@ def read_failure(stderr: str, *, over_limit: str = "", local_wheels: Collection[
 
 def _names(reason: str) -> tuple[str, ...]:
     """Return words of uv's sentence that can name distributions; its own words are left out."""
-    words = map(canonicalize_name, re.findall(_WORD, reason))
+    words = map(canonicalize_name, _NAME.findall(reason))
     return tuple(dict.fromkeys(word for word in words if word not in _UV_WORDS))
 
 

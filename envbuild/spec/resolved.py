@@ -200,29 +200,6 @@ class ResolvedSpec:
         )
         return {build.distribution: build for build in builds}
 
-    def remarks(self) -> tuple[str, ...]:
-        """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
-        frozen = {self.base.name: self.base.frozen}
-        untried = {self.base.name: self.base.untried}
-        for chosen in self.recipes:
-            frozen[chosen.recipe.name] = chosen.recipe.frozen
-            untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
-        unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
-        return (
-            *(
-                f"`{path}` is not a valid base image: {error.problem}"
-                for path, error in sorted(unread.items())
-            ),
-            *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
-            *(f"{name} is untried: {why}" for name, why in untried.items() if why),
-            *(
-                f"{chosen.recipe.name} {chosen.version} has no test result yet"
-                for chosen in self.recipes
-                if not chosen.is_proven
-            ),
-            *self.file_remarks,
-        )
-
     def modules_of_packages(self) -> dict[str, tuple[str, ...]]:
         """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
         modules = dict(self.spec.imports)
@@ -280,26 +257,6 @@ class ResolvedSpec:
         for chosen in self.recipes:
             wanted.update(chosen.recipe.system)
         return tuple(sorted(wanted - set(self.base.packages)))
-
-    def system_place(self, name: str) -> Location:
-        """Return where the spec asks for a Debian package; its file if it does not."""
-        names = self.spec.packages.system
-        at = self.spec_places.get(("packages", "system", names.index(name))) if name in names else None
-        return at or Location(path=self.path)
-
-    def required_by_clause(self, name: str) -> str:
-        """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
-        if name in self.spec.packages.system:
-            return ""
-        if name in self.base.packages:
-            return f", and the base image {self.base.name} asks for it"
-        for chosen in self.recipes:
-            if name in chosen.recipe.system:
-                return f", and the recipe {chosen.recipe.name} asks for it"
-        for build in self.built.values():
-            if name in build.system:
-                return f", and the build of {build.name} asks for it"
-        return ""
 
     def owner(self, distribution: str) -> str:
         """Return the layer that owns a Python distribution."""

@@ -213,12 +213,33 @@ def report_choices(locked: Locked, emit: Emit) -> None:
     """Report what a lock's spec chose, what changed, and what is frozen or untested."""
     for note in lock_notes(locked):
         emit(note)
-    for remark in locked.resolved.remarks():
+    for remark in spec_remarks(locked.resolved):
         emit(Warned(text=remark))
     locked_names = {pin.name for pin in locked.lock.python}
     for name in sorted(locked.resolved.spec.imports.keys() - locked_names):
         hint = "remove it from `imports`, or ask for it under `packages.python`"
         emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
+
+
+def spec_remarks(resolved: ResolvedSpec) -> tuple[str, ...]:
+    """Return remarks on a spec: base images that cannot be read, and what is frozen or untested."""
+    frozen = {resolved.base.name: resolved.base.frozen}
+    untried = {resolved.base.name: resolved.base.untried}
+    for chosen in resolved.recipes:
+        frozen[chosen.recipe.name] = chosen.recipe.frozen
+        untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
+    unread = {error.at.path: error for error in reversed(resolved.base_errors) if error.at}
+    return (
+        *(f"`{path}` is not a valid base image: {error.problem}" for path, error in sorted(unread.items())),
+        *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
+        *(f"{name} is untried: {why}" for name, why in untried.items() if why),
+        *(
+            f"{chosen.recipe.name} {chosen.version} has no test result yet"
+            for chosen in resolved.recipes
+            if not chosen.is_proven
+        ),
+        *resolved.file_remarks,
+    )
 
 
 def lock_notes(locked: Locked) -> list[Note]:
