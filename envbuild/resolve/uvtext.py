@@ -47,20 +47,9 @@ _UV_WORDS = frozenset(
         *("a", "all", "and", "any", "are", "available", "be", "because", "cannot", "conclude", "configured"),
         *("depend", "depends", "following", "for", "found", "from", "has", "have", "in", "index", "is"),
         *("matching", "needs", "no", "not", "of", "on", "only", "or", "package", "packages", "project"),
-        *(
-            "registry",
-            "request",
-            "require",
-            "requirements",
-            "requires",
-            "tag",
-            "tags",
-            "that",
-            "the",
-            "there",
-        ),
-        *("unsatisfiable", "usable", "used", "version", "versions", "was", "we", "were", "wheels", "with"),
-        *("you", "your"),
+        *("registry", "request", "require", "requirements", "requires", "tag", "tags", "that", "the"),
+        *("there", "unsatisfiable", "usable", "used", "version", "versions", "was", "we", "were", "wheels"),
+        *("with", "you", "your"),
     )
 )
 _REPORT = "`pip install --force-reinstall uv` in envbuild's environment; if it persists, please report it"
@@ -199,19 +188,16 @@ def _files(package: Package) -> Iterator[DistFile]:
             )
 
 
+FailureKind = Literal[
+    "limit", "unauthorized", "unreadable-wheel", "no-solution", "certificate", "unreachable", "other"
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UvFailure:
     """Why uv gives no answer. It reports in English alone, which is read here and nowhere else."""
 
-    kind: Literal[
-        "limit",
-        "unauthorized",
-        "unreadable-wheel",
-        "no-solution",
-        "certificate",
-        "unreachable",
-        "other",
-    ]
+    kind: FailureKind
     reason: str = ""
     """In one line, without credentials."""
     cause: str = ""
@@ -256,9 +242,7 @@ def read_failure(stderr: str, *, over_limit: str = "", local_wheels: Collection[
     closed_index, status = _unauthorized(stderr)
     address = _unreachable(stderr)
     unreadable = next((name for name in local_wheels if f"Failed to read `{name} @ " in stderr), "")
-    kind: Literal[
-        "limit", "unauthorized", "unreadable-wheel", "no-solution", "certificate", "unreachable", "other"
-    ]
+    kind: FailureKind
     if over_limit:
         kind, reason = "limit", over_limit
     elif closed_index:
