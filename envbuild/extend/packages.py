@@ -32,9 +32,8 @@ from envbuild.resolve.distributions import ResolvedDistribution
 from envbuild.resolve.fetch import FileOrigins, fetch
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import Index
-from envbuild.resolve.python import pin_files
+from envbuild.resolve.python import Distributions
 from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
-from envbuild.resolve.sources import Distributions
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import BUILD_LABEL
 from envbuild.spec.fields import wheel_location
@@ -184,7 +183,9 @@ def resolve_packages(
         )
     except ResolutionError as error:
         raise _explained(error, known, limits, python) from error
-    new = [entry for entry in resolution if entry.name not in known and not _is_same(entry, python)]
+    new = [
+        entry for entry in resolution.distributions if entry.name not in known and not _is_same(entry, python)
+    ]
     raise_all(
         [
             _cannot_change(staying[entry.name], f"{entry.name} {entry.version}", python, image)
@@ -195,10 +196,11 @@ def resolve_packages(
     rules = _rules(
         [entry.name for entry in new if entry.name in companions and build_of(entry.version)], build
     )
-    index = Index(replace(asked, origin_rules=rules), context.python_sources(site), context)
-    distributions = Distributions(sources=(), resolver=index)
+    distributions = Distributions.of(
+        replace(asked, origin_rules=rules), context.python_sources(site), context
+    )
     offered = distributions.files({entry.name: entry.version for entry in new})
-    pins = pin_files(asked, distributions, new, resolution, offered, context=context)
+    pins = distributions.pin(resolution, new, offered)
     by_name = {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in request.wheels}
     pins = tuple(_taken_from(by_name[pin.name], pin) if pin.name in by_name else pin for pin in pins)
     named = {wheel.name for wheel in request.wheels}

@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.lock.model import PythonPin
 from envbuild.resolve.request import PythonRequest
+from envbuild.spec.requirements import RequirementEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,30 @@ class ResolvedDistribution:
     """Canonical names of the distributions that require it, apart from the request itself."""
     origin: str = ""
     """Logical origin; empty if only its file shows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Requirements, and the distributions that satisfy them together."""
+
+    requirements: Sequence[RequirementEntry]
+    constraints: Sequence[RequirementEntry]
+    """Requirements that bound versions and ask for nothing."""
+    distributions: tuple[ResolvedDistribution, ...]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Distribution → version."""
+        return {entry.name: entry.version for entry in self.distributions}
+
+    @property
+    def requires(self) -> dict[str, list[str]]:
+        """Distribution → the distributions that it requires."""
+        requires: dict[str, list[str]] = {entry.name: [] for entry in self.distributions}
+        for entry in self.distributions:
+            for name in entry.via:
+                requires.setdefault(name, []).append(entry.name)
+        return requires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +113,12 @@ def choose_files(
     offered: Mapping[str, Sequence[DistFile]],
     *,
     preferred: Mapping[str, PythonPin] = MappingProxyType({}),
-    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> list[DistFile]:
     """Return a file for each distribution: that of its `preferred` pin if it fits, else the best.
 
-    `hashes` lists the only digests to take, by distribution. RequestError: a distribution has no file; all
-    such are named.
+    RequestError: a distribution has no file; all such are named.
     """
+    hashes = request.hashes
     files: list[DistFile] = []
     errors: list[EnvbuildError] = []
     for entry in resolution:

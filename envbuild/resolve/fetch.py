@@ -24,10 +24,10 @@ from envbuild.resolve.explicit_wheels import ExplicitWheels
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, apart, check, is_whole
 from envbuild.resolve.obtain import Download, download_all, is_gone, local_copy
 from envbuild.resolve.origins import Machine, PythonSources, archives
-from envbuild.resolve.python import resolver_of
+from envbuild.resolve.python import Distributions
 from envbuild.resolve.request import PythonRequest, request_of, rules_of_pins
 from envbuild.resolve.roots import FinishedRoot
-from envbuild.resolve.sources import Distributions, Source
+from envbuild.resolve.sources import Source
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.system import network
@@ -273,9 +273,7 @@ def _python_addresses(
             built=frozenset(() if is_wheel else (pin.name for pin in left)),
             origin_rules=(*origins.python.origin_rules, *rules_of_pins(left)),
         )
-        distributions = Distributions(
-            sources=tuple(exclusive), resolver=resolver_of(request, python_sources, context)
-        )
+        distributions = Distributions.of(request, python_sources, context, tuple(exclusive))
         while left:
             # An image and the builds from source in it may hold two versions of one distribution.
             pins = {pin.name: pin for pin in left}

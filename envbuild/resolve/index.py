@@ -22,7 +22,7 @@ from envbuild.errors import EnvbuildError, RequestError, pluralize, raise_all
 from envbuild.events import Warned, task
 from envbuild.resolve import skipped_releases, uvtext
 from envbuild.resolve.context import ResolveContext, cannot_write
-from envbuild.resolve.distributions import DistFile, ResolvedDistribution, choose_files, satisfies
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files, satisfies
 from envbuild.resolve.obtain import obtain
 from envbuild.resolve.origins import PythonSources, without_credentials
 from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
@@ -88,7 +88,7 @@ class Index:
         *,
         constraints: Sequence[RequirementEntry] = (),
         preferred_versions: Mapping[str, str],
-    ) -> tuple[ResolvedDistribution, ...]:
+    ) -> Resolution:
         """Choose a version of each distribution that requirements need; see `Resolver`.
 
         It resolves again until the requirements of every source archive that is chosen are known.
@@ -100,15 +100,17 @@ class Index:
                 preferred_versions=preferred_versions,
             )
             raise_all(outcome.errors)
-            resolution = tuple(
+            distributions = tuple(
                 ResolvedDistribution(name=name, version=version, via=via, origin=self._origin(name, address))
                 for name, version, via, address in uvtext.parse_resolution(outcome.text)
             )
-            unread = [entry for entry in resolution if self._is_unread(entry)]
+            unread = [entry for entry in distributions if self._is_unread(entry)]
             if not unread:
                 for warning in outcome.warnings:
                     self.context.emit(Warned(text=f"uv: {warning}"))
-                return resolution
+                return Resolution(
+                    requirements=requirements, constraints=constraints, distributions=distributions
+                )
             self._read_archives(unread)
         raise RequestError(
             "versions of what is built from source change each other: "
@@ -159,25 +161,16 @@ class Index:
             self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
         return _files(outcome)
 
-    def cost_of_pin(
-        self,
-        requirements: Sequence[RequirementEntry],
-        constraints: Sequence[RequirementEntry],
-        versions: Mapping[str, str],
-        pin: tuple[str, str],
-    ) -> str:
-        """Return in a line what another version of a distribution would cost: other versions, or all.
-
-        `versions` are those of the resolution, by distribution; `pin` is a distribution and its version.
-        """
-        name, version = pin
+    def cost_of_pin(self, resolution: Resolution, name: str, version: str) -> str:
+        """Return in a line what another version of a distribution would cost: other versions, or all."""
+        versions = resolution.versions
         try:
             outcome = self._ask(
                 [
-                    *(UvRequirement(entry.name, entry.text) for entry in requirements),
+                    *(UvRequirement(entry.name, entry.text) for entry in resolution.requirements),
                     UvRequirement(name, f"{name}=={version}"),
                 ],
-                constraints=[entry.text for entry in constraints],
+                constraints=[entry.text for entry in resolution.constraints],
                 preferred_versions={**versions, name: version},
             )
             raise_all(outcome.errors)
@@ -195,23 +188,15 @@ class Index:
         return ", ".join(older) or "other packages at their newest releases"
 
     def skipped_releases(
-        self,
-        requirements: Sequence[RequirementEntry],
-        constraints: Sequence[RequirementEntry],
-        versions: Mapping[str, str],
-        *,
-        new: Sequence[str],
-        files: Mapping[str, Sequence[DistFile]],
+        self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
     ) -> Iterator[Warned]:
         """Yield a warning for each newer or final release that was not taken; see `Resolver`."""
         of_index = [name for name in new if not any(source.owns(name) for source in self.exclusive)]
         return skipped_releases.warnings(
-            requirements,
-            constraints,
-            versions,
+            resolution,
             files=files,
             newest=self.newest(of_index),
-            cost_of_pin=lambda pin: self.cost_of_pin(requirements, constraints, versions, pin),
+            cost_of_pin=lambda name, version: self.cost_of_pin(resolution, name, version),
         )
 
     def origin_of(self, file: DistFile) -> str:

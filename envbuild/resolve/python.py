@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
@@ -17,7 +16,7 @@ from envbuild.lock.diff import is_compiled_against, other_versions
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve.commits import Commits
 from envbuild.resolve.context import ResolveContext, Upgrade
-from envbuild.resolve.distributions import DistFile, ResolvedDistribution, choose_files
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files
 from envbuild.resolve.explicit_wheels import ExplicitWheels
 from envbuild.resolve.index import Index
 from envbuild.resolve.obtain import local_copy, not_here, obtain
@@ -25,7 +24,7 @@ from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.python27 import Python27
 from envbuild.resolve.request import PythonRequest, request_of
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
-from envbuild.resolve.sources import Distributions, Resolver, Source
+from envbuild.resolve.sources import Resolver, Source
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import CUDA
 from envbuild.spec.requirements import RequirementEntry
@@ -37,16 +36,133 @@ _THREADS = 8
 _RECIPES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
-def resolver_of(
-    request: PythonRequest,
-    sources: PythonSources,
-    context: ResolveContext,
-    exclusive: tuple[Source, ...] = (),
-) -> Resolver:
-    """Return the resolver for an interpreter; `exclusive` are sources of single distributions."""
-    if request.target.is_legacy:
-        return Python27(request, sources, context)
-    return Index(request, sources, context, exclusive=exclusive)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distributions:
+    """All distributions that an image can get: those of exclusive sources, and of a resolver all others."""
+
+    request: PythonRequest
+    context: ResolveContext
+    resolver: Resolver
+    exclusive: tuple[Source, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        request: PythonRequest,
+        sources: PythonSources,
+        context: ResolveContext,
+        exclusive: tuple[Source, ...] = (),
+    ) -> Distributions:
+        """Return the distributions for an interpreter, by uv or pip."""
+        resolver: Resolver
+        if request.target.is_legacy:
+            resolver = Python27(request, sources, context)
+        else:
+            resolver = Index(request, sources, context, exclusive=exclusive)
+        return cls(request=request, context=context, resolver=resolver, exclusive=exclusive)
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the files of exact versions, by distribution."""
+        files: dict[str, list[DistFile]] = {}
+        for source in self.exclusive:
+            files |= source.files({name: text for name, text in versions.items() if source.owns(name)})
+        return files | self.resolver.files({name: versions[name] for name in versions if name not in files})
+
+    def resolve(
+        self,
+        requirements: Sequence[RequirementEntry],
+        constraints: Sequence[RequirementEntry],
+        *,
+        previous: Sequence[PythonPin],
+        upgrade: Upgrade,
+        preferred: Sequence[PythonPin] = (),
+        reports_skipped: bool = False,
+    ) -> tuple[PythonPin, ...]:
+        """Resolve requirements together and pin a file for each distribution.
+
+        Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
+        `reports_skipped`, newer releases that are not taken are warned of.
+        """
+        kept = [pin for pin in previous if not upgrade.covers(pin.name)]
+        resolution = self.resolver.resolve(
+            requirements,
+            constraints=constraints,
+            preferred_versions={pin.name: pin.version for pin in (*kept, *preferred)},
+        )
+        versions = resolution.versions
+        files = self.files(versions)
+        if reports_skipped:
+            before = {pin.name: pin.version for pin in kept}
+            new = sorted(name for name, version in versions.items() if before.get(name) != version)
+            for warning in self.resolver.skipped_releases(resolution, new, files):
+                self.context.emit(warning)
+        return self.pin(
+            resolution,
+            resolution.distributions,
+            files,
+            preferred=[*kept, *preferred],
+            locked=[*previous, *preferred],
+        )
+
+    def pin(
+        self,
+        resolution: Resolution,
+        chosen: Sequence[ResolvedDistribution],
+        files: Mapping[str, Sequence[DistFile]],
+        *,
+        preferred: Sequence[PythonPin] = (),
+        locked: Sequence[PythonPin] = (),
+    ) -> tuple[PythonPin, ...]:
+        """Pin one of the offered `files` for `chosen` distributions of a resolution, in the layer ``python``.
+
+        Files of `preferred` pins are taken if they still fit; lengths of `locked` ones need not be asked for.
+        Errors are as of `resolve_python`.
+        """
+        taken = choose_files(self.request, chosen, files, preferred={pin.name: pin for pin in preferred})
+        sizes, requires = self._sizes(taken, locked), resolution.requires
+        return tuple(
+            sorted(
+                PythonPin(
+                    name=entry.name,
+                    version=entry.version,
+                    origin=self._origin(entry, file),
+                    file=file.file_name,
+                    size_bytes=sizes[file.sha256],
+                    sha256=file.sha256,
+                    layer="python",
+                    requires=tuple(requires[entry.name]),
+                )
+                for entry, file in zip(chosen, taken, strict=True)
+            )
+        )
+
+    def _origin(self, entry: ResolvedDistribution, file: DistFile) -> str:
+        source = next((source for source in self.exclusive if source.owns(entry.name)), None)
+        if source is not None:
+            return source.origin(entry.name)
+        return entry.origin or self.resolver.origin_of(file)
+
+    def _sizes(self, files: Sequence[DistFile], locked: Sequence[PythonPin]) -> dict[str, int]:
+        """Return the length of each file by digest: from the index, the last lock, a copy here, or a request.
+
+        RequestError: without a network, files are not on this machine; all are named.
+        """
+        sizes = {pin.sha256: pin.size_bytes for pin in locked}
+        sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
+        for file in files:
+            if file.sha256 not in sizes and (path := _copy_of(file, self.context)) is not None:
+                sizes[file.sha256] = path.stat().st_size
+        unknown = [file for file in files if file.sha256 not in sizes]
+        if self.context.offline:
+            raise_all([not_here(file, self.request.location_of(file.name)) for file in unknown])
+        with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
+            lengths = pool.map(lambda file: client.length(file.address), unknown)
+            return sizes | dict(zip((file.sha256 for file in unknown), lengths, strict=True))
+
+
+def _copy_of(file: DistFile, context: ResolveContext) -> Path | None:
+    path = network.local_path(file.address)
+    return local_copy(file, context, [path] if path is not None else [])
 
 
 def resolve_python(
@@ -63,19 +179,12 @@ def resolve_python(
     pins_before = previous.python if previous is not None else ()
     exclusive = (ExplicitWheels(request, context), Commits(request, context))
     raise_all([error for source in exclusive for error in source.prepare(pins_before, upgrade)])
-    python_sources = context.python_sources(resolved.site, resolved.wheel_directories)
-    distributions = Distributions(
-        sources=exclusive, resolver=resolver_of(request, python_sources, context, exclusive)
-    )
-    pins = _resolve(
+    sources = context.python_sources(resolved.site, resolved.wheel_directories)
+    pins = Distributions.of(request, sources, context, exclusive).resolve(
         request.requirements,
         request.constraints,
-        request,
-        distributions,
         previous=pins_before,
         upgrade=upgrade,
-        hashes=request.hashes,
-        context=context,
         reports_skipped=True,
     )
     pins = tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in pins)
@@ -109,12 +218,11 @@ def resolve_build_tools(
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
-    request = replace(request_of(resolved), built=frozenset(), declared={}, commits={})
+    request = replace(request_of(resolved), built=frozenset(), declared={}, commits={}, hashes={})
     exclusive = (ExplicitWheels(request, context),)
     raise_all([error for source in exclusive for error in source.prepare((), upgrade)])
-    python_sources = context.python_sources(resolved.site, resolved.wheel_directories)
-    resolver = Index(request, python_sources, context, exclusive=exclusive)
-    distributions = Distributions(sources=exclusive, resolver=resolver)
+    sources = context.python_sources(resolved.site, resolved.wheel_directories)
+    distributions = Distributions.of(request, sources, context, exclusive)
     locked = {pin.name: pin for pin in image}
     for build in resolved.built.values():
         if build.distribution not in locked:
@@ -132,15 +240,12 @@ def resolve_build_tools(
         of_image = [locked[name] for name in sorted({entry.name for entry in requirements} & locked.keys())]
         same = [pin for pin in image if _must_be_same(pin)]
         try:
-            tools = _resolve(
+            tools = distributions.resolve(
                 requirements,
                 [RequirementEntry(text=f"{pin.name}==={pin.version}", at=at) for pin in same],
-                request,
-                distributions,
                 previous=before,
                 upgrade=upgrade,
                 preferred=[*pins_of_layers, *(pin for pin in of_image if pin.is_wheel)],
-                context=context,
             )
         except RequestError as error:
             raise _not_buildable(build, error, same) from error
@@ -226,123 +331,6 @@ def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
             seen.add(name)
             todo += pins[name].requires
     return tuple(pins[name] for name in sorted(seen))
-
-
-def _resolve(
-    requirements: Sequence[RequirementEntry],
-    constraints: Sequence[RequirementEntry],
-    request: PythonRequest,
-    distributions: Distributions,
-    *,
-    previous: Sequence[PythonPin],
-    upgrade: Upgrade,
-    context: ResolveContext,
-    preferred: Sequence[PythonPin] = (),
-    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
-    reports_skipped: bool = False,
-) -> tuple[PythonPin, ...]:
-    """Resolve requirements together and pin a file for each distribution.
-
-    Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
-    `reports_skipped`, newer releases that are not taken are warned of.
-    """
-    kept = [pin for pin in previous if not upgrade.covers(pin.name)]
-    resolution = distributions.resolver.resolve(
-        requirements,
-        constraints=constraints,
-        preferred_versions={pin.name: pin.version for pin in (*kept, *preferred)},
-    )
-    versions = {entry.name: entry.version for entry in resolution}
-    files = distributions.files(versions)
-    if reports_skipped:
-        before = {pin.name: pin.version for pin in kept}
-        new = sorted(name for name, version in versions.items() if before.get(name) != version)
-        for warning in distributions.resolver.skipped_releases(
-            requirements, constraints, versions, new=new, files=files
-        ):
-            context.emit(warning)
-    return pin_files(
-        request,
-        distributions,
-        resolution,
-        resolution,
-        files,
-        preferred=[*kept, *preferred],
-        locked=[*previous, *preferred],
-        hashes=hashes,
-        context=context,
-    )
-
-
-def pin_files(
-    request: PythonRequest,
-    distributions: Distributions,
-    chosen: Sequence[ResolvedDistribution],
-    resolution: Sequence[ResolvedDistribution],
-    files: Mapping[str, Sequence[DistFile]],
-    *,
-    context: ResolveContext,
-    preferred: Sequence[PythonPin] = (),
-    locked: Sequence[PythonPin] = (),
-    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
-) -> tuple[PythonPin, ...]:
-    """Pin one of the offered `files` for each `chosen` distribution of a resolution, in the layer ``python``.
-
-    Files of `preferred` pins are taken if they still fit; lengths of `locked` ones need not be asked for.
-    Errors are as of `resolve_python`.
-    """
-    chosen_files = choose_files(
-        request, chosen, files, preferred={pin.name: pin for pin in preferred}, hashes=hashes
-    )
-    sizes = _sizes(chosen_files, locked, request, context)
-    requires: dict[str, list[str]] = {}
-    for entry in resolution:
-        for name in entry.via:
-            requires.setdefault(name, []).append(entry.name)
-    return tuple(
-        sorted(
-            PythonPin(
-                name=entry.name,
-                version=entry.version,
-                origin=distributions.origin_of(entry, file),
-                file=file.file_name,
-                size_bytes=size_bytes,
-                sha256=file.sha256,
-                layer="python",
-                requires=tuple(sorted(requires.get(entry.name, ()))),
-            )
-            for entry, file, size_bytes in zip(chosen, chosen_files, sizes, strict=True)
-        )
-    )
-
-
-def _sizes(
-    files: Sequence[DistFile],
-    locked: Sequence[PythonPin],
-    request: PythonRequest,
-    context: ResolveContext,
-) -> list[int]:
-    """Return the length of each file: from the index, the last lock or a copy here, else by a request.
-
-    RequestError: without a network, files are not on this machine; all are named.
-    """
-    sizes = {pin.sha256: pin.size_bytes for pin in locked}
-    sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
-    for file in files:
-        if file.sha256 not in sizes and (path := _copy_of(file, context)) is not None:
-            sizes[file.sha256] = path.stat().st_size
-    unknown = [file for file in files if file.sha256 not in sizes]
-    if context.offline:
-        raise_all([not_here(file, request.location_of(file.name)) for file in unknown])
-    with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
-        lengths = pool.map(lambda file: client.length(file.address), unknown)
-        sizes |= zip((file.sha256 for file in unknown), lengths, strict=True)
-    return [sizes[file.sha256] for file in files]
-
-
-def _copy_of(file: DistFile, context: ResolveContext) -> Path | None:
-    path = network.local_path(file.address)
-    return local_copy(file, context, [path] if path is not None else [])
 
 
 def _other_builds(

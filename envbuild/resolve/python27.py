@@ -23,7 +23,7 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
 from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.distributions import DistFile, ResolvedDistribution
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.request import PythonRequest
 from envbuild.spec.python_platform import platforms
@@ -51,7 +51,7 @@ class Python27:
         *,
         constraints: Sequence[RequirementEntry] = (),
         preferred_versions: Mapping[str, str],
-    ) -> tuple[ResolvedDistribution, ...]:
+    ) -> Resolution:
         """Return the distributions that the requirements name; each must be exact, so none is preferred."""
         del preferred_versions
         target = self.request.target
@@ -75,19 +75,19 @@ class Python27:
                 at = self.request.location_of(entry.name)
                 errors.append(RequestError(problem, at=at, hint="change one of them"))
         raise_all(errors)
-        return tuple(ResolvedDistribution(name=name, version=version) for name, version in versions.items())
+        return Resolution(
+            requirements=requirements,
+            constraints=constraints,
+            distributions=tuple(
+                ResolvedDistribution(name=name, version=version) for name, version in versions.items()
+            ),
+        )
 
     def skipped_releases(
-        self,
-        requirements: Sequence[RequirementEntry],
-        constraints: Sequence[RequirementEntry],
-        versions: Mapping[str, str],
-        *,
-        new: Sequence[str],
-        files: Mapping[str, Sequence[DistFile]],
+        self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
     ) -> Iterator[Warned]:
         """Yield nothing: each release is asked for."""
-        del requirements, constraints, versions, new, files
+        del resolution, new, files
         return iter(())
 
     def origin_of(self, file: DistFile) -> str:

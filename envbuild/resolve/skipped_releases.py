@@ -9,34 +9,32 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuild.events import Warned
-from envbuild.resolve.distributions import DistFile
-from envbuild.spec.requirements import RequirementEntry
+from envbuild.resolve.distributions import DistFile, Resolution
 
 _LONG = timedelta(days=365)
 _MAX_REASONS = 10  # each is another resolution
 
 
 def warnings(
-    requirements: Sequence[RequirementEntry],
-    constraints: Sequence[RequirementEntry],
-    versions: Mapping[str, str],
+    resolution: Resolution,
     *,
     files: Mapping[str, Sequence[DistFile]],
     newest: Mapping[str, Sequence[DistFile]],
-    cost_of_pin: Callable[[tuple[str, str]], str],
+    cost_of_pin: Callable[[str, str], str],
 ) -> Iterator[Warned]:
     """Yield a warning for each distribution of which a newer or final release is skipped.
 
     That is a requested one that appeared more than a year before the newest release, as the index says, and a
     pre-release that no request names. What a request itself excludes is asked for.
 
-    `versions` and `files` are those of a resolution, by distribution; `newest` has the files of the newest
-    releases. `cost_of_pin` returns what another version of a distribution would cost.
+    `files` has the files of the resolution, `newest` those of the newest releases, by distribution.
+    `cost_of_pin` returns what another version of a distribution would cost.
     """
+    versions = resolution.versions
     bounds: dict[str, SpecifierSet] = {}
-    for entry in (*requirements, *constraints):
+    for entry in (*resolution.requirements, *resolution.constraints):
         bounds[entry.name] = bounds.get(entry.name, SpecifierSet()) & entry.requirement.specifier
-    asked = {entry.name for entry in requirements}
+    asked = {entry.name for entry in resolution.requirements}
     reasons = 0
     for name, newest_files in sorted(newest.items()):
         if not newest_files or Version(newest_files[0].version) == Version(versions[name]):
@@ -53,7 +51,7 @@ def warnings(
         text = f"`{name}` is at {version}, {remark}. "
         reasons += 1
         if reasons <= _MAX_REASONS:
-            text += f"With {latest}: {cost_of_pin((name, latest))}"
+            text += f"With {latest}: {cost_of_pin(name, latest)}"
         else:
             text += f"The newest is {latest}"
         yield Warned(

@@ -15,7 +15,7 @@ from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
-from envbuild.resolve.distributions import DistFile, ResolvedDistribution
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
 from envbuild.spec.base import BasePython
@@ -65,10 +65,10 @@ class TestPreferences:
                 *,
                 constraints: Sequence[RequirementEntry] = (),
                 preferred_versions: Mapping[str, str],
-            ) -> tuple[ResolvedDistribution, ...]:
-                del constraints
+            ) -> Resolution:
                 seen.append((tuple(entry.text for entry in requirements), dict(preferred_versions)))
-                return (ResolvedDistribution(name="setuptools", version="82.0"),)
+                chosen = ResolvedDistribution(name="setuptools", version="82.0")
+                return Resolution(requirements=requirements, constraints=constraints, distributions=(chosen,))
 
             def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
                 file = "setuptools-82.0-py3-none-any.whl"

@@ -35,7 +35,7 @@ def entries(*texts: str) -> list[RequirementEntry]:
 def test_exactly_the_named_versions_are_taken(resolver: Python27) -> None:
     wanted = ["NumPy==1.16.6", "numpy==1.16.6", "enum34==1.1.10", "dataclasses==0.8; python_version >= '3'"]
     resolved = resolver.resolve(entries(*wanted), preferred_versions={"numpy": "1.0"})
-    assert {entry.name: entry.version for entry in resolved} == {"numpy": "1.16.6", "enum34": "1.1.10"}
+    assert resolved.versions == {"numpy": "1.16.6", "enum34": "1.1.10"}
 
 
 @pytest.mark.parametrize("text", ["numpy", "numpy>=1.16", "numpy==1.16.*", "numpy==1.16.6,!=1.16.5"])

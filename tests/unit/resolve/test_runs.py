@@ -14,7 +14,7 @@ from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted
 from envbuild.resolve import skipped_releases
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.distributions import DistFile
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import Index, without_wheels
 from envbuild.resolve.origins import Machine, PythonSources
@@ -141,15 +141,17 @@ def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveCont
 def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
     asked: list[str] = []
 
-    def cost_of_pin(pin: tuple[str, str]) -> str:
-        asked.append(pin[0])
+    def cost_of_pin(name: str, _: str) -> str:
+        asked.append(name)
         return "older others"
 
     warnings = [
         *skipped_releases.warnings(
-            request_of(resolved(python=NAMES)).requirements,
-            (),
-            dict.fromkeys(NAMES, "2.0rc1"),
+            Resolution(
+                requirements=request_of(resolved(python=NAMES)).requirements,
+                constraints=(),
+                distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
+            ),
             files={},
             newest={name: [file_of(name, "2.0")] for name in NAMES},
             cost_of_pin=cost_of_pin,

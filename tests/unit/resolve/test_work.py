@@ -11,13 +11,11 @@ from packaging.requirements import Requirement
 
 from envbuild.lock.diff import diff
 from envbuild.resolve.context import ResolveContext, Upgrade
-from envbuild.resolve.distributions import DistFile, ResolvedDistribution
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.index import Index
 from envbuild.resolve.origins import Machine, PythonSources
-from envbuild.resolve.python import pin_files, resolve_python
+from envbuild.resolve.python import Distributions, resolve_python
 from envbuild.resolve.request import request_of
-from envbuild.resolve.sources import Distributions
 from envbuild.spec.resolved import ChosenRecipe
 from envbuild.system import process
 from tests.support.fake_uv import FakeUv
@@ -90,8 +88,9 @@ def files_of(count: int) -> Callable[[], object]:
     request = request_of(resolved(python=[f"{name}>=1" for name in names(count)]))
     entries = [ResolvedDistribution(name=name, version="1.0", origin="pypi") for name in names(count)]
     offered = files_in_index(dict.fromkeys(names(count), "1.0"))
-    distributions = Distributions(sources=(), resolver=Index(request, PythonSources(), CONTEXT))
-    return lambda: pin_files(request, distributions, entries, entries, offered, context=CONTEXT)
+    resolution = Resolution(requirements=request.requirements, constraints=(), distributions=tuple(entries))
+    distributions = Distributions.of(request, PythonSources(), CONTEXT)
+    return lambda: distributions.pin(resolution, entries, offered)
 
 
 @pytest.mark.parametrize("work", [lock_of, files_of])
