@@ -25,7 +25,7 @@ from envbuild.system.sealing import check_seal
 
 # More than twice as much as a million paths take.
 RECORD_LIMIT_BYTES = 256 << 20
-RECORD_FORMAT = 3
+RECORD_FORMAT = 4
 
 _Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._:+-]*$")]
