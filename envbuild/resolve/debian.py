@@ -168,7 +168,7 @@ class _Apt:
     def __init__(
         self, resolved: ResolvedSpec, context: ResolveContext, directory: Path, run_dir: Path
     ) -> None:
-        self._asked = resolved
+        self._resolved = resolved
         self._run_dir = run_dir
         self._context = context
         self._archives: dict[str, Archive] = {}
@@ -233,7 +233,7 @@ class _Apt:
 
     def _use(self, archives: dict[str, Archive]) -> None:
         self._archives = archives
-        components = self._asked.base.components
+        components = self._resolved.base.components
         stanzas = (
             apttext.stanza(archive, origin.partition(":")[2], components)
             for origin, archive in archives.items()
@@ -301,7 +301,7 @@ class _Apt:
     def _raise_solve_error(self, output: str) -> NoReturn:
         errors: list[EnvbuildError] = []
         for number, name in enumerate(apttext.unknown(output)):
-            problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
+            problem = f"`{name}` is not a package of {self._resolved.base.name}'s archives"
             hint = None
             if number < _MOST_HINTS:
                 # Only names of nearly that length are compared, there are many.
@@ -316,12 +316,12 @@ class _Apt:
         reason = apttext.conflict(output) or apttext.complaint(output)
         raise RequestError(
             f"the Debian packages cannot be installed together: {reason}",
-            at=Location(path=self._asked.path),
+            at=Location(path=self._resolved.path),
             hint="leave one out under `packages.system`, or `envbuild lock SPEC --upgrade`",
         )
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
-        resolved = self._asked
+        resolved = self._resolved
         problem += _required_by(name, resolved)
         return RequestError(problem, at=location_of(name, resolved), hint=hint or _SEARCH)
 

@@ -105,20 +105,20 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     invalid key are skipped. `errors` are those of the files themselves; they are raised with the others.
     """
     check = _Check(inputs)
-    every = [*errors, *check.named_base()]
-    every += _unknown_recipes(inputs.spec, inputs.catalog)
+    all_errors = [*errors, *check.named_base()]
+    all_errors += _unknown_recipes(inputs.spec, inputs.catalog)
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
-    every += [*recipe_problems, *base_problems]
+    all_errors += [*recipe_problems, *base_problems]
     # A base image with errors may be the one that was searched for.
-    every += inputs.base_errors if base is None else ()
-    every += check.missing_recipes()
+    all_errors += inputs.base_errors if base is None else ()
+    all_errors += check.missing_recipes()
     requested, request_problems = _requested(inputs, base.value if base else None)
     requested, left_out = _left_to_recipes(requested, recipes, inputs.spec.path)
-    every += request_problems
-    every += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
-    every += unknown_accelerator_errors(inputs.spec, lambda: _known_variants(inputs), every)
-    raise_all(every)
+    all_errors += request_problems
+    all_errors += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
+    all_errors += unknown_accelerator_errors(inputs.spec, lambda: _known_variants(inputs), all_errors)
+    raise_all(all_errors)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
     remarks = (*inputs.requirements.remarks, *left_out)

@@ -126,17 +126,17 @@ def _check_constraint(constraint: str, written: str, example: str) -> None:
     raise ValueError(f"`{written}` is not a version constraint, such as {example}")
 
 
-def full_match(pattern: str, what: str, limit: int = MAX_NAME) -> Checked:
-    """Return a check that the whole of a text matches a pattern; `what` says what it is for people."""
+def full_match(pattern: str, description: str, limit: int = MAX_NAME) -> Checked:
+    """Return a check that the whole of a text matches a pattern; `description` says what it is for people."""
 
     def check(value: str) -> str:
         if len(value) > limit:
             raise ValueError(f"`{value[:40]}…` is longer than {limit} characters")
         if not re.fullmatch(pattern, value):
-            raise ValueError(f"`{value}` is not {what}")
+            raise ValueError(f"`{value}` is not {description}")
         return value
 
-    return Checked(check, {"pattern": f"^(?:{pattern})$", "maxLength": limit}, what)
+    return Checked(check, {"pattern": f"^(?:{pattern})$", "maxLength": limit}, description)
 
 
 def python_requirement(value: str) -> str:

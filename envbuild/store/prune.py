@@ -25,7 +25,7 @@ class Pruned:
     freed_bytes: int
     recently_used: tuple[Item, ...]
     """Layers, blobs and files that nothing needs, but that were used recently."""
-    refused: tuple[tuple[Item, str], ...]
+    failed: tuple[tuple[Item, str], ...]
     """Items that could not be removed, and why."""
 
 
@@ -43,7 +43,7 @@ def prune(
     left_bytes = sum({item.blob or item.path: item.size_bytes for item in stored}.values())
     removed: list[Item] = []
     recently_used: list[Item] = []
-    refused: list[tuple[Item, str]] = []
+    failed: list[tuple[Item, str]] = []
     for item in sorted(stored, key=lambda item: (item.used_s, item.kind, item.id)):
         if item.id in needs:
             continue
@@ -62,7 +62,7 @@ def prune(
                 if item.kind == "layer" and is_last:
                     store.blob_path(item.blob).unlink(missing_ok=True)
             except OSError as error:
-                refused.append(
+                failed.append(
                     (item, f"{with_real_paths(str(error.filename or item.path))}: {error.strerror}")
                 )
                 continue
@@ -74,7 +74,7 @@ def prune(
         removed=tuple(removed),
         freed_bytes=sum(item.size_bytes for item in removed),
         recently_used=tuple(recently_used),
-        refused=tuple(refused),
+        failed=tuple(failed),
     )
 
 

@@ -199,7 +199,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     lock = _read_lock(spec)
     pins = _known_tool_pins(resolved)
     if lock is None or diff(lock, resolved):
-        refuse(spec, _changes(lock, resolved, pins))
+        reject_lock(spec, _changes(lock, resolved, pins))
     return Locked(
         resolved=resolved,
         lock=lock,
@@ -292,7 +292,7 @@ def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     return _changes(_read_lock(spec), resolved, _known_tool_pins(resolved))
 
 
-def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
+def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
     """Raise a RequestError for a lock that does not satisfy its spec."""
     listed = "\n".join(f"  {change}" for change in changes)
     raise RequestError(

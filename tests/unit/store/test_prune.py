@@ -138,5 +138,5 @@ def test_what_cannot_be_removed_is_reported(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "unlink", refuse)
     pruned = run(store)
     assert pruned.removed == ()
-    ((item, why),) = pruned.refused
+    ((item, why),) = pruned.failed
     assert (item.name, why.endswith("Permission denied")) == ("a", True)
