@@ -462,14 +462,14 @@ def _unknown_recipes(spec: Loaded[EnvSpec], catalog: Catalog) -> Iterator[Reques
                 recipes = catalog.readable_recipes(reversed(known))
                 owners = {name: recipe.name for recipe in recipes for name in recipe.owns}
             if name in owners:
-                meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
-                whole = spec_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
-                error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
+                corrected = f"{owners[name]}@{constraint}" if constraint else owners[name]
+                line = spec_line(values, (key,), corrected, index) if is_list else f"{key}: {corrected}"
+                error.hint = f"the recipe `{owners[name]}` brings it: write `{line}`"
                 if isinstance(written, tuple) and owners[name] in {
                     str(entry).partition("@")[0] for entry in written
                 }:
                     error.hint = f"the recipe `{owners[name]}`, which is named as well, brings it: remove it"
             elif key == "frameworks" and did_you_mean(name, known) is None:
-                whole = spec_line(values, ("packages", "python"), corrected_requirement(entry) or name)
-                error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
+                line = spec_line(values, ("packages", "python"), corrected_requirement(entry) or name)
+                error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{line}`"
             yield error

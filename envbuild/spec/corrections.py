@@ -41,12 +41,12 @@ def corrected_choice(text: str) -> str | None:
     exact = _EXACT.fullmatch(rest)
     constraint = exact[1] if exact else _bounds(rest.removeprefix("@")).replace(" ", "")
     name = name.lower().replace("_", "-")
-    meant = f"{name}@{constraint}" if constraint else name
+    corrected = f"{name}@{constraint}" if constraint else name
     try:
-        parse_choice(meant)
+        parse_choice(corrected)
     except ValueError:
         return None
-    return meant
+    return corrected
 
 
 def corrected_requirement(text: str) -> str | None:
@@ -60,9 +60,9 @@ def corrected_requirement(text: str) -> str | None:
     exact = _EXACT.fullmatch(rest)
     if exact:
         rest = f"=={exact[1]}" + (".*" if exact[1].count(".") + 1 < _PARTS else "")
-    meant = f"{name}{extras}{_bounds(rest)}"
+    corrected = f"{name}{extras}{_bounds(rest)}"
     try:
-        return python_requirement(meant)
+        return python_requirement(corrected)
     except ValueError:
         return None
 

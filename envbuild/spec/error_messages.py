@@ -190,16 +190,16 @@ def _meant_hint(problem: SchemaProblem, document: Document) -> str:
     if key == ("packages", "python"):
         if entry := python_file(written):
             return f"write `{entry}`"
-        meant = corrected_requirement(written)
+        corrected = corrected_requirement(written)
     elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",)):
-        meant = corrected_choice(written)
+        corrected = corrected_choice(written)
     else:
-        meant = None
-    if meant is None:
+        corrected = None
+    if corrected is None:
         return ""
     if isinstance(steps[-1], int):
-        return f"write `{spec_line(document.value, key, meant, steps[-1])}`"
-    return f"write `{key[0]}: {meant}`"
+        return f"write `{spec_line(document.value, key, corrected, steps[-1])}`"
+    return f"write `{key[0]}: {corrected}`"
 
 
 def _other_key_hint(key: str, document: Document) -> str:
@@ -273,9 +273,9 @@ def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
 
 def _allowed_hint(value: str, allowed: Sequence[str]) -> str | None:
     """Return the allowed value that another one stands for."""
-    meant = _OTHER_VALUES.get(value.lower())
-    if meant in allowed:
-        return f"write `{meant}`, which is Debian's name of {value}"
+    corrected = _OTHER_VALUES.get(value.lower())
+    if corrected in allowed:
+        return f"write `{corrected}`, which is Debian's name of {value}"
     return did_you_mean(value.lower(), allowed)
 
 

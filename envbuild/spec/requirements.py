@@ -329,9 +329,9 @@ class RequirementFiles:
         try:
             python_requirement(text)
         except ValueError as error:
-            meant = corrected_requirement(text)
+            corrected = corrected_requirement(text)
             hint = "write the name and the version of a distribution that an index has, or remove the line"
-            hint = f"did you mean `{meant}`?" if meant else hint
+            hint = f"did you mean `{corrected}`?" if corrected else hint
             self._reject(shorten(str(error), 300), at, hint)
         else:
             self.entries.append(
