@@ -68,10 +68,10 @@ def resolve_debian(
     """
     base_image = resolved.base
     sources = _sources(resolved, context)
-    kept = _kept(previous, resolved, upgrade)
+    preferred = _preferred_versions(previous, resolved, upgrade)
     with _apt(resolved, context) as apt:
         apt.update(sources)
-        apt.prefer(kept)
+        apt.prefer(preferred)
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
@@ -87,7 +87,9 @@ def resolve_debian(
             for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
+    renewed = [
+        pin.name for pin in (*base, *system, *build) if preferred.get(pin.name, pin.version) != pin.version
+    ]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
@@ -121,7 +123,7 @@ def _essential(suite: str) -> str:
     return f"?narrow(?or(?archive(^{name}$),?codename(^{name}$)),?essential)"
 
 
-def _kept(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
+def _preferred_versions(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
     """Return the versions to keep: name → version."""
     if previous is None or previous.base.architecture != resolved.architecture:
         return {}
