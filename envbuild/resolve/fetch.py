@@ -41,10 +41,10 @@ _NAMED = 10  # files that an error names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOrigins:
-    """Where the locked files of an image come from, beyond the cache and directories of `--from`."""
+    """Origins of the locked files of an image, beyond the cache and directories of `--from`."""
 
     python: PythonRequest
-    """Of its requirements only named wheels and commits count."""
+    """Its target, named wheels, commits and origin rules count."""
     site: Site | None
     components: tuple[str, ...] = ("main",)
     """Components of Debian's archives."""
@@ -102,7 +102,7 @@ def fetch(
     addresses = _archive_addresses(missing, origins, context.machine)
     hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
     addresses |= _python_addresses(missing, origins, exclusive, python_sources, context)
-    downloads = [Download(pin, pin.size_bytes, addresses[pin.sha256]) for pin in missing]
+    downloads = [Download(pin, pin.size_bytes, addresses.get(pin.sha256, ())) for pin in missing]
     total = sum(download.size_bytes for download in downloads)
     title = f"fetch {pluralize(len(downloads), 'file')}"
 

@@ -28,7 +28,7 @@ class OriginRule:
     names: frozenset[str]
     """Canonical names of the distributions."""
     requirements: tuple[Requirement, ...]
-    """What a directory with wheels must satisfy to serve in place of PyTorch's own index."""
+    """Requirements that local wheels must satisfy to be taken in place of PyTorch's own index."""
     label: str = ""
     """Local version (``cu126``) that such a wheel must have; empty for any."""
 
@@ -59,7 +59,7 @@ class PythonRequest:
     commits: Mapping[str, RequirementEntry] = field(default_factory=dict)
     """Distribution → the entry that names a commit of a repository."""
     origin_rules: tuple[OriginRule, ...] = ()
-    """Of several for one distribution the first counts."""
+    """The first rule for a distribution counts."""
     from_source: tuple[str, ...] = ()
     """The names under `packages.from_source` of the spec."""
 

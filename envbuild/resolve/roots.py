@@ -66,7 +66,7 @@ def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRoot:
-    """Where a base image has its finished root."""
+    """The place of a base image's finished root."""
 
     base: str
     """Name of the base image."""

@@ -15,7 +15,7 @@ from envbuild.spec.requirements import RequirementEntry
 
 
 class Source(Protocol):
-    """Where single distributions come from, in place of an index."""
+    """A source of single distributions, in place of an index."""
 
     def owns(self, name: str) -> bool:
         """Return whether a distribution comes from here alone."""

@@ -55,7 +55,7 @@ class ResolutionError(RequestError):
         self.names = tuple(names)
         """The distributions that it is about, the first first."""
         self.unavailable = frozenset(unavailable)
-        """Those of which no index has a usable file."""
+        """Distributions of which no index has a usable file."""
         self.failures = tuple(failures)
         """uv's reasons, up to this one."""
 

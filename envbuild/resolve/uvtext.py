@@ -209,7 +209,7 @@ class UvFailure:
     missing: frozenset[str] = frozenset()
     """Distributions that no origin has, at all or in the version that is asked for."""
     unknown: frozenset[str] = frozenset()
-    """Those of them that no origin has in any version."""
+    """Distributions that no origin has in any version."""
     without_wheels: frozenset[str] = frozenset()
     """Distributions of which no wheel fits, and whose requirements are not what clashes."""
     without_sources: frozenset[str] = frozenset()
@@ -221,7 +221,7 @@ class UvFailure:
     closed_index: str = ""
     """The address of an index that wants credentials, fit to be shown."""
     status: str = ""
-    """Of that index's answer (``401``)."""
+    """Status of that index's answer (``401``)."""
     unreadable: str = ""
     """Distribution whose named wheel cannot be read."""
     releases: frozenset[str] = frozenset()
