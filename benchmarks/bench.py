@@ -31,8 +31,8 @@ from typing import Any
 
 from benchmarks import page, peers, results
 from benchmarks.memory import Sampler
-from envbuild.image.sif import read_sif
 from envbuild.image.sifformat import Kind
+from tests.support.images import read_sif
 from tests.support.installed import install
 
 ROOT = Path(__file__).resolve().parent.parent

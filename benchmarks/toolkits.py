@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page, results
-from envbuild.image.sif import read_sif
 from envbuild.launch.controls import undetected
 from envbuild.store.store import Store
 from envbuild.system.descriptors import with_real_paths
 from tests.support.controls import container_of, controls_of
+from tests.support.images import read_sif
 from tests.support.squashfs_images import assert_shows_layers
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -72,6 +72,7 @@ class InstallResult:
 def install(
     installation: Installation,
     *,
+    source: Path | None = None,
     default: bool = False,
     copied: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
@@ -80,7 +81,8 @@ def install(
 
     Installing it again changes nothing; another image of the same name and version replaces it. With
     `default` it becomes the version of ``module load NAME``. `copied` is called with the bytes copied since
-    the last call. An error of `check`, which is called when the image is read, leaves no release of it.
+    the last call. `source` is where the bytes of the image are read, by default at its path. An error of
+    `check`, which is called when the image is read, leaves no release of it.
 
     RequestError: the root cannot be written, a name is reserved, or a modulefile or default marker there is
     not envbuild's. MachineError: the disk is full.
@@ -92,7 +94,7 @@ def install(
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
         make_directory(layout.modulefile.parent, mode=_EXECUTE_ALL)
         before = layout.in_use
-        changed = _place_release(installation, copied, check)
+        changed = _place_release(installation, source or installation.image, copied, check)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
         changed |= write_text(
@@ -197,7 +199,7 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
 
 
 def _place_release(
-    installation: Installation, copied: Callable[[int], None], check: Callable[[], None]
+    installation: Installation, source: Path, copied: Callable[[int], None], check: Callable[[], None]
 ) -> bool:
     """Create or complete the release; return whether anything had to be done."""
     release = installation.release
@@ -206,7 +208,7 @@ def _place_release(
         stage = release.with_name(_STAGE + own_name())
         try:
             make_directory(stage, mode=_EXECUTE_ALL)
-            _fill(stage, installation, copied, check)
+            _fill(stage, installation, source, copied, check)
             sync(stage)
             stage.rename(release)
         except OSError as error:
@@ -218,24 +220,28 @@ def _place_release(
             return True
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-    return _fill(release, installation, copied, check)
+    return _fill(release, installation, source, copied, check)
 
 
 def _fill(
-    directory: Path, installation: Installation, copied: Callable[[int], None], check: Callable[[], None]
+    directory: Path,
+    installation: Installation,
+    source: Path,
+    copied: Callable[[int], None],
+    check: Callable[[], None],
 ) -> bool:
     """Write what a release lacks; return whether anything was written."""
     layout, host_libs = installation.layout, installation.host_libs
     record = Record(
         name=layout.name,
         version=layout.version,
-        digest=installation.manifest.digest,
+        digest=installation.runnable.digest,
         image=str(installation.image) if installation.linked else "",
         host_libraries=host_libs.identities if host_libs is not None else {},
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
-    changed = not installation.linked and _copy(installation.image, directory / IMAGE, copied, check)
+    changed = not installation.linked and _copy(source, directory / IMAGE, copied, check)
     check()
     changed |= write_text(
         commands / LAUNCHER, launcher_text(_stamped(installation, directory)), mode=_EXECUTE_ALL
@@ -260,7 +266,7 @@ def is_wrapper(path: Path) -> bool:
 
 def _copy(image: Path, target: Path, copied: Callable[[int], None], check: Callable[[], None]) -> bool:
     """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
-    # The release's name contains the digest of the image's manifest. If the bytes differ nevertheless, data
+    # The release's name contains the digest of the image's runnable. If the bytes differ nevertheless, data
     # was added around it, such as a signature, or the copy is damaged.
     with contextlib.suppress(FileNotFoundError):
         if filecmp.cmp(image, target, shallow=False):

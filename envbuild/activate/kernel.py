@@ -16,7 +16,7 @@ from envbuild.activate.install import os_errors_explained, write_text
 from envbuild.activate.launcher import data_text, kernel_launcher_text
 from envbuild.activate.layout import is_there
 from envbuild.errors import Location, RequestError
-from envbuild.image.model import Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import make_directory, read_input
@@ -36,7 +36,7 @@ class KernelImage:
 
     path: Path
     """The SIF; absolute."""
-    manifest: Manifest
+    runnable: Runnable
     apptainer: Apptainer
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
@@ -66,7 +66,7 @@ def install_kernel(directory: Path, *, title: str, image: KernelImage | None, py
             text = kernel_launcher_text(
                 directory,
                 image=image.path,
-                manifest=image.manifest,
+                runnable=image.runnable,
                 apptainer=image.apptainer,
                 binds=image.binds,
                 python=image.python,

@@ -14,7 +14,7 @@ from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
-from envbuild.image.model import Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer, Bind
 
@@ -26,7 +26,7 @@ _TAB = "\t"
 
 def launcher_text(installation: Installation) -> str:
     """Return the launcher of an installation."""
-    manifest, home, host_libs = installation.manifest, installation.layout.home, installation.host_libs
+    runnable, home, host_libs = installation.runnable, installation.layout.home, installation.host_libs
     host_binds = host_libs.binds(home / HOST_STAGE) if host_libs else ()
     settings = {
         "label": installation.layout.label,
@@ -34,10 +34,10 @@ def launcher_text(installation: Installation) -> str:
         "image": str(installation.started_image),
         "stamp": installation.stamp,
         "repeat": shlex.join(installation.repeat),
-        "digest": manifest.digest,
+        "digest": runnable.digest,
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
-        "mpi": manifest.mpi_family,
+        "mpi": runnable.mpi_family,
         "apptainer": str(installation.apptainer.program.absolute()),
         "userns": "yes" if installation.apptainer.unprivileged else "",
         "cdi": "yes" if installation.apptainer.knows_cdi else "",
@@ -57,22 +57,22 @@ def kernel_launcher_text(
     directory: Path,
     *,
     image: Path,
-    manifest: Manifest,
+    runnable: Runnable,
     apptainer: Apptainer,
     binds: Sequence[SiteBind],
     python: str = "",
 ) -> str:
     """Return the launcher of an image's `python3`, or of `python`, in the directory of a kernelspec."""
     settings = {
-        "label": f"{manifest.name}/{manifest.version}",
+        "label": f"{runnable.name}/{runnable.version}",
         "home": str(directory),
         "image": str(image),
         "stamp": "",
         "repeat": "",
-        "digest": manifest.digest,
+        "digest": runnable.digest,
         "commands": " python3 ",
         "python": python,
-        "mpi": manifest.mpi_family,
+        "mpi": runnable.mpi_family,
         "apptainer": str(apptainer.program.absolute()),
         "userns": "yes" if apptainer.unprivileged else "",
         "cdi": "yes" if apptainer.knows_cdi else "",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.activate.layout import IMAGE, Layout, is_there
 from envbuild.errors import RequestError, raise_all
-from envbuild.image.model import Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer
@@ -58,7 +58,7 @@ class Installation:
     """The module root; absolute."""
     image: Path
     """The SIF; absolute."""
-    manifest: Manifest
+    runnable: Runnable
     linked: bool = False
     """Whether the module refers to the image instead of a copy."""
     stamp: str = ""
@@ -88,14 +88,14 @@ class Installation:
     @property
     def layout(self) -> Layout:
         """The paths of the module."""
-        name, version = self.name or self.manifest.name, self.version or self.manifest.version
+        name, version = self.name or self.runnable.name, self.version or self.runnable.version
         return Layout(root=self.root, name=name, version=version)
 
     @property
     def release(self) -> Path:
         """The directory of the release that is installed."""
         return self.layout.release(
-            self.manifest.digest, linked=self.linked, hosted=self.host_libs is not None
+            self.runnable.digest, linked=self.linked, hosted=self.host_libs is not None
         )
 
     @property
@@ -111,7 +111,7 @@ class Installation:
 
 
 def choose_commands(
-    manifest: Manifest,
+    runnable: Runnable,
     *,
     own: Sequence[str] = OWN_COMMANDS,
     of_recipes: Collection[str] = (),
@@ -127,13 +127,13 @@ def choose_commands(
     a wrapper.
     """
     chosen, left_out, errors = dict.fromkeys(own), {}, []
-    for name in dict.fromkeys((*manifest.commands, *named)):
+    for name in dict.fromkeys((*runnable.commands, *named)):
         if name in chosen:
             continue
         why = _hides(name, directories)
         if on_host_mpi and name in _MPI_LAUNCHERS:
             why = "ranks run on the host's MPI, and its launcher starts them"
-        elif name in _STARTERS and name in manifest.commands:
+        elif name in _STARTERS and name in runnable.commands:
             why = ""
         elif not why and name not in of_recipes and name not in named:
             why = f"no recipe of this installation has it; `--command {name}` adds one"

@@ -80,10 +80,10 @@ def modulefile_text(installation: Installation) -> str:
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": quote, "ascii": lambda literal: _Literal(ascii_literal(literal))}
-    manifest, layout = installation.manifest, installation.layout
+    runnable, layout = installation.runnable, installation.layout
     size, content_time, status_time, _ = installation.stamp.split()
-    summary = visible(manifest.summary) or "an environment made by envbuild"
-    extensions = [f"{name}/{version}" for name, version in sorted(manifest.recipes.items())]
+    summary = visible(runnable.summary) or "an environment made by envbuild"
+    extensions = [f"{name}/{version}" for name, version in sorted(runnable.recipes.items())]
     contents = ", ".join(extensions) or "no framework"
     return environment.get_template("module.tcl.j2").render(
         made_by=_Literal(MADE_BY),
@@ -93,11 +93,11 @@ def modulefile_text(installation: Installation) -> str:
             f"Name: {layout.name}",
             f"Version: {layout.version}",
             f"Description: {summary}",
-            f"Keywords: {', '.join(['envbuild', 'container', *sorted(manifest.recipes)])}",
+            f"Keywords: {', '.join(['envbuild', 'container', *sorted(runnable.recipes)])}",
             f"Contents: {contents}",
         ),
         # Including its own name: Environment Modules would load two versions at once.
-        conflicts=(layout.name, *sorted({*_HOST_CONFLICTS, *manifest.conflicts} - {layout.name})),
+        conflicts=(layout.name, *sorted({*_HOST_CONFLICTS, *runnable.conflicts} - {layout.name})),
         family=_FAMILY,
         extensions=", ".join(extensions),
         image=installation.started_image,
@@ -113,14 +113,14 @@ def _status_words(installation: Installation) -> list[str]:
 
 
 def _help(installation: Installation, *, summary: str, contents: str) -> list[str]:
-    manifest = installation.manifest
-    imported = [visible(name) for name in manifest.imported_layers]
-    unproven = ", ".join(f"{name} {manifest.recipes[name]}" for name in manifest.unproven)
+    runnable = installation.runnable
+    imported = [visible(name) for name in runnable.imported_layers]
+    unproven = ", ".join(f"{name} {runnable.recipes[name]}" for name in runnable.unproven)
     rows = [
         ("Contents", contents),
-        ("Base", visible(f"{manifest.base}, Python {manifest.python}, glibc {manifest.glibc}")),
-        ("MPI", visible(manifest.mpi) or "none"),
-        ("Image", manifest.digest),
+        ("Base", visible(f"{runnable.base}, Python {runnable.python}, glibc {runnable.glibc}")),
+        ("MPI", visible(runnable.mpi) or "none"),
+        ("Image", runnable.digest),
         *([("Unproven", f"{unproven}: the recipe has no test result")] if unproven else []),
         ("Tested", f"run {shlex.join(_status_words(installation))}"),
         *([("Imported", f"layers {', '.join(imported)}")] if imported else []),

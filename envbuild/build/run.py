@@ -31,7 +31,7 @@ from envbuild.plan.model import (
 from envbuild.squashfs.layers import splice_layers
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import WHITEOUT, Tree, collisions, scan
+from envbuild.store.tree import WHITEOUT, Tree, scan
 from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
@@ -40,7 +40,6 @@ from envbuild.system.removal import remove
 _PYTHON = f"{ENV_PREFIX}/bin/python"
 _WHEEL = "wheel:"
 _SOURCE = "source:"  # named by a spec, not by a recipe
-_CONFLICTS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,42 +333,3 @@ def _debian_root(
         log=log,
         base=base,
     )
-
-
-def check_conflicts(plan: BuildPlan, store: Store, emit: Emit) -> None:
-    """Check that each path belongs to one layer; BuildError if layers hold a path differently."""
-    trees = {
-        layer.name: {
-            path: what for path, what in require_layer(layer, store).tree.items() if what != WHITEOUT
-        }
-        for layer in plan.image_layers
-    }
-    refuse_conflicts(
-        find_conflicts(trees, emit), hint="each path has one owner: drop one of the two from the spec"
-    )
-
-
-def find_conflicts(trees: Mapping[str, Tree], emit: Emit) -> list[str]:
-    """Return the paths that layers hold differently, each with the two layers; `trees` from bottom to top.
-
-    `system` may differ from `base`. Of two wheels' files the later by name wins, as with pip, with a warning.
-    """
-    conflicts = []
-    for path, lower, upper in collisions(trees):
-        are_wheels = lower.startswith(_WHEEL) and upper.startswith(_WHEEL)
-        # A file in place of a directory would hide all that lies in it.
-        are_directories = {trees[name][path].startswith("d ") for name in (lower, upper)}
-        if are_wheels and len(are_directories) == 1:
-            names = lower.removeprefix(_WHEEL), upper.removeprefix(_WHEEL)
-            text = f"{names[0]} and {names[1]} both bring `/{path}`: that of {names[1]} is taken"
-            emit(Warned(text=text))
-        elif (lower, upper) != ("base", "system"):
-            conflicts.append(f"/{path}: {lower} and {upper}")
-    return conflicts
-
-
-def refuse_conflicts(conflicts: Sequence[str], *, hint: str) -> None:
-    """Raise a BuildError for conflicts, if there are any."""
-    if conflicts:
-        shown = "".join(f"\n  {conflict}" for conflict in conflicts[:_CONFLICTS_SHOWN])
-        raise BuildError(f"layers conflict in {pluralize(len(conflicts), 'file')}{shown}", hint=hint)

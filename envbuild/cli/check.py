@@ -46,15 +46,15 @@ def command(
 
 
 def _summary(checked: CheckedImage) -> str:
-    preflight, manifest = checked.preflight, checked.manifest
+    preflight, runnable = checked.preflight, checked.runnable
     problems = len(preflight.problems)
     problems += sum(result.outcome == "incompatible" for result in checked.rule_results)
     problems += sum(result.status == "FAIL" for result in checked.others)
     unknown = sum(result.outcome == "unknown" for result in checked.rule_results)
     outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
     lacking = f"; {unknown} rules lack facts (--json names them)" if unknown else ""
-    digest = manifest.digest.removeprefix("sha256:")[:12]
+    digest = runnable.digest.removeprefix("sha256:")[:12]
     return (
-        f"{manifest.name}/{manifest.version} ({digest}): {outcome}; {preflight.objects} ELF files,"
+        f"{runnable.name}/{runnable.version} ({digest}): {outcome}; {preflight.objects} ELF files,"
         f" {preflight.processes} processes in {checked.seconds:.1f} s{lacking}"
     )

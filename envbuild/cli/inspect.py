@@ -39,6 +39,8 @@ def format_inspection(inspection: Inspection) -> str:
     rows = [("image", str(inspection.path))]
     if inspection.manifest is not None:
         rows += _manifest_rows(inspection.manifest, inspection)
+    else:
+        rows.append(("verdict", inspection.verdict))
     rows += note_rows(inspection.note) if inspection.note else []
     return named_lines(rows)
 

@@ -171,7 +171,7 @@ def check(
     recipe, 4 if a control passes, and 5 if nothing here can run the image.
     """
     with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
-        checked = workflows.recipe_check.check_recipe(name, settings, image=image)
+        checked = workflows.recipe_check.check_recipe(name, settings, path=image)
     if json:
         print_json(
             {

@@ -1,1 +1,1 @@
-"""Add packages to an image of anyone."""
+"""Add packages to an image of any tool."""

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from envbuild.elf.mpi import mpi_abi
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import PythonInstallation, owned_files
 from envbuild.image.extension import ExtensionNote
+from envbuild.image.files import ImageFiles
 from envbuild.preflight.distributions import METADATA, Distribution
 from envbuild.preflight.python_packages import judge_python
 from envbuild.preflight.report import PreflightReport, examine_files, worsened

@@ -16,9 +16,9 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import CheckError, EnvbuildError, Location
 from envbuild.events import Emit, ignore, task
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
+from envbuild.image.files import ImageFiles
 from envbuild.spec.accelerators import CUDA, is_gpu_build
 
 _CUDA_SUFFIX = re.compile(r"(?:nvidia|cupy|jax).*-cu(?:da)?([0-9]{2})[0-9]?x?(?:-.*)?")

@@ -1,4 +1,4 @@
-"""Choose the packages that an image of anyone gains, and lay them out as they will lie in it."""
+"""Choose the packages that an image of any tool gains, and lay them out as they will lie in it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from envbuild.build.run import find_conflicts, refuse_conflicts
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
-from envbuild.errors import BuildError, EnvbuildError, Location, RequestError, pluralize, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, ignore
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, files_and_directories
+from envbuild.image.conflicts import check_conflicts, same_files
+from envbuild.image.files import ImageFiles
 from envbuild.lock.model import PythonPin
 from envbuild.preflight.distributions import metadata_header, read_distributions
 from envbuild.preflight.python_packages import applies, meets, read_requirement
@@ -44,7 +44,6 @@ from envbuild.store.tree import Tree, scan
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
-_SHOWN = 10
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -276,12 +275,20 @@ def lay_out(
         headers = f"{python.scheme['headers']}/{pin.name}"
         unpack_to(files.path(pin), {**python.scheme, "headers": headers}, root, python=python.executable)
         make_uniform(root)
-        trees[pin.name] = scan(root)
-    same = _collide(addition, trees, image, placed, emit)
-    for name in trees:
-        shutil.copytree(stage / "unpacked" / name, tree, dirs_exist_ok=True, copy_function=os.replace)
-    for name in same:
-        (tree / name).unlink()
+        trees[f"wheel:{pin.name}"] = scan(root)
+    hidden = hidden_files(addition, image) | set(_replaced_programs(addition, trees))
+    check_conflicts(
+        {**trees, "files": placed or {}},
+        [*trees, "files"],
+        emit,
+        below=image,
+        hidden={*hidden, *(f"/{path}" for path in placed or {})},
+        hint="leave one of them out; `--upgrade NAME` replaces an installed distribution",
+    )
+    for pin in addition.pins:
+        shutil.copytree(stage / "unpacked" / pin.name, tree, dirs_exist_ok=True, copy_function=os.replace)
+    for path in same_files(trees, image, hidden):
+        (tree / path).unlink()
     compile_sites(
         tree.parent,
         [python.site_packages],
@@ -470,38 +477,12 @@ def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _collide(
-    addition: Addition, trees: Mapping[str, Tree], image: ImageFiles, placed: Tree | None, emit: Emit
-) -> set[str]:
-    """Return the paths, relative to the root, of files that the image has just so.
-
-    BuildError: two owners hold a path differently, or a link of the image leads away from it.
-    """
-    layers = {**{f"wheel:{name}": tree for name, tree in trees.items()}, "files": placed or {}}
-    refuse_conflicts(find_conflicts(layers, emit), hint="leave one of them out, or name another target")
-    problems = []
-    hidden = hidden_files(addition, image)
-    replaced = {package.name for package in addition.replaced}
-    same = set()
-    for name, tree in trees.items():
-        for path, what in tree.items():
-            entry = image.entries.get(f"/{path}")
-            if entry is None or f"/{path}" in hidden or (what[0] == "d" and entry.kind == "directory"):
-                continue
-            # conda writes programs that no record lists.
-            if name in replaced and what[0] == "f" and f"/{path}".startswith(f"{addition.python.scripts}/"):
-                continue
-            if what[0] == "f" and what.endswith(f" {image.sha256(entry)}"):
-                same.add(path)
-            else:
-                problems.append(f"/{path}: {name} and the image")
-    if problems:
-        shown = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
-        raise BuildError(
-            f"packages bring {pluralize(len(problems), 'path')} that another has differently{shown}",
-            hint="leave one of them out; `--upgrade NAME` replaces an installed distribution",
-        )
-    return same
+def _replaced_programs(addition: Addition, trees: Mapping[str, Tree]) -> Iterator[str]:
+    """Yield the programs of packages that replace others: conda writes some that no record lists."""
+    for package in addition.replaced:
+        for path in trees.get(f"wheel:{package.name}", ()):
+            if f"/{path}".startswith(f"{addition.python.scripts}/"):
+                yield f"/{path}"
 
 
 def hidden_files(addition: Addition, image: ImageFiles) -> set[str]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from envbuild.build.sandbox import ANSWER_BYTES, MEMORY_BYTES, Sandbox
 from envbuild.errors import Location, RequestError
-from envbuild.extend.files import ImageFiles
+from envbuild.image.files import ImageFiles
 from envbuild.preflight.distributions import (
     METADATA,
     MetadataFiles,

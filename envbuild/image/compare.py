@@ -5,14 +5,12 @@ Nothing is unpacked or mounted; both images are untrusted input.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.sif import AGAIN, SifFile, digest_of, opened, read_sif
+from envbuild.image.file import ImageFile
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.sifformat import (
     DATA_OFFSET,
     DESCRIPTOR_BYTES,
@@ -59,44 +57,42 @@ class Comparison:
     """Differences other than `added`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
-    """An open image."""
-
-    file: BinaryIO
-    sif: SifFile
-
-    def digest(self, part: Descriptor) -> str:
-        return digest_of(self.file, part.offset, part.size)
-
-
-def compare_images(first: Path, second: Path) -> Comparison:
+def compare_images(first: ImageFile, second: ImageFile) -> Comparison:
     """Compare an image, which may have been signed since its build, with one that was just built.
 
     RequestError: one is not a SIF, or a file system that differs cannot be read.
     """
-    with opened(first) as left_file, opened(second) as right_file:
-        left, right = _Image(left_file, read_sif(first)), _Image(right_file, read_sif(second))
-        added = tuple(Kind(item.kind).name.lower() for item in left.sif.objects if item.kind in _ADDED)
-        differences = [*_objects(left, right)]
-        roots = left.sif.root, right.sif.root
-        if roots[0] and roots[1] and left.digest(roots[0]) != right.digest(roots[1]):
-            differences += _file_systems(left, roots[0], right, roots[1], first)
-        if not differences:
-            differences += _frame(left, right)
+    left, right = _objects_of(first), _objects_of(second)
+    added = tuple(Kind(item.kind).name.lower() for item in left if item.kind in _ADDED)
+    differences = [*_objects(first, second)]
+    roots = [next((item for item in items if item.kind == Kind.PARTITION), None) for items in (left, right)]
+    if roots[0] and roots[1] and _digest(first, roots[0]) != _digest(second, roots[1]):
+        differences += _file_systems(first, second)
+    if not differences:
+        differences += _frame(first, second)
     return Comparison(identical=not differences and not added, added=added, differences=tuple(differences))
 
 
-def _objects(left: _Image, right: _Image) -> Iterator[ImageDifference]:
+def _objects_of(image: ImageFile) -> tuple[Descriptor, ...]:
+    return image.sif.objects if image.sif else ()
+
+
+def _digest(image: ImageFile, descriptor: Descriptor) -> str:
+    return image.digest_of(descriptor.offset, descriptor.size)
+
+
+def _objects(left: ImageFile, right: ImageFile) -> Iterator[ImageDifference]:
     """Compare the objects of two SIFs by name, but not the content of their file systems."""
-    theirs = {_title(item): item for item in left.sif.objects if item.kind not in _ADDED}
-    ours = {_title(item): item for item in right.sif.objects}
+    theirs = {_title(item): item for item in _objects_of(left) if item.kind not in _ADDED}
+    ours = {_title(item): item for item in _objects_of(right)}
     for title in sorted(theirs.keys() | ours.keys()):
         if title not in ours:
             yield ImageDifference(inside=False, path=title, kind="missing")
         elif title not in theirs:
             yield ImageDifference(inside=False, path=title, kind="extra")
-        elif theirs[title].kind != Kind.PARTITION and left.digest(theirs[title]) != right.digest(ours[title]):
+        elif theirs[title].kind != Kind.PARTITION and _digest(left, theirs[title]) != _digest(
+            right, ours[title]
+        ):
             detail = f"{theirs[title].size}, {ours[title].size} bytes"
             yield ImageDifference(inside=False, path=title, kind="content", detail=detail)
 
@@ -105,21 +101,17 @@ def _title(descriptor: Descriptor) -> str:
     return descriptor.name or f"object {descriptor.number}"
 
 
-def _file_systems(
-    left: _Image, left_root: Descriptor, right: _Image, right_root: Descriptor, path: Path
-) -> list[ImageDifference]:
+def _file_systems(left: ImageFile, right: ImageFile) -> list[ImageDifference]:
     try:
-        first = Squashfs(left.file, left_root.offset, left_root.size)
-        second = Squashfs(right.file, right_root.offset, right_root.size)
         differences = [
-            ImageDifference(inside=True, path=place, kind=kind, detail=detail)
-            for place, kind, detail in compare_file_systems(first, second)
+            ImageDifference(inside=True, path=path, kind=kind, detail=detail)
+            for path, kind, detail in compare_file_systems(left.root, right.root)
         ]
     except SquashfsError as error:
         raise RequestError(
-            f"the file system of `{path.name}` differs, and cannot be read: {error}",
-            at=Location(path=path),
-            hint=AGAIN,
+            f"the file system of `{left.path.name}` differs, and cannot be read: {error}",
+            at=Location(path=left.path),
+            hint=HINT_REBUILD,
         ) from error
     detail = "the same files, in another order or compressed otherwise"
     return differences or [ImageDifference(inside=True, path="/", kind="packing", detail=detail)]
@@ -168,20 +160,19 @@ def _has_same_content(first: Squashfs, second: Squashfs, left: Entry, right: Ent
     return True
 
 
-def _frame(left: _Image, right: _Image) -> Iterator[ImageDifference]:
+def _frame(left: ImageFile, right: ImageFile) -> Iterator[ImageDifference]:
     """Compare the header, the descriptors, and the padding between and behind the objects.
 
     A signature sets times and counts in the header, uses further descriptors, and lies behind everything
     else.
     """
-    heads = [os.pread(image.file.fileno(), DATA_OFFSET, 0) for image in (left, right)]
-    is_signed = len(left.sif.objects) > len(right.sif.objects)
+    heads = [image.read(0, DATA_OFFSET) for image in (left, right)]
+    is_signed = len(_objects_of(left)) > len(_objects_of(right))
     if is_signed:
-        used = DESCRIPTORS_OFFSET + len(right.sif.objects) * DESCRIPTOR_BYTES
+        used = DESCRIPTORS_OFFSET + len(_objects_of(right)) * DESCRIPTOR_BYTES
         heads = [head[:HEADER_FIXED_BYTES] + head[HEADER_BYTES:used] for head in heads]
     if heads[0] != heads[1]:
         yield ImageDifference(inside=False, path="header", kind="content")
-    size = right.sif.size_bytes - DATA_OFFSET
-    digests = [digest_of(image.file, DATA_OFFSET, size) for image in (left, right)]
-    if digests[0] != digests[1] or not (is_signed or left.sif.size_bytes == right.sif.size_bytes):
+    digests = [image.digest_of(DATA_OFFSET, right.size_bytes - DATA_OFFSET) for image in (left, right)]
+    if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
         yield ImageDifference(inside=False, path="padding", kind="content")

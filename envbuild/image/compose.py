@@ -1,4 +1,4 @@
-"""Composes an image from finished layers."""
+"""Composes an image: layers over one another, or over an image that is kept, in a frame."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
-from envbuild.image.foreign import ForeignImage
+from envbuild.image.file import ImageFile
+from envbuild.image.layout import built_layout, kept_layout, write_image
 from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import AGAIN, LOCK, PLAN, SBOM, looks_like_sif, read_data, read_manifest, write_sif
+from envbuild.image.sif import HINT_REBUILD, LOCK, PLAN, SBOM, looks_like_sif
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.squashfs.format import SquashfsError
@@ -37,79 +38,101 @@ class FinishedLayer:
     """Whether it comes from an untrusted account."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """The data that an image carries if envbuild built it."""
+
+    manifest: Manifest
+    """Without its file system."""
+    lock: Lock
+    plan: str
+    """As canonical JSON."""
+    note: bytes = b""
+    """The record of what was added to a finished image; empty if nothing was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """An image that is to be written."""
+
+    layers: Sequence[FinishedLayer]
+    """New layers, from bottom to top."""
+    order: Sequence[str]
+    """Names of all layers from bottom to top; those of `bottom` that are not named are left out."""
+    provenance: Provenance | None
+    """None: everything around the file system of `bottom` is kept."""
+    bottom: ImageFile | None = None
+    """An image whose data is copied as it is; `layers` lie on it."""
+    hidden: Collection[str] = ()
+    """Paths of `bottom` that are not shown."""
+
+
 def compose(
     path: Path,
-    layers: Sequence[FinishedLayer],
+    stack: Stack,
     *,
-    manifest: Manifest,
-    lock: Lock,
-    plan: str,
-    note: bytes = b"",
-    advanced: Callable[[int], None],
-) -> Manifest:
-    """Write an image of layers, given from bottom to top: all of it, or nothing; return its manifest.
-
-    `manifest` has no file system yet; `plan` is its canonical text; `note` says what was added to a finished
-    image, empty if nothing was. `advanced` is called with the number of bytes of each part that was copied.
-    RequestError: the image cannot be written at `path`. MachineError: a layer cannot be read or is damaged,
-    or the disk is full or fails.
-    """
-    with layer_file_systems({layer.name: layer.blob for layer in layers}) as inputs:
-        _check_tables(layers, inputs)
-        spliced = splice(inputs)
-        described = tuple(map(_described_layer, layers, spliced.parts, spliced.offsets))
-        manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
-        bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
-        data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
-        write_sif(path, manifest, spliced, data, note=note, advanced=advanced)
-    return manifest
-
-
-def compose_on(
-    path: Path,
-    image: ForeignImage,
-    layers: Sequence[FinishedLayer],
-    order: Sequence[str],
-    *,
-    manifest: Manifest,
-    lock: Lock,
-    plan: str,
-    note: bytes,
-    hidden: Collection[str],
-    advanced: Callable[[int], None],
+    advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-) -> Manifest:
-    """Write an image of another one's layers, whose data is copied, and of new `layers`, as `compose` does.
+) -> Manifest | None:
+    """Write an image, in place of an earlier one: all of it, or nothing; return its manifest, if it has one.
 
-    `image` is of ours: its manifest says where its layers lie. `order` names all layers from bottom to top;
-    those of the other image that it lacks are left out. `hidden` are paths of the other image that are not
-    shown, and `note` says what was added. An error of `check`, which is called last, leaves `path` as it is.
-    Raises as `compose`; RequestError if the other image is damaged.
+    The same stack gives the same bytes. `advanced` is called with the number of bytes of each part that was
+    copied; an error of `check`, which is called last, leaves `path` as it is. RequestError: the image cannot
+    be written at `path`, or `bottom` is damaged. MachineError: a layer cannot be read or is damaged, or the
+    disk is full or fails.
     """
-    system = read_manifest(image.path).file_system
-    kept = {layer.name: layer for layer in system.layers} if system else {}
-    new = {layer.name: layer for layer in layers}
-    with layer_file_systems({name: new[name].blob for name in new}) as files, image.file_system() as squashfs:
-        _check_tables(layers, files)
-        parts = [
-            whole(files[name])
-            if name in new
-            else Part(squashfs=squashfs, offset=kept[name].offset, size=kept[name].size_bytes)
-            for name in order
-        ]
-        inputs = {image.path.name: squashfs, **{name: files[name] for name in order if name in new}}
-        spliced = splice(inputs, parts=parts, hidden=hidden)
-        described = tuple(
-            _described_layer(new[name], part, offset)
-            if name in new
-            else kept[name].model_copy(update={"offset": offset})
-            for name, part, offset in zip(order, spliced.parts, spliced.offsets, strict=True)
-        )
-        manifest = manifest.model_copy(update={"file_system": _file_system(spliced, described)})
-        bill = sbom(lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
-        data = {LOCK: dump(lock).encode(), PLAN: plan.encode(), SBOM: bill}
-        write_sif(path, manifest, spliced, data, note=note, advanced=advanced, check=check)
+    with layer_file_systems({layer.name: layer.blob for layer in stack.layers}) as files:
+        _check_tables(stack.layers, files)
+        inputs = dict(files)
+        if stack.bottom is not None:
+            inputs = {stack.bottom.path.name: stack.bottom.root, **files}
+        if stack.provenance is not None:
+            return _write_built(path, stack, stack.provenance, files, inputs, advanced, check)
+        if stack.bottom is None:
+            raise ValueError("there is neither an image below nor data for a new one")
+        spliced = splice(inputs, hidden=stack.hidden, keep_directories=True)
+        write_image(path, kept_layout(stack.bottom, spliced), spliced, advanced=advanced, check=check)
+        return None
+
+
+def _write_built(
+    path: Path,
+    stack: Stack,
+    provenance: Provenance,
+    files: Mapping[str, Squashfs],
+    inputs: Mapping[str, Squashfs],
+    advanced: Callable[[int], None],
+    check: Callable[[], None],
+) -> Manifest:
+    """Write an image of ours, whose manifest says where each layer lies."""
+    new, kept = {layer.name: layer for layer in stack.layers}, _layers_of(stack.bottom)
+    parts = [whole(files[name]) if name in new else _part(stack.bottom, kept[name]) for name in stack.order]
+    spliced = splice(inputs, parts=parts, hidden=stack.hidden)
+    layers = tuple(
+        _described_layer(new[name], part, offset)
+        if name in new
+        else kept[name].model_copy(update={"offset": offset})
+        for name, part, offset in zip(stack.order, spliced.parts, spliced.offsets, strict=True)
+    )
+    manifest = provenance.manifest.model_copy(update={"file_system": _file_system(spliced, layers)})
+    bill = sbom(provenance.lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
+    data = {LOCK: dump(provenance.lock).encode(), PLAN: provenance.plan.encode(), SBOM: bill}
+    layout = built_layout(manifest, data, spliced, note=provenance.note)
+    write_image(path, layout, spliced, advanced=advanced, check=check)
     return manifest
+
+
+def _layers_of(image: ImageFile | None) -> dict[str, ImageLayer]:
+    """Return the layers of an image by name; none of an image of another tool."""
+    if image is None or not image.built_by_envbuild or image.manifest.file_system is None:
+        return {}
+    return {layer.name: layer for layer in image.manifest.file_system.layers}
+
+
+def _part(image: ImageFile | None, layer: ImageLayer) -> Part:
+    if image is None:
+        raise ValueError(f"layer {layer.name} is neither new nor kept")
+    return Part(squashfs=image.root, offset=layer.offset, size=layer.size_bytes)
 
 
 def _check_tables(layers: Sequence[FinishedLayer], inputs: Mapping[str, Squashfs]) -> None:
@@ -145,14 +168,16 @@ def _described_layer(layer: FinishedLayer, part: Part, offset: int) -> ImageLaye
     )
 
 
-def read_sbom(image: Path) -> bytes:
+def read_sbom(image: ImageFile) -> bytes:
     """Return the bill of materials of an image; RequestError if it is missing or damaged."""
-    bill = read_data(image, SBOM)
+    bill = image.data(SBOM)
     try:
         json.loads(bill)
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"the bill of materials in `{image.name}` is damaged", at=Location(path=image), hint=AGAIN
+            f"the bill of materials in `{image.path.name}` is damaged",
+            at=Location(path=image.path),
+            hint=HINT_REBUILD,
         ) from error
     return bill
 

@@ -1,26 +1,18 @@
 """What was added to a finished image: requests, packages, and the image before; the image carries it.
 
-An image of anyone carries it as a file; an image of ours, whose files are those of its lock alone, as a data
-object of the SIF. It may come from a stranger: making one checks every value in it.
+An image of another tool carries it as a file; an image that envbuild built, whose files are those of its lock
+alone, as a data object of the SIF. It may come from a stranger: making one checks every value in it.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from contextlib import suppress
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from envbuild.digests import canonical_json
-from envbuild.errors import Location, RequestError
-from envbuild.image.foreign import ForeignImage, read_foreign
-from envbuild.image.model import MANIFEST_FORMAT, METADATA_DIR, Manifest
-from envbuild.image.sif import NOTE, digest_of
-from envbuild.image.startup import DIRECTORY
+from envbuild.image.model import METADATA_DIR
 from envbuild.lock.model import FileName, PythonName, ToolPin
 from envbuild.spec.model import (
     Digest,
@@ -33,16 +25,16 @@ from envbuild.spec.model import (
     Sha256,
     Text,
     VariableName,
-    first_problem,
     full_match,
 )
-from envbuild.squashfs.reader import Squashfs
+
+if TYPE_CHECKING:
+    pass
 
 # Raised whenever a key comes, goes or changes its meaning.
 NOTE_FORMAT: Final = 1
 NOTE_PATH = f"{METADATA_DIR}/extend.json"
 
-_LIMIT_BYTES = 16 << 20
 _LONGEST = 200
 # As a manifest takes it.
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,127}")
@@ -174,119 +166,6 @@ class ExtensionNote(Model):
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
         return canonical_json(self.model_dump()) + "\n"
-
-
-def read_note(image: ForeignImage) -> ExtensionNote | None:
-    """Return what was added to an image, None if nothing was; RequestError if this cannot be read."""
-    content = _content(image)
-    if content is None:
-        return None
-    try:
-        return ExtensionNote.model_validate_json(content)
-    except ValidationError as error:
-        raise RequestError(
-            f"`{image.path.name}` says in a form that this version does not read what was added to it:"
-            f" {first_problem(error)}",
-            at=Location(path=image.path),
-            hint="extend the image that it was made from, or use the version of envbuild that made it",
-        ) from error
-
-
-def _content(image: ForeignImage) -> bytes | None:
-    thing = image.sif.find(NOTE) if image.sif else None
-    if thing is not None:
-        with image.path.open("rb") as file:
-            return os.pread(file.fileno(), min(thing.size, _LIMIT_BYTES), thing.offset)
-    if image.is_ours:
-        return None
-    with image.file_system() as squashfs:
-        for entry in squashfs.walk(enter=lambda path: path in ("/", METADATA_DIR)):
-            if entry.path == NOTE_PATH and entry.kind == "file":
-                with squashfs.open(entry) as stream:
-                    return stream.read(_LIMIT_BYTES)
-    return None
-
-
-def manifest_of_extended(
-    image: ForeignImage, note: ExtensionNote, *, name: str | None, version: str | None
-) -> Manifest:
-    """Return a manifest for an image of anyone that has packages added, from which a module can be made.
-
-    Without `name` and `version` they come from the file's name and the image's labels. RequestError: nothing
-    was added for a Python, or no name can be made.
-    """
-    last = next((extension for extension in reversed(note.extensions) if extension.python), None)
-    if last is None:
-        raise RequestError(
-            f"`{image.path.name}` has no Python packages that were added: a module, `check` and `test` are"
-            " for those",
-            at=Location(path=image.path),
-            hint="`envbuild extend` adds packages",
-        )
-    with image.file_system() as squashfs:
-        tables, labels = tables_digest(squashfs), _labels(squashfs)
-    try:
-        return Manifest(
-            format=MANIFEST_FORMAT,
-            name=name or re.sub(r"[^a-z0-9]+", "-", image.path.stem.lower()).strip("-"),
-            version=version or labels.get("org.opencontainers.image.version", "1"),
-            summary=f"{note.extensions[0].image} with {', '.join(sorted(note.packages))}"[:_LONGEST],
-            architecture=image.sif.architecture if image.sif else "unknown",
-            accelerator="cpu",
-            file_system=None,
-            environment=(),
-            base=note.extensions[0].image if _BASE.fullmatch(note.extensions[0].image) else "image",
-            glibc=last.glibc,
-            python=last.python_version,
-            mpi="",
-            mpi_family="",
-            recipes={},
-            imports=(),
-            tutorials=(),
-            lacks=(),
-            excuses=(),
-            commands=(),
-            conflicts=(),
-            jobs=(),
-            ranks=2,
-            timeout_s=300,
-            labels={},
-            lock_digest=tables,
-        )
-    except ValidationError as error:
-        raise RequestError(
-            f"no module can be made of `{image.path.name}`: {first_problem(error)}",
-            at=Location(path=image.path),
-            hint="name it with --name NAME and --version VERSION",
-        ) from error
-
-
-def _labels(squashfs: Squashfs) -> dict[str, str]:
-    """Return the labels of an image; none if it has none in a form that is known."""
-    path = f"{DIRECTORY}/labels.json"
-    for entry in squashfs.walk(enter=lambda place: place in ("/", DIRECTORY)):
-        if entry.path == path and entry.kind == "file":
-            with squashfs.open(entry) as stream, suppress(ValueError, RecursionError):
-                labels = json.loads(stream.read(_LIMIT_BYTES))
-                if isinstance(labels, dict):
-                    return {key: value for key, value in labels.items() if isinstance(value, str)}
-    return {}
-
-
-def foreign_note(path: Path) -> tuple[ForeignImage, ExtensionNote] | None:
-    """Return an image of anyone that was extended, and its note; None for all other files."""
-    with suppress(RequestError):
-        image = read_foreign(path)
-        if not image.is_ours:
-            note = read_note(image)
-            return (image, note) if note is not None else None
-    return None
-
-
-def tables_digest(squashfs: Squashfs) -> str:
-    """Return the digest of a file system's tables, which identifies it without reading its data."""
-    begin, end = squashfs.data_end, squashfs.superblock.bytes_used
-    return digest_of(squashfs.file, squashfs.offset + begin, end - begin)
 
 
 def note_with(note: ExtensionNote | None, extension: Extension) -> ExtensionNote:

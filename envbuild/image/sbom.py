@@ -81,7 +81,7 @@ def sbom(lock: Lock, contents: Contents, *, imported: Sequence[str] = ()) -> byt
 
 
 def sbom_of_additions(note: ExtensionNote) -> bytes:
-    """Return the bill of materials of what was added to an image of anyone: JSON, canonical, one line.
+    """Return the bill of materials of what was added to an image of another tool: JSON, canonical, one line.
 
     The image that it was added to is one component; what is in that is not known.
     """

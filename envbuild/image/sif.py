@@ -5,26 +5,17 @@ An image is one squashfs and, behind it, the data that describe it: see `DATA`.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from envbuild.digests import sha256_of
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
+from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
-from envbuild.image import startup
-from envbuild.image.model import Manifest
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
-from envbuild.squashfs.format import SquashfsError
-from envbuild.squashfs.reader import Entry, Squashfs
-from envbuild.squashfs.splice import Splice
-from envbuild.system.files import IrregularError, atomic_file, is_full, neighbour_hint, open_regular, write_at
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -33,13 +24,13 @@ SBOM = "sbom.cdx.json"
 # Of an extended image, behind all others: what was added.
 NOTE = "envbuild.extend"
 # The name that `apptainer inspect` reads.
-_INSPECTION = "inspect-metadata.json"
-_DEFINITION, _LABELS = "definition", "labels"
+INSPECTION = "inspect-metadata.json"
+DEFINITION, LABELS = "definition", "labels"
 # All data of an image, in their order.
 DATA = {
-    _DEFINITION: Kind.DEFINITION,
-    _INSPECTION: Kind.JSON,
-    _LABELS: Kind.LABELS,
+    DEFINITION: Kind.DEFINITION,
+    INSPECTION: Kind.JSON,
+    LABELS: Kind.LABELS,
     MANIFEST: Kind.JSON,
     LOCK: Kind.GENERIC,
     PLAN: Kind.JSON,
@@ -47,67 +38,16 @@ DATA = {
 }
 FILE_SYSTEM_OFFSET = form.aligned(form.DATA_OFFSET, form.PARTITION_ALIGNMENT)
 
-AGAIN = "build it again, or copy it again from where it came"
+HINT_REBUILD = "build it again, or copy it again from where it came"
 """How to replace an image that was changed or damaged."""
 
-_READ_BYTES = 1024 * 1024
-# Longer than any lock, plan, manifest or bill of materials.
-_DATA_LIMIT_BYTES = 64 * 1024 * 1024
 _DESCRIPTORS_LIMIT = 1024
-_NOT_AN_IMAGE = "name an image, a file: `envbuild build SPEC -o IMAGE.sif` makes one"
-# Errors that another path avoids.
-_OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-_ANOTHER_PLACE = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
 
 
 # Writing
 
 
-def write_sif(
-    path: Path,
-    manifest: Manifest,
-    splice: Splice,
-    data: Mapping[str, bytes],
-    *,
-    note: bytes = b"",
-    advanced: Callable[[int], None] = lambda _: None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Write an image, in place of an earlier one: all of it, or nothing.
-
-    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
-    for an image that was not extended. The same arguments give the same bytes. `advanced` is called with the
-    number of bytes of each part that was copied; an error of `check`, which is called last, leaves `path` as
-    it is. RequestError: nothing can be written at `path`. MachineError: the disk is full or fails, or a layer
-    cannot be read.
-    """
-    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
-    contents = {
-        _DEFINITION: startup.definition_text(manifest).encode(),
-        _INSPECTION: startup.inspection(manifest).encode(),
-        _LABELS: labels.encode(),
-        MANIFEST: manifest.to_json().encode(),
-        **data,
-    }
-    sizes = {name: len(contents[name]) for name in DATA}
-    frame = frame_of(
-        sizes,
-        {name: sha256_of(contents[name]) for name in DATA},
-        file_system_bytes=splice.size_bytes,
-        architecture=manifest.architecture,
-        note_bytes=len(note),
-    )
-    behind = b"".join(contents[name] for name in DATA) + note
-    try:
-        with atomic_file(path, mode=0o777, check=check) as file:
-            splice.write(file, FILE_SYSTEM_OFFSET, advanced)
-            write_at(file, behind, FILE_SYSTEM_OFFSET + splice.size_bytes)
-            write_at(file, frame, 0)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def _lay_out(
+def _place_objects(
     sizes: Mapping[str, int], file_system_bytes: int, architecture: str, note_bytes: int
 ) -> list[Descriptor]:
     """Place every object: the data in their order behind the file system, the note last."""
@@ -156,7 +96,7 @@ def frame_of(
 
     `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
     """
-    table = _lay_out(sizes, file_system_bytes, architecture, note_bytes)
+    table = _place_objects(sizes, file_system_bytes, architecture, note_bytes)
     # The identity is the digest of what `sha256sum` would print of all data.
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
     header = form.pack_header(
@@ -175,17 +115,6 @@ def identity_of(digest: str) -> uuid.UUID:
     bits = bits & ~(0xF << 76) | 8 << 76
     bits = bits & ~(0x3 << 62) | 2 << 62
     return uuid.UUID(int=bits)
-
-
-def unwritable(path: Path, error: OSError) -> EnvbuildError:
-    """Return the error for an image that cannot be written at its place."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return RequestError(f"the directory `{path.parent}` does not exist", hint=_ANOTHER_PLACE)
-    if is_full(error):
-        return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_ANOTHER_PLACE)
-    if error.errno in _OF_THE_PATH:
-        return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
-    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_ANOTHER_PLACE)
 
 
 # Reading
@@ -213,15 +142,6 @@ class SifFile:
         return next((part for part in parts if part.partition_type == PartitionType.PRIMARY), None)
 
 
-def read_sif(path: Path) -> SifFile:
-    """Read the tables of a SIF, which any tool may have made.
-
-    RequestError: it cannot be read, is not a SIF, is cut short, or its tables are inconsistent.
-    """
-    with opened(path) as file:
-        return _read_tables(file, path)
-
-
 def looks_like_sif(path: Path) -> bool:
     """Return whether a file begins as a SIF does, whole or cut; or is empty."""
     try:
@@ -232,47 +152,8 @@ def looks_like_sif(path: Path) -> bool:
     return not start or form.MAGIC in start
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of an image, every value validated.
-
-    RequestError: as `read_sif`; or envbuild, or this version of it, did not build it.
-    """
-    try:
-        return Manifest.from_json(read_data(path, MANIFEST).decode())
-    except ValueError as error:
-        raise RequestError(
-            f"the manifest in `{path.name}` cannot be used: {error}",
-            at=Location(path=path),
-            hint="build the image again, or use the version of envbuild that built it",
-        ) from error
-
-
-def read_data(path: Path, name: str) -> bytes:
-    """Return a data object of an image that envbuild built: `MANIFEST`, `LOCK`, `PLAN` or `SBOM`.
-
-    RequestError: as `read_sif`; or envbuild did not build it, or it has no such object.
-    """
-    with opened(path) as file:
-        sif = _read_tables(file, path)
-        descriptor = sif.find(name)
-        if sif.find(MANIFEST) is None:
-            raise _broken(
-                path,
-                "is a SIF that envbuild did not build",
-                hint="`apptainer exec` runs it; `extend`, `check`, `test` and `module install` also take"
-                " images of other tools to which `envbuild extend` has added packages",
-            )
-        if descriptor is None:
-            raise _broken(path, f"holds no `{name}`")
-        if descriptor.kind not in (Kind.JSON, Kind.GENERIC, Kind.SBOM):
-            raise _broken(path, f"holds something else than data under the name `{name}`")
-        if descriptor.size > _DATA_LIMIT_BYTES:
-            raise _broken(path, f"says that its `{name}` has {descriptor.size} bytes, which is too much")
-        return os.pread(file.fileno(), descriptor.size, descriptor.offset)
-
-
 def read_frame(file: BinaryIO) -> tuple[bytes, list[bytes]]:
-    """Return the header of a SIF that `read_sif` has read, and all entries of its table, as stored."""
+    """Return the header of a SIF that `read_tables` has read, and all entries of its table, as stored."""
     start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
     header = Header.parse(start)
     table = os.pread(file.fileno(), header.descriptors * form.DESCRIPTOR_BYTES, header.descriptors_offset)
@@ -280,37 +161,41 @@ def read_frame(file: BinaryIO) -> tuple[bytes, list[bytes]]:
     return start, [table[at : at + size] for at in range(0, len(table), size)]
 
 
-def _read_tables(file: BinaryIO, path: Path) -> SifFile:
+def read_tables(file: BinaryIO, path: Path) -> SifFile:
+    """Read the tables of a SIF, which any tool may have made; `path` is for messages.
+
+    RequestError: it is not a SIF, is cut short, or its tables are inconsistent.
+    """
     size = os.fstat(file.fileno()).st_size
     start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
     if start[32:41] != form.MAGIC:
-        raise _broken(path, "is not a SIF", hint=_what_else(start))
+        raise damaged(path, "is not a SIF", hint=_what_else(start))
     if len(start) < form.HEADER_BYTES:
-        raise _broken(path, f"is cut short: its header ends at byte {form.HEADER_BYTES} of {size}")
+        raise damaged(path, f"is cut short: its header ends at byte {form.HEADER_BYTES} of {size}")
     try:
         header = Header.parse(start)
     except ValueError as error:
-        raise _broken(path, f"is not a SIF that this version can read: {error}") from error
+        raise damaged(path, f"is not a SIF that this version can read: {error}") from error
     if not 0 < header.descriptors <= _DESCRIPTORS_LIMIT:
-        raise _broken(path, f"is no valid SIF: it says that it has {header.descriptors} descriptors")
+        raise damaged(path, f"is not a valid SIF: it says that it has {header.descriptors} descriptors")
     length = header.descriptors * form.DESCRIPTOR_BYTES
     if header.descriptors_offset < form.HEADER_BYTES:
-        raise _broken(path, f"is no valid SIF: its descriptors begin at byte {header.descriptors_offset}")
+        raise damaged(path, f"is not a valid SIF: its descriptors begin at byte {header.descriptors_offset}")
     if header.descriptors_offset + length > size:
-        raise _broken(
+        raise damaged(
             path, f"is cut short: its descriptors end at byte {header.descriptors_offset + length} of {size}"
         )
     _, entries = read_frame(file)
     objects = tuple(descriptor for entry in entries if (descriptor := Descriptor.parse(entry)) is not None)
     for entry in objects:
         if entry.offset < form.HEADER_BYTES or entry.size < 0:
-            raise _broken(
+            raise damaged(
                 path,
-                f"is no valid SIF: descriptor {entry.number} begins at byte {entry.offset}"
+                f"is not a valid SIF: descriptor {entry.number} begins at byte {entry.offset}"
                 f" and has {entry.size} bytes",
             )
         if entry.end > size:
-            raise _broken(path, f"is cut short: descriptor {entry.number} ends at byte {entry.end} of {size}")
+            raise damaged(path, f"is cut short: descriptor {entry.number} ends at byte {entry.end} of {size}")
     return SifFile(
         size_bytes=size,
         architecture=header.architecture,
@@ -319,98 +204,17 @@ def _read_tables(file: BinaryIO, path: Path) -> SifFile:
     )
 
 
-def digest_of(
-    file: BinaryIO, offset: int, size: int, advanced: Callable[[int], None] = lambda _: None
-) -> str:
-    """Return the ``sha256:…`` of `size` bytes of an open file from `offset` on.
-
-    `advanced` is called with the number of bytes of each part that was read.
-    """
-    digest, end = hashlib.sha256(), offset + size
-    while offset < end:
-        chunk = os.pread(file.fileno(), min(_READ_BYTES, end - offset), offset)
-        if not chunk:
-            break  # the file has become shorter: the digest will differ
-        digest.update(chunk)
-        offset += len(chunk)
-        advanced(len(chunk))
-    return "sha256:" + digest.hexdigest()
-
-
-def open_image(path: Path) -> BinaryIO:
-    """Open an image; RequestError if it cannot be read or is no regular file."""
-    try:
-        return open_regular(path)
-    except FileNotFoundError as error:
-        hint = neighbour_hint(path, ".sif") or "`envbuild build SPEC -o IMAGE.sif` makes one"
-        raise RequestError(f"there is no image `{path}`", hint=hint) from error
-    except IrregularError as error:
-        raise _broken(path, f"is {error.strerror}", hint=_NOT_AN_IMAGE) from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open an image for the block; any OSError in the block is raised as a RequestError."""
-    try:
-        with open_image(path) as file:
-            yield file
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> RequestError:
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    hint = "see that you may read it, and that its file system answers"
-    return RequestError(f"`{path}` cannot be read: {reason}", hint=hint)
-
-
 def _what_else(start: bytes) -> str:
     """Return a hint on what a file is that is not a SIF, by its first bytes."""
     kinds = {
-        b"hsqs": "it is a squashfs without the rest of an image; ",
         b"\x1f\x8b": "it is a gzip archive; ",
         b"PK\x03\x04": "it is a zip archive; ",
         b"\x7fELF": "it is a program; ",
     }
-    what = next((text for magic, text in kinds.items() if start.startswith(magic)), "")
-    return f"{what or 'it is empty; ' * (not start)}`envbuild build SPEC -o IMAGE.sif` makes an image"
+    kind = next((text for magic, text in kinds.items() if start.startswith(magic)), "")
+    return f"{kind or 'it is empty; ' * (not start)}`envbuild build SPEC -o IMAGE.sif` makes an image"
 
 
-def _broken(path: Path, problem: str, *, hint: str | None = None) -> RequestError:
-    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint or AGAIN)
-
-
-@contextlib.contextmanager
-def file_system(image: Path) -> Iterator[Squashfs]:
-    """Open the file system of an image for the block, without mounting it.
-
-    RequestError: it is not an image, cannot be read, or its file system is damaged, as is found here or in
-    the block.
-    """
-    root = read_sif(image).root
-    if root is None:
-        raise RequestError(f"`{image.name}` holds no file system", at=Location(path=image), hint=AGAIN)
-    with open_image(image) as file, file_system_of(image, file, root.offset, root.size) as squashfs:
-        yield squashfs
-
-
-@contextlib.contextmanager
-def file_system_of(image: Path, file: BinaryIO, offset: int, size: int) -> Iterator[Squashfs]:
-    """Open the file system in a file for the block; RequestError, here and in the block: it is damaged."""
-    squashfs = None
-    try:
-        squashfs = Squashfs(file, offset, size)
-        yield squashfs
-    except SquashfsError as error:
-        if squashfs is not None and error.squashfs is not squashfs:
-            raise
-        problem = f"the file system of `{image.name}` cannot be read: {error}"
-        raise RequestError(problem, at=Location(path=image), hint=AGAIN) from error
-
-
-def image_entries(image: Path) -> dict[str, Entry]:
-    """Return every path of an image's file system."""
-    with file_system(image) as squashfs:
-        return {entry.path: entry for entry in squashfs.walk()}
+def damaged(path: Path, problem: str, *, hint: str = HINT_REBUILD) -> RequestError:
+    """Return the error for an image that cannot be used."""
+    return RequestError(f"`{path.name}` {problem}", at=Location(path=path), hint=hint)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
+from envbuild.image.file import ImageFile
 from envbuild.image.model import FileSystem
-from envbuild.image.sif import AGAIN, DATA, LOCK, digest_of, frame_of, opened, read_manifest, read_sif
+from envbuild.image.sif import DATA, HINT_REBUILD, LOCK, frame_of
 from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
@@ -24,81 +22,78 @@ _THE_HEADER = (
 )
 
 
-def verify_image(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
+def verify_image(image: ImageFile, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
     """Read all of an image; return which parts have changed since it was written, in words.
 
     Signatures, and other data added behind it, do not count. `advanced` is called with the number of bytes of
     each part read.
     """
-    return (*changed_file_system(path, advanced=advanced), *changed_around(path))
+    return (*changed_file_system(image, advanced=advanced), *changed_around(image))
 
 
-def check_image_is_whole(path: Path, *, advanced: Advanced = lambda _: None) -> None:
+def check_image_is_whole(image: ImageFile, *, advanced: Advanced = lambda _: None) -> None:
     """Raise a RequestError if an image has changed since it was written."""
-    _refuse(path, verify_image(path, advanced=advanced))
+    _refuse(image, verify_image(image, advanced=advanced))
 
 
-def check_around(path: Path) -> None:
+def check_around(image: ImageFile) -> None:
     """Raise a RequestError if anything in an image but its file system has changed."""
-    _refuse(path, changed_around(path))
+    _refuse(image, changed_around(image))
 
 
-def _refuse(path: Path, changed: Sequence[str]) -> None:
+def _refuse(image: ImageFile, changed: Sequence[str]) -> None:
     if changed:
-        raise RequestError(
-            f"`{path.name}` was changed or damaged: {', '.join(changed)}", at=Location(path=path), hint=AGAIN
-        )
+        problem = f"`{image.path.name}` was changed or damaged: {', '.join(changed)}"
+        raise RequestError(problem, at=Location(path=image.path), hint=HINT_REBUILD)
 
 
-def changed_file_system(path: Path, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
+def changed_file_system(image: ImageFile, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
     """Return which layers of an image have changed since it was written, and whether its tables have."""
-    manifest, root = read_manifest(path), read_sif(path).root
-    system = manifest.file_system
+    system, root = image.manifest.file_system, image.sif.root if image.sif else None
     if system is None or root is None or root.size != system.size_bytes:
         return ("its file system",)
-    with opened(path) as file:
-        return tuple(_changed(file, root.offset, system, advanced))
+    return tuple(_changed(image, root.offset, system, advanced))
 
 
-def tables_are_right(path: Path, system: FileSystem) -> bool:
-    """Return whether an image has a file system of that size and with those tables; reads little of it."""
-    root = read_sif(path).root
-    if root is None or root.size != system.size_bytes:
+def tables_are_right(image: ImageFile) -> bool:
+    """Return whether an image has a file system with the tables of its manifest; reads little of it."""
+    system, root = image.manifest.file_system, image.sif.root if image.sif else None
+    if system is None or root is None or root.size != system.size_bytes:
         return False
-    with opened(path) as file:
-        return _tables(file, root.offset, system) == system.tables
+    return _tables(image, root.offset, system) == system.tables
 
 
-def _changed(file: BinaryIO, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
+def _changed(image: ImageFile, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
     end = SUPERBLOCK_BYTES
     padding_changed = False
     for layer in system.layers:
-        padding_changed |= any(os.pread(file.fileno(), layer.offset - end, offset + end))
-        if digest_of(file, offset + layer.offset, layer.size_bytes, advanced) != layer.data:
+        padding_changed |= any(image.read(offset + end, layer.offset - end))
+        if image.digest_of(offset + layer.offset, layer.size_bytes, advanced) != layer.data:
             yield f"layer {layer.name}"
         end = layer.offset + layer.size_bytes
-    if padding_changed or end != system.tables_offset or _tables(file, offset, system) != system.tables:
+    if padding_changed or end != system.tables_offset or _tables(image, offset, system) != system.tables:
         yield "the tables of its file system"
 
 
-def _tables(file: BinaryIO, offset: int, system: FileSystem) -> str:
-    superblock = os.pread(file.fileno(), SUPERBLOCK_BYTES, offset)
-    tables = os.pread(file.fileno(), system.size_bytes - system.tables_offset, offset + system.tables_offset)
+def _tables(image: ImageFile, offset: int, system: FileSystem) -> str:
+    superblock = image.read(offset, SUPERBLOCK_BYTES)
+    tables = image.read(offset + system.tables_offset, system.size_bytes - system.tables_offset)
     return digest_of_tables(superblock, tables)
 
 
-def changed_around(path: Path) -> tuple[str, ...]:
+def changed_around(image: ImageFile) -> tuple[str, ...]:
     """Return which parts besides the file system have changed since the image was written, in words.
 
     The identity in the header is a digest of all data, and the manifest has the digest of the lock.
     """
-    manifest, sif = read_manifest(path), read_sif(path)
-    objects = {name: descriptor for name in DATA if (descriptor := sif.find(name))}
-    with opened(path) as file:
-        frame = os.pread(file.fileno(), form.DATA_OFFSET, 0)
-        digests = {
-            name: digest_of(file, descriptor.offset, descriptor.size) for name, descriptor in objects.items()
-        }
+    manifest = image.manifest
+    objects = {
+        name: descriptor for name in DATA if image.sif is not None and (descriptor := image.sif.find(name))
+    }
+    frame = image.read(0, form.DATA_OFFSET)
+    digests = {
+        name: image.digest_of(descriptor.offset, descriptor.size) for name, descriptor in objects.items()
+    }
     try:
         # Computed with the manifest's lock, so that a changed lock alone is not also a changed header.
         written = frame_of(
@@ -124,5 +119,5 @@ def judge_bytes(changed: Sequence[str]) -> CheckResult:
     """Return the check that an image is the one that was built, given the result of `verify_image`."""
     expected = "all parts as built"
     if changed:
-        return CheckResult("FAIL", DIGEST, expected, ", ".join(changed), AGAIN)
+        return CheckResult("FAIL", DIGEST, expected, ", ".join(changed), HINT_REBUILD)
     return CheckResult("PASS", DIGEST, expected, expected)

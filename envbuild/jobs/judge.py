@@ -237,9 +237,8 @@ def skip_gpu_job(job: Job, why: str) -> CheckResult:
     return CheckResult("SKIP", f"{job.id}/gpus", f"gpus_per_rank={job.gpus_per_rank}", why, SEE_GPUS)
 
 
-def no_jobs() -> CheckResult:
-    """Skip the jobs of an image that carries none: its files and imports are all there is to test."""
-    hint = "the image carries no jobs: name an `mpi` or a framework in the spec"
+def no_jobs(hint: str = "the image carries no jobs: name an `mpi` or a framework in the spec") -> CheckResult:
+    """Skip the jobs of an image that has none: its files and imports are all there is to test."""
     return CheckResult("SKIP", NO_JOBS, "jobs", "none", hint)
 
 

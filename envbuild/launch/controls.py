@@ -61,7 +61,7 @@ def every_rank_alone(recipe: str, job: VerifyJob, original: str) -> MutatedJob:
 def job_of(container: Container, mutated: MutatedJob) -> Job | None:
     """Return the job of an image that a control changes; None if image or machine lack something for it."""
     control = mutated.control
-    if not set(control.needs) <= container.manifest.recipes.keys():
+    if not set(control.needs) <= container.runnable.recipes.keys():
         return None
     place = (mutated.recipe, control.job, control.job_id)
     job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)

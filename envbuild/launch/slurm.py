@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError
-from envbuild.image.model import Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult
 from envbuild.launch.launchers import LaunchContext, judge_pmi, running_mpi, visible_variables
 from envbuild.site.probe import mpi_types
@@ -121,14 +121,14 @@ def _offered() -> tuple[str, ...]:
     return offered
 
 
-def pmi_checks(manifest: Manifest, host_mpi: SiteMpi | None) -> list[CheckResult]:
+def pmi_checks(runnable: Runnable, host_mpi: SiteMpi | None) -> list[CheckResult]:
     """Ask srun for its PMI types, and judge them for the MPI that ranks would run on: `host_mpi`, if given.
 
     MachineError: there is no srun, or it does not answer.
     """
     offered, default = slurm_offers()
-    version = manifest.recipes.get(manifest.mpi, "")
-    family, version = running_mpi(manifest.mpi_family, version, host_mpi)
+    version = runnable.recipes.get(runnable.mpi, "")
+    family, version = running_mpi(runnable.mpi_family, version, host_mpi)
     return judge_pmi(family, version, host=host_mpi is not None, offered=offered, default=default)
 
 

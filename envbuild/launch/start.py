@@ -9,14 +9,15 @@ import re
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from envbuild.errors import EnvbuildError
 from envbuild.image.metadata import embedded_files
-from envbuild.image.model import METADATA_DIR, Manifest
+from envbuild.image.model import METADATA_DIR
+from envbuild.image.runnable import Runnable
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
 from envbuild.jobs.judge import (
@@ -69,8 +70,14 @@ class Container:
     """An image, and what a start of it needs from this machine."""
 
     image: Path
-    manifest: Manifest
+    runnable: Runnable
     apptainer: Apptainer
+    python: str = ""
+    """The Python of an image of another tool; empty for `python` on its PATH."""
+    programs: str = ""
+    """Directory of its own mpiexec and torchrun; empty for PATH."""
+    brought: Mapping[str, bytes] = field(default_factory=dict)
+    """Job id → its file, for jobs that the image does not carry."""
     binds: tuple[Bind, ...] = ()
     """Host paths that it sees."""
     host_libs: HostLibraryPlan | None = None
@@ -85,22 +92,26 @@ class Container:
     @property
     def label(self) -> str:
         """``name/version``, for messages."""
-        return f"{self.manifest.name}/{self.manifest.version}"
+        return f"{self.runnable.name}/{self.runnable.version}"
+
+    def program(self, name: str) -> str:
+        """Return how one of its programs is called."""
+        return f"{self.programs}/{name}" if self.programs else name
 
     @property
     def jobs(self) -> list[Job]:
         """The image's jobs."""
-        return [Job.from_data(job.model_dump()) for job in self.manifest.jobs]
+        return [Job.from_data(job.model_dump()) for job in self.runnable.jobs]
 
 
 def launch_context(
     container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of an image are started, before srun is asked."""
-    manifest = container.manifest
+    runnable = container.runnable
     return LaunchContext(
-        family=manifest.mpi_family,
-        version=manifest.recipes.get(manifest.mpi, ""),
+        family=runnable.mpi_family,
+        version=runnable.recipes.get(runnable.mpi, ""),
         site=site,
         from_host=from_host,
         srun=srun,
@@ -115,7 +126,7 @@ def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None
     image is for. A flag for GPUs that a machine lacks does no harm.
     """
     if launcher is not None and launcher.outside:
-        accelerator = ACCELERATORS.get(container.manifest.accelerator)
+        accelerator = ACCELERATORS.get(container.runnable.accelerator)
         vendor = accelerator.vendor if accelerator is not None else ""
         if site is not None and site.gpus is not None:
             vendor = site.gpus.vendor
@@ -149,10 +160,10 @@ def _cdi_kinds() -> set[str]:
 
 def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
     """Return the image's own mpiexec or torchrun; None if it cannot start ranks on this machine."""
-    family = container.manifest.mpi_family
-    if judge_architecture(container.manifest) or (name == "mpiexec" and not family):
+    family = container.runnable.mpi_family
+    if judge_architecture(container.runnable) or (name == "mpiexec" and not family):
         return None
-    return Launcher(program=name, family=family)
+    return Launcher(program=container.program(name), family=family)
 
 
 def rank_line(
@@ -277,6 +288,8 @@ def run_image_job(
     container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
 ) -> JobResult:
     """Run a job of an image on its ranks and judge it; `limit_s` limits each run."""
+    if (content := container.brought.get(job.id)) is not None:
+        return run_brought_job(container, launcher, job, content, ranks=ranks, limit_s=limit_s)
     # All nodes must see it: with srun it is in the working directory.
     with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
         start = partial(start_ranks, container, launcher)
@@ -291,9 +304,8 @@ def run_brought_job(
     *,
     ranks: int,
     limit_s: float,
-    python: str = "",
 ) -> JobResult:
-    """Run a job that an image does not carry, whose file is `content`, by the image's Python or another.
+    """Run a job that an image does not carry, whose file is `content`.
 
     The files of jobs are bound over the image's own, or where it would have them.
     """
@@ -309,7 +321,7 @@ def run_brought_job(
         def start(
             command: Sequence[str], count: int, results: Path, variables: Mapping[str, str], limit: float
         ) -> LaunchResult:
-            line = [python or command[0], *command[1:]]
+            line = [container.python or command[0], *command[1:]]
             return start_ranks(container, launcher, line, count, results, variables, limit)
 
         return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
@@ -332,19 +344,18 @@ def check_imports(
     packages: Sequence[Package],
     *,
     limit_s: float,
-    python: str = "",
 ) -> list[CheckResult]:
     """Import packages and modules of an image in it, and run the tutorials of its recipes, in one start.
 
-    All ends after `limit_s` seconds. An image of another tool has its `python`, and a user's directory of
-    packages is then the image's. NotStartedError: Apptainer started nothing, because of the machine or
+    All ends after `limit_s` seconds. For the Python of an image of another tool a user's directory of
+    packages is the image's. NotStartedError: Apptainer started nothing, because of the machine or
     because of the image.
     """
-    manifest = container.manifest
+    runnable, python = container.runnable, container.python
     request = imports.request(
         modules_to_import(packages),
-        manifest.imports,
-        [tutorial_file(recipe) for recipe in manifest.tutorials],
+        runnable.imports,
+        [tutorial_file(recipe) for recipe in runnable.tutorials],
         sites=sorted({site for package in packages for site in package.sites}),
         python=python or "python",
         flags=() if python else ("-s",),
@@ -357,7 +368,7 @@ def check_imports(
     )
     if not isinstance(results, dict):
         return [imports_failed(why)]
-    return judge_imports(packages, manifest.imports, manifest.tutorials, results)
+    return judge_imports(packages, runnable.imports, runnable.tutorials, results)
 
 
 def _ask_inside(
@@ -412,7 +423,7 @@ def with_gpus(
 
     An image that is not for GPUs is asked nothing. Raises NotStartedError if Apptainer starts nothing.
     """
-    if container.manifest.accelerator == "cpu":
+    if container.runnable.accelerator == "cpu":
         return container, GpuSurvey()
     container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
     data, why = _ask_inside(container, envbuild_gpus, ["kernel"], limit_s=limit_s, launcher=launcher)
@@ -428,9 +439,9 @@ def imports_failed(why: str) -> CheckResult:
     return CheckResult("FAIL", IMPORTS, "results of the imports", "none", why)
 
 
-def judge_architecture(manifest: Manifest) -> CheckResult | None:
+def judge_architecture(runnable: Runnable) -> CheckResult | None:
     """Fail an image for another architecture, which cannot start here; None if it is this machine's."""
-    if manifest.architecture == host.architecture():
+    if runnable.architecture == host.architecture():
         return None
     hint = "test it on a machine of its architecture, or build it for this one"
-    return CheckResult("FAIL", "image.architecture", host.architecture(), manifest.architecture, hint)
+    return CheckResult("FAIL", "image.architecture", host.architecture(), runnable.architecture, hint)

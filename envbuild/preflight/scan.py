@@ -19,11 +19,12 @@ from envbuild.elf.loader import cached_names
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, TableBudget, read_elf, read_symbols
 from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.sif import AGAIN, LOCK, file_system, read_data, read_manifest
+from envbuild.image.runnable import identity_of
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import verify_image
 from envbuild.lock.model import Lock
-from envbuild.lock.text import load
 from envbuild.preflight import components
 from envbuild.preflight.distributions import (
     METADATA,
@@ -35,7 +36,7 @@ from envbuild.preflight.distributions import (
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
-from envbuild.system.files import read_input, signature
+from envbuild.system.files import read_input
 from envbuild.system.sealing import check_seal, sealed
 
 # Incremented whenever the data of a scan change.
@@ -115,60 +116,62 @@ class ImageScan:
     """Parts that are not as they were written; see `verify_image`."""
 
 
-def changed_parts(image: Path, store: Store) -> tuple[str, ...]:
+def changed_parts(image: ImageFile, store: Store) -> tuple[str, ...]:
     """Return which parts of an image have changed since it was written; see `verify_image`.
 
     A file that was verified before, by its inode and times, is not read: an image of 3 GB that is launched
-    often would be read each time. RequestError: it is no image of envbuild.
+    often would be read each time. RequestError: envbuild did not build it.
     """
-    now, digest = signature(image), read_manifest(image).digest
-    record = _read(store, digest)
-    if record and now in record.signatures:
+    record = _read(store, image.manifest.digest)
+    if record and image.signature in record.signatures:
         return ()
     changed = verify_image(image)
-    if not changed and signature(image) == now:
+    if not changed and image.is_unchanged:
         with suppress(EnvbuildError):  # the bytes are as written, also of an image that cannot be scanned
             scan_image(image, store, changed=())
     return changed
 
 
-def changes_from(digest: str, image: Path | None, store: Store) -> tuple[str, ...]:
-    """Return how a file differs from the image with a digest, in words; see `changed_parts`."""
-    try:
-        if image is not None and read_manifest(image).digest == digest:
-            return changed_parts(image, store)
-    except EnvbuildError as error:
-        return (error.problem,)
+def changes_from(digest: str, path: Path | None, store: Store) -> tuple[str, ...]:
+    """Return how the image at a path differs from the one with a digest, in words; see `changed_parts`."""
+    if path is not None:
+        try:
+            with ImageFile.open(path) as image:
+                if identity_of(image, store) == digest:
+                    return changed_parts(image, store) if image.built_by_envbuild else ()
+        except EnvbuildError as error:
+            return (error.problem,)
     return (f"another image is there than {digest[:19]}",)
 
 
-def scan_image(image: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
+def scan_image(image: ImageFile, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
     """Scan an image, or read its scan from the store, which keeps that of a verified image.
 
-    Without `changed`, the result of `verify_image`, it is that of `changed_parts`. RequestError: it is no
-    image of envbuild, or its file system's format is unknown. CheckError: it is damaged.
+    Without `changed`, the result of `verify_image`, it is that of `changed_parts`. RequestError: envbuild did
+    not build it, or its file system's format is unknown. CheckError: it is damaged.
     """
-    now = signature(image)
-    manifest = read_manifest(image)
-    record = _read(store, manifest.digest)
+    digest, signature = image.manifest.digest, image.signature
+    record = _read(store, digest)
     if changed is None:
-        changed = () if record and now in record.signatures else verify_image(image)
+        changed = () if record and signature in record.signatures else verify_image(image)
     try:
-        lock = load(read_data(image, LOCK), image)
-        if record and not changed:
-            files = record.files
-        else:
-            with file_system(image) as squashfs:
-                files = scan_file_system(squashfs)
+        lock = image.lock
+        files = record.files if record and not changed else _scan_root(image)
     except EnvbuildError as error:
         if not changed:
             raise
-        problem = f"`{image.name}` was changed or damaged ({', '.join(changed)}), and cannot be read: {error}"
-        raise CheckError(problem, hint=AGAIN) from error
+        name = image.path.name
+        problem = f"`{name}` was changed or damaged ({', '.join(changed)}), and cannot be read: {error}"
+        raise CheckError(problem, hint=HINT_REBUILD) from error
     # A scan of other files must not be kept under this digest.
-    if not changed and (record is None or now not in record.signatures) and signature(image) == now:
-        _write(store, manifest.digest, (record or _Record([], files)).with_signature(now))
-    return ImageScan(image=image, manifest=manifest, lock=lock, files=files, changed=changed)
+    if not changed and (record is None or signature not in record.signatures) and image.is_unchanged:
+        _write(store, digest, (record or _Record([], files)).with_signature(signature))
+    return ImageScan(image=image.path, manifest=image.manifest, lock=lock, files=files, changed=changed)
+
+
+def _scan_root(image: ImageFile) -> FileSystemScan:
+    with image.reading_root():
+        return scan_file_system(image.root)
 
 
 def scan_file_system(squashfs: Squashfs) -> FileSystemScan:

@@ -1,4 +1,4 @@
-"""The options with which mksquashfs packs what is to be spliced onto a file system of anyone.
+"""The options with which mksquashfs packs what is to be spliced onto a file system of another tool.
 
 Source: squashfs-tools-ng, doc/format.adoc, "Compression Options".
 """

@@ -42,7 +42,6 @@ STATES = {
 }
 """State of a verdict → the word for it; ``cpu-only``: an image for GPUs that passed without one; ``changed``:
 the image, after its test; ``absent``: no verdict."""
-NOT_KEPT = "no verdict is kept of an image that another tool built"
 
 RECORD_FORMAT = 4
 _LIMIT_BYTES = 1 << 20
@@ -145,21 +144,18 @@ def unlike_tested(changed: Sequence[str]) -> str:
     return f"the image was changed or damaged, and its test does not count: {', '.join(changed)}"
 
 
-def explanation(verdict: TestVerdict | None, *, foreign: bool = False) -> str:
-    """Return the circumstances of a verdict in words, or why there is none.
-
-    `foreign`: another tool built the image.
-    """
+def explanation(verdict: TestVerdict | None) -> str:
+    """Return the circumstances of a verdict in words, or why there is none."""
     if verdict is None:
-        return NOT_KEPT if foreign else "never tested here"
+        return "never tested here"
     if verdict.state != "stale":
         return verdict.text
     return f"{OUTCOMES[verdict.outcome]} on another host, or before this one changed: {verdict.text}"
 
 
-def sentence(verdict: TestVerdict | None, *, foreign: bool = False, changed: Sequence[str] = ()) -> str:
+def sentence(verdict: TestVerdict | None, *, changed: Sequence[str] = ()) -> str:
     """Return the word for a verdict, and its `explanation`."""
-    text = unlike_tested(changed) if changed else explanation(verdict, foreign=foreign)
+    text = unlike_tested(changed) if changed else explanation(verdict)
     return f"{STATES[state(verdict, changed)]} ({text})"
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers, require_layer
+from envbuild.build.run import BuildContext, missing_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
-from envbuild.image.compose import check_target, compose
+from envbuild.image.compose import Provenance, check_target
+from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
-from envbuild.image.sif import PLAN, read_data, read_manifest
 from envbuild.image.verify import tables_are_right
 from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SystemStep, input_files
 from envbuild.preflight.report import PreflightReport, run_preflight
@@ -22,11 +22,11 @@ from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_places
 from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_room, check_sources
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
-from envbuild.workflows.plan import absent_files, finished_layers, plan_image, plan_name
+from envbuild.workflows.make import ImageRequest, judge_image, make_image
+from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -81,26 +81,29 @@ def build_image(request: BuildRequest, settings: Settings) -> Built:
     store = settings.store
     missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
     check_tools(locked, missing, settings)
-    if not request.rebuild and _is_up_to_date(path, plan):
-        scan = _scan(path, settings)
-        if scan is not None:
-            preflight = _preflight(path, settings, scan)
-            # The owner prunes a store that this user can only read.
-            with contextlib.suppress(MachineError):
-                add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
-            return _built(path, scan.manifest, preflight, made=0, unchanged=True)
-        settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
+    if not request.rebuild and (scan := _reusable(path, plan, settings)) is not None:
+        preflight = _judge(scan, settings)
+        # The owner prunes a store that this user can only read.
+        with contextlib.suppress(MachineError):
+            add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
+        return _built(path, scan.manifest, preflight, made=0, unchanged=True)
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
         to_build = missing_layers(plan, store, rebuild=request.rebuild)
         # Before and after: on file systems without locks `prune` goes by age.
         store.freshen(layer.key for layer in plan.layers)
         _check_room(path, locked, plan, to_build, settings)
-        if to_build:
-            _build(locked, plan, to_build, request, settings)
+        with store.stage() as work:
+            make_image(
+                path,
+                _image_request(locked, plan),
+                store,
+                settings,
+                context=_context(locked, to_build, request, settings, work) if to_build else None,
+                missing=to_build,
+            )
         store.freshen(layer.key for layer in plan.layers)
-        check_conflicts(plan, store, settings.emit)
-        manifest = _compose(path, locked, plan, settings)
-        preflight = _preflight(path, settings)
+        with ImageFile.open(path) as image:
+            manifest, preflight = image.manifest, judge_image(image, settings)
         store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     made = sum(layer.name in plan.image for layer in to_build)
@@ -153,23 +156,19 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
     return locked
 
 
-def _scan(path: Path, settings: Settings) -> ImageScan | None:
-    """Scan an image, comparing its bytes once as long as the file stays the same; None if it has changed."""
-    try:
-        scan = scan_image(path, settings.store)
-    except (CheckError, RequestError):
-        return None
-    return None if scan.changed else scan
+def _reusable(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | None:
+    """Return the scan of the image at a path if it is that of the plan; warn if it is damaged.
 
-
-def _is_up_to_date(path: Path, plan: BuildPlan) -> bool:
-    """Return whether an existing image has the same plan, which covers every input byte."""
-    try:
-        system = read_manifest(path).file_system
-        same = read_data(path, PLAN).decode() == plan.to_json()
-        return same and system is not None and tables_are_right(path, system)
-    except (EnvbuildError, UnicodeDecodeError):
-        return False
+    The plan covers every input byte. The bytes are compared once as long as the file stays the same.
+    """
+    with contextlib.suppress(EnvbuildError), ImageFile.open(path) as image:
+        if image.plan_text == plan.to_json() and tables_are_right(image):
+            with contextlib.suppress(CheckError, RequestError):
+                scan = scan_image(image, settings.store)
+                if not scan.changed:
+                    return scan
+            settings.emit(Warned(text=f"`{path}` was changed or damaged, and is written again"))
+    return None
 
 
 def _check_room(
@@ -204,48 +203,41 @@ def _check_room(
     check_room(path.parent, image + sum(used.values()), settings.emit, least=0 if shared else image)
 
 
-def _compose(path: Path, locked: Locked, plan: BuildPlan, settings: Settings) -> Manifest:
-    store = settings.store
-    records = [require_layer(layer, store) for layer in plan.image_layers]
-    total = sum(record.size_bytes for record in records)
-    with task(settings.emit, "compose", f"compose {path.name}", total_bytes=total) as composing:
-        return compose(
-            path,
-            finished_layers(records, plan, store),
-            manifest=manifest_of(locked.resolved, locked.lock),
-            lock=locked.lock,
-            plan=plan.to_json(),
-            advanced=composing.advance,
-        )
-
-
-def _preflight(path: Path, settings: Settings, scan: ImageScan | None = None) -> PreflightReport:
-    with task(settings.emit, "check", f"check {path.name}") as running:
-        # An image that was just written has not changed.
-        report = run_preflight(scan or scan_image(path, settings.store, changed=()))
+def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
+    with task(settings.emit, "check", f"check {scan.image.name}") as running:
+        report = run_preflight(scan)
         running.failed = not report.passed
     return report
 
 
-def _build(
-    locked: Locked, plan: BuildPlan, missing: Sequence[Layer], request: BuildRequest, settings: Settings
-) -> None:
-    with settings.store.stage() as work:
-        locate = fetch_inputs(
-            missing,
-            locked.lock,
-            origins_of(locked.resolved),
-            settings,
-            work=work,
-            sources=request.sources,
-            offline=request.offline,
-        )
-        context = BuildContext(
-            store=settings.store,
-            apptainer=settings.find_apptainer(),
-            locate=locate,
-            emit=settings.emit,
-            rebuild=request.rebuild,
-        )
-        with explain_failure("build", settings):
-            build_layers(plan, context, missing)
+def _image_request(locked: Locked, plan: BuildPlan) -> ImageRequest:
+    return ImageRequest(
+        plan=plan,
+        new=plan.image,
+        provenance=Provenance(
+            manifest=manifest_of(locked.resolved, locked.lock), lock=locked.lock, plan=plan.to_json()
+        ),
+        conflict_hint="each path has one owner: drop one of the two from the spec",
+    )
+
+
+def _context(
+    locked: Locked, missing: Sequence[Layer], request: BuildRequest, settings: Settings, work: Path
+) -> BuildContext:
+    """Fetch what the missing layers need, and return what building them needs besides the plan."""
+    locate = fetch_inputs(
+        missing,
+        locked.lock,
+        origins_of(locked.resolved),
+        settings,
+        work=work,
+        sources=request.sources,
+        offline=request.offline,
+    )
+    return BuildContext(
+        store=settings.store,
+        apptainer=settings.find_apptainer(),
+        locate=locate,
+        emit=settings.emit,
+        rebuild=request.rebuild,
+    )

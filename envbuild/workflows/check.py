@@ -9,8 +9,8 @@ from pathlib import Path
 from envbuild.errors import raise_all
 from envbuild.events import Warned, task
 from envbuild.image import shifter
-from envbuild.image.model import Manifest
-from envbuild.image.sif import image_entries, read_manifest
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
@@ -38,7 +38,7 @@ SCHEMA = 1
 class CheckedImage:
     """A checked image."""
 
-    manifest: Manifest
+    runnable: Runnable
     preflight: PreflightReport
     rule_results: tuple[RuleResult, ...]
     """The rules on the image, and on its site if one is known."""
@@ -64,11 +64,11 @@ class CheckedImage:
         ``distributions``, ``excused``, ``excuses`` (the spec's, each with its ``problems``), ``problems``
         (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``.
         """
-        manifest, preflight = self.manifest, self.preflight
+        runnable, preflight = self.runnable, self.preflight
         results = self.checks(all_unknown=True)
         return {
             "schema": SCHEMA,
-            "image": {"name": manifest.name, "version": manifest.version, "digest": manifest.digest},
+            "image": {"name": runnable.name, "version": runnable.version, "digest": runnable.digest},
             "passed": self.passed,
             "counts": counts(results),
             "objects": preflight.objects,
@@ -86,7 +86,7 @@ class CheckedImage:
 
 
 def check_image(
-    image: Path,
+    path: Path,
     settings: Settings,
     *,
     from_host: HostLibraries = NO_HOST_LIBS,
@@ -97,7 +97,7 @@ def check_image(
 
     `from_host` are libraries of the site's host that replace the image's own and are checked as well.
     `lint_shifter` adds the effects of Shifter; `srun` asks this machine's srun which PMI it offers. An
-    extended image of anyone is compared with the one before; its Python is started once.
+    extended image of another tool is compared with the one before; its Python is started once.
 
     MachineError: there is no srun. RequestError: it is not an image of envbuild's, or damaged; or the site
     file cannot be used, or does not describe the host's libraries.
@@ -105,18 +105,26 @@ def check_image(
     started = time.monotonic()
     unfit = {"--mpi host": from_host.mpi, "--fabric host": from_host.fabric}
     unfit |= {"--runtime": lint_shifter, "--srun": srun}
-    extended = examine_extended(image, settings, unfit=unfit)
-    if extended is not None:
-        return CheckedImage(
-            manifest=extended.manifest,
-            preflight=extended.examined.preflight,
-            rule_results=(),
-            others=(),
-            seconds=time.monotonic() - started,
-        )
+    with ImageFile.open(path) as image:
+        extended = examine_extended(image, settings, unfit=unfit)
+        if extended is not None:
+            return CheckedImage(
+                runnable=extended.runnable,
+                preflight=extended.examined.preflight,
+                rule_results=(),
+                others=(),
+                seconds=time.monotonic() - started,
+            )
+        return _check(image, settings, from_host, lint_shifter=lint_shifter, srun=srun)
+
+
+def _check(
+    image: ImageFile, settings: Settings, from_host: HostLibraries, *, lint_shifter: bool, srun: bool
+) -> CheckedImage:
+    started = time.monotonic()
     site = _site(settings, from_host)
     _warn_of_unused_gpus(image, site, settings)
-    with task(settings.emit, "check", f"check {image.name}") as running:
+    with task(settings.emit, "check", f"check {image.path.name}") as running:
         scan = scan_image(image, settings.store)
         manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
@@ -131,13 +139,13 @@ def check_image(
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, host_libs=host_libs.by_name)
         checked = CheckedImage(
-            manifest=manifest,
+            runnable=manifest,
             preflight=preflight,
             rule_results=rule_results,
             others=(
                 *([judge_bytes(scan.changed)] if scan.changed else []),
                 *gpu.checks(preflight.gpu_code, gpus),
-                *(_lint_shifter(image, manifest, preflight) if lint_shifter else []),
+                *(_lint_shifter(image, preflight) if lint_shifter else []),
                 *(pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
             ),
             seconds=time.monotonic() - started,
@@ -146,18 +154,18 @@ def check_image(
     return checked
 
 
-def _warn_of_unused_gpus(image: Path, site: Site | None, settings: Settings) -> None:
+def _warn_of_unused_gpus(image: ImageFile, site: Site | None, settings: Settings) -> None:
     vendor = site.gpus.vendor if site and site.gpus else "none"
-    if site and vendor in BY_VENDOR and read_manifest(image).accelerator == "cpu":
+    if site and vendor in BY_VENDOR and image.manifest.accelerator == "cpu":
         text = f"the site `{site.name}` has GPUs ({vendor}), and the image is for CPUs: it uses none"
         hint = f"`accelerator: {BY_VENDOR[vendor].name}` in the spec makes an image for them"
         settings.emit(Warned(text=text, hint=hint))
 
 
-def _lint_shifter(image: Path, manifest: Manifest, preflight: PreflightReport) -> list[CheckResult]:
+def _lint_shifter(image: ImageFile, preflight: PreflightReport) -> list[CheckResult]:
     return shifter.lint(
-        manifest,
-        image_entries(image),
+        image.manifest,
+        {entry.path: entry for entry in image.root.walk()},
         abis=texts_of(preflight.facts, "mpi.needed_abis"),
         rpath_files=texts_of(preflight.facts, "mpi.rpath_files"),
     )

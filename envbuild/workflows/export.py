@@ -13,14 +13,13 @@ from envbuild.errors import MachineError, RequestError, raise_all
 from envbuild.events import Emit, task
 from envbuild.image import shifter
 from envbuild.image.compose import check_target
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.oci import LAYOUT, write_archive
-from envbuild.image.sif import file_system, read_manifest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
-from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
-from envbuild.system.files import atomic_file, copy_range, sha256, unchanged, write_atomically
+from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
 from envbuild.system.leftovers import private_work
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.choices import ExportFormat
@@ -47,31 +46,30 @@ def export_image(image: Path, form: ExportFormat, path: Path, emit: Emit) -> Wri
     The same image gives the same bytes. RequestError: it is not an image of envbuild's, has changed since it
     was written, or cannot be written in this form. MachineError: there is no space, or the disk fails.
     """
-    with unchanged(image) as check:
-        return _export(image, form, path, emit, check)
+    with ImageFile.open(image) as opened:
+        return _export(opened, form, path, emit)
 
 
-def _export(image: Path, form: ExportFormat, path: Path, emit: Emit, check: Callable[[], None]) -> Written:
-    """Write an image in another form; an error of `check`, called when all is read, leaves none."""
-    manifest = read_manifest(image)
-    _check_place(form, path, image)
+def _export(image: ImageFile, form: ExportFormat, path: Path, emit: Emit) -> Written:
+    """Write an image in another form; a change of it meanwhile leaves none."""
+    manifest = image.manifest
+    _check_place(form, path, image.path)
     check_outside_store(path)
     if form == "shifter":
         _check_variables(manifest)
-    size = image.stat().st_size
-    with task(emit, "verify", f"read {image.name}", total_bytes=size) as reading:
+    size = image.size_bytes
+    with task(emit, "verify", f"read {image.path.name}", total_bytes=size) as reading:
         check_image_is_whole(image, advanced=reading.advance)
     with (
         task(emit, form, f"write {path.name}", total_bytes=size) as writing,
-        file_system(image) as content,
         _writing(path),
     ):
         if form == "oci":
-            return _write_oci(content, manifest, path, writing.advance, check)
+            return _write_oci(image, path, writing.advance)
         if form == "shifter":
-            return _write_shifter(content, manifest, path, writing.advance, check)
+            return _write_shifter(image, path, writing.advance)
         if form == "squashfs":
-            _copy(content, path, writing.advance, check)
+            _copy(image, path, writing.advance)
             return _written(form, path)
         assert_never(form)
 
@@ -120,54 +118,37 @@ def _check_variables(manifest: Manifest) -> None:
     )
 
 
-def _copy(
-    content: Squashfs,
-    path: Path,
-    advanced: Callable[[int], None],
-    check: Callable[[], None] = lambda: None,
-) -> None:
+def _copy(image: ImageFile, path: Path, advanced: Callable[[int], None]) -> None:
     """Copy the file system of an image unchanged."""
-    with atomic_file(path, mode=_MODE, check=check) as file:
-        copy_range(content.file.fileno(), content.offset, content.size_bytes, file, 0, advanced)
+    root = image.root
+    with atomic_file(path, mode=_MODE, check=image.check_unchanged) as file:
+        copy_range(image.file.fileno(), root.offset, root.size_bytes, file, 0, advanced)
 
 
-def _write_shifter(
-    content: Squashfs,
-    manifest: Manifest,
-    path: Path,
-    advanced: Callable[[int], None],
-    check: Callable[[], None],
-) -> Written:
+def _write_shifter(image: ImageFile, path: Path, advanced: Callable[[int], None]) -> Written:
     path.mkdir(exist_ok=True)
     with private_work(path, before=".export-") as work:
         part = work / "image.squashfs"
-        if content.superblock.compressor is Compressor.GZIP:
-            _copy(content, part, advanced)
+        if image.root.superblock.compressor is Compressor.GZIP:
+            _copy(image, part, advanced)
         else:
             # Shifter mounts images with the kernel of the node, which may lack zstd.
-            source = Path(content.file.name)
-            squashfs.recompress_gzip(source, part, offset=content.offset)
-        check()
+            squashfs.recompress_gzip(image.program_path, part, offset=image.root.offset)
+        image.check_unchanged()
         name = shifter.image_id(part)
-        image = path / f"{name}.squashfs"
-        part.replace(image)
+        target = path / f"{name}.squashfs"
+        part.replace(target)
     # Last: a gateway that sees the metadata also sees the image.
     metadata = path / f"{name}.meta"
-    write_atomically(metadata, shifter.metadata_text(manifest.environment).encode())
-    return _written("shifter", image, metadata, identity=name)
+    write_atomically(metadata, shifter.metadata_text(image.manifest.environment).encode())
+    return _written("shifter", target, metadata, identity=name)
 
 
-def _write_oci(
-    content: Squashfs,
-    manifest: Manifest,
-    path: Path,
-    advanced: Callable[[int], None],
-    check: Callable[[], None],
-) -> Written:
+def _write_oci(image: ImageFile, path: Path, advanced: Callable[[int], None]) -> Written:
     with private_work(path.absolute().parent, before=".export-") as work:
         part = work / "archive"
-        digest = write_archive(part, manifest, content, work=work, advanced=advanced)
-        check()
+        digest = write_archive(part, image.manifest, image.root, work=work, advanced=advanced)
+        image.check_unchanged()
         part.replace(path)
     return _written("oci", path, identity=digest)
 

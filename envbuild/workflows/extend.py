@@ -1,4 +1,4 @@
-"""Extend: put packages, files and variables on a finished image of anyone."""
+"""Extend: put packages, files and variables on a finished image of any tool."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
 from envbuild.events import Note, Warned, task
-from envbuild.extend.examine import examine_file_system
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.packages import (
     Addition,
@@ -34,9 +32,9 @@ from envbuild.extend.packages import (
     read_request,
     resolve_packages,
 )
-from envbuild.extend.python import PythonInstallation, choose_python, find_pythons, probe_python
+from envbuild.extend.python import choose_python, find_pythons, probe_python
 from envbuild.image import startup
-from envbuild.image.compose import check_target
+from envbuild.image.compose import FinishedLayer, Stack, check_target, compose
 from envbuild.image.environment import render_enroot, render_script, render_table
 from envbuild.image.extension import (
     NOTE_PATH,
@@ -47,29 +45,27 @@ from envbuild.image.extension import (
     ExtensionNote,
     Requests,
     note_with,
-    read_note,
-    tables_digest,
 )
-from envbuild.image.foreign import ForeignImage, extended_bytes, read_foreign, write_foreign
+from envbuild.image.file import ImageFile, is_image
+from envbuild.image.files import ImageFiles
 from envbuild.image.model import Variable
-from envbuild.image.sif import AGAIN
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InlineFile
-from envbuild.preflight.report import PreflightReport, worsened
+from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_problem
 from envbuild.squashfs.packing import packing_options
-from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import splice
 from envbuild.system import squashfs as packer
-from envbuild.system.files import read_input, sha256, unchanged
+from envbuild.system.files import read_input, sha256
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
+from envbuild.workflows.make import judge_image
 from envbuild.workflows.settings import Settings
 
 _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
@@ -145,38 +141,40 @@ class _Wanted:
     """Those of `requests` that come from another extended image alone."""
 
 
-def show_extensions(image: Path) -> ExtensionNote | None:
+def show_extensions(path: Path) -> ExtensionNote | None:
     """Return what was added to an image, None if nothing was; RequestError if it is not an image."""
-    return read_note(read_foreign(image))
+    with ImageFile.open(path) as image:
+        return image.note
 
 
 def extend_image(request: ExtendRequest, settings: Settings) -> Extended:
     """Write a new image: an old one, whose data is copied as it is, and what was requested."""
-    read = (request.image,) if request.like is None else (request.image, request.like)
-    with unchanged(*read) as check:
-        return _extend(request, settings, check)
+    with contextlib.ExitStack() as opened:
+        image = opened.enter_context(ImageFile.open(request.image))
+        like = opened.enter_context(ImageFile.open(request.like)) if request.like is not None else None
+        return _extend(image, like, request, settings)
 
 
-def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None]) -> Extended:
-    """Extend an image; an error of `check`, which is called when all is read, leaves no new one."""
-    image = read_foreign(request.image)
-    before = read_note(image)
-    wanted = _read_request(request)
+def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, settings: Settings) -> Extended:
+    """Extend an image; a change of an image that is read meanwhile leaves no new one."""
+    image.check_extensible()
+    before = image.note
+    wanted = _read_request(request, like)
     for remark in wanted.packages.remarks:
         settings.emit(Warned(text=remark))
     path = _check_output(request, wanted, settings)
-    with settings.store.in_use(), settings.store.stage() as stage, image.file_system() as squashfs:
-        files = ImageFiles(squashfs)
+    with settings.store.in_use(), settings.store.stage() as stage:
+        files = image.files
         placed = _placed(files, wanted, image)
-        own = read_own(image, squashfs, files, settings.emit) if image.is_ours else None
+        own = read_own(image, files, settings.emit) if image.built_by_envbuild else None
         addition = None
         if wanted.packages != PackageRequest():
             addition = _choose_packages(image, files, own, wanted, request, settings, stage)
-        digest = own.manifest.digest if own is not None else tables_digest(squashfs)
+        digest = image.manifest.digest if own is not None else image.tables_digest
         tools = other_tools(own, settings) if own is not None else ()
         extension = _extension(image, wanted, addition, digest, tools)
         note = note_with(before, extension)
-        changes = _changes(request.like, extension) if request.like else ()
+        changes = _changes(like, extension) if like is not None else ()
         _check_existing(path, extension)
         if request.dry_run:
             return Extended(
@@ -189,13 +187,14 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
             )
 
         def check_all() -> None:
-            check()
+            for source in filter(None, (image, like)):
+                source.check_unchanged()
             _check_existing(path, extension)  # another command may have written it meanwhile
 
         preflight = None
         if own is not None:
             extended = extend_own(own, files, addition, wanted.requests, placed, settings)
-            preflight = write_own(path, own, extended, files, note, settings, check=check_all)
+            preflight = write_own(path, own, extended, note, settings, check=check_all)
         else:
             described = list(_described(image, files, note))
             raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
@@ -205,10 +204,11 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
                 for directory in startup.EMPTY_DIRECTORIES:
                     (tree / directory.lstrip("/")).mkdir(mode=0o755)
             layer = stage / "layer.squashfs"
-            packer.pack(tree, layer, packing_options(squashfs))
-            _write(path, image, squashfs, layer, hidden=hidden, settings=settings, check=check_all)
+            packer.pack(tree, layer, packing_options(image.root))
+            _write(path, image, layer, hidden=hidden, settings=settings, check=check_all)
             if addition is not None and addition.pins:
-                preflight = _examine(path, squashfs, addition.python, settings)
+                with ImageFile.open(path) as written:
+                    preflight = judge_image(written, settings, bottom=image, python=addition.python)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -223,9 +223,9 @@ def _extend(request: ExtendRequest, settings: Settings, check: Callable[[], None
     )
 
 
-def _changes(like: Path, extension: Extension) -> tuple[str, ...]:
+def _changes(like: ImageFile, extension: Extension) -> tuple[str, ...]:
     """Say in what the packages that are added differ from those of another extended image."""
-    note = read_note(read_foreign(like))
+    note = like.note
     before = {name: package.version for name, package in (note.packages if note else {}).items()}
     now = {package.name: package.version for package in extension.packages}
     return tuple(
@@ -236,7 +236,7 @@ def _changes(like: Path, extension: Extension) -> tuple[str, ...]:
 
 
 def _choose_packages(
-    image: ForeignImage,
+    image: ImageFile,
     files: ImageFiles,
     own: OwnImage | None,
     wanted: _Wanted,
@@ -261,7 +261,7 @@ def _choose_packages(
         if request.like is not None:  # the new image need not have all that could change in the old one
             packages = replace(packages, upgrade=packages.upgrade & python.installed.keys())
         if own is not None:
-            packages = replace(packages, requirements=(*own.lock.requests, *packages.requirements))
+            packages = replace(packages, requirements=(*image.lock.requests, *packages.requirements))
         context = ResolveContext(
             machine=read_machine(),
             cache_dir=cache_dir,
@@ -282,7 +282,7 @@ def _choose_packages(
         for text in judgement.warnings:
             settings.emit(Warned(text=text))
         cuda = packages_for_cuda(addition)
-        if own is not None and own.manifest.accelerator == "cpu" and cuda:
+        if own is not None and image.manifest.accelerator == "cpu" and cuda:
             text = f"{cuda[0]} is for CUDA, and the image for CPUs: `envbuild test` uses no GPU"
             settings.emit(Warned(text=text, hint="build an image with `accelerator: cuda` in its spec"))
         if not request.dry_run:
@@ -294,7 +294,7 @@ def _choose_packages(
 
 
 def _lay_out(
-    image: ForeignImage,
+    image: ImageFile,
     files: ImageFiles,
     addition: Addition | None,
     placed: Sequence[InlineFile],
@@ -322,21 +322,8 @@ def _lay_out(
     return tree, hidden_paths(addition, files, tree)
 
 
-def _examine(path: Path, before: Squashfs, python: PythonInstallation, settings: Settings) -> PreflightReport:
-    """Return what a new image would load, without the problems of the old one."""
-    with (
-        task(settings.emit, "check", f"what {path.name} would load") as running,
-        read_foreign(path).file_system() as squashfs,
-    ):
-        report = examine_file_system(squashfs, python)
-        if not report.passed:
-            report = worsened(report, examine_file_system(before, python))
-        running.failed = not report.passed
-    return report
-
-
-def _sandbox(image: ForeignImage, settings: Settings) -> Sandbox:
-    return Sandbox(apptainer=settings.find_apptainer(), root=image.path.absolute())
+def _sandbox(image: ImageFile, settings: Settings) -> Sandbox:
+    return Sandbox(apptainer=settings.find_apptainer(), root=image.program_path)
 
 
 def _log(settings: Settings) -> Path:
@@ -344,7 +331,7 @@ def _log(settings: Settings) -> Path:
 
 
 def _extension(
-    image: ForeignImage,
+    image: ImageFile,
     wanted: _Wanted,
     addition: Addition | None,
     digest: str,
@@ -376,7 +363,7 @@ def _extension(
     )
 
 
-def _read_request(request: ExtendRequest) -> _Wanted:
+def _read_request(request: ExtendRequest, like: ImageFile | None) -> _Wanted:
     """Check what was asked for, and read the files that are to be added; all errors at once."""
     errors: list[EnvbuildError] = [
         RequestError(
@@ -409,8 +396,8 @@ def _read_request(request: ExtendRequest) -> _Wanted:
     )
     contents = {target: content for target, (_, content) in files.items()}
     taken_over = None
-    if request.like is not None:
-        earlier, held = _requests_of(request.like, {wheel.file for wheel in requests.wheels})
+    if like is not None:
+        earlier, held = _requests_of(like, {wheel.file for wheel in requests.wheels})
         taken_over = earlier.without(requests)
         requests, contents = earlier.then(requests), held | contents
         packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
@@ -421,13 +408,12 @@ def _read_request(request: ExtendRequest) -> _Wanted:
     return _Wanted(requests=requests, packages=packages, contents=contents, taken_over=taken_over)
 
 
-def _requests_of(path: Path, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
+def _requests_of(image: ImageFile, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
     """Return what was requested when an image was extended, and the files that it was given.
 
     `wheels` are the file names of the wheels that are named again.
     """
-    image = read_foreign(path)
-    note = read_note(image)
+    path, note = image.path, image.note
     if note is None:
         problem = f"nothing was added to `{path.name}`, so that there is nothing to add again"
         raise RequestError(problem, at=Location(path=path), hint="name an image that `envbuild extend` made")
@@ -449,17 +435,16 @@ def _requests_of(path: Path, wheels: Collection[str]) -> tuple[Requests, dict[st
             at=Location(path=path),
             hint="name each again with --wheel FILE",
         )
-    with image.file_system() as squashfs:
-        files = ImageFiles(squashfs)
-        contents = {
-            file.target: files.content(entry, MAX_FILE_BYTES)
-            for file in requests.files
-            if (entry := files.at(file.target)) is not None and entry.kind == "file"
-        }
+    files = ImageFiles(image.root)
+    contents = {
+        file.target: files.content(entry, MAX_FILE_BYTES)
+        for file in requests.files
+        if (entry := files.at(file.target)) is not None and entry.kind == "file"
+    }
     for file in requests.files:
         if sha256_of(contents.get(file.target, b"")) != f"sha256:{file.sha256}":
             problem = f"`{path.name}` does not hold `{file.target}` as it was added"
-            raise RequestError(problem, at=Location(path=path), hint=AGAIN)
+            raise RequestError(problem, at=Location(path=path), hint=HINT_REBUILD)
     return requests, contents
 
 
@@ -501,10 +486,9 @@ def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
     return ""
 
 
-def _python_before(image: ForeignImage) -> str | None:
+def _python_before(image: ImageFile) -> str | None:
     """Return the Python to which packages were added before; None if there is none."""
-    note = read_note(image)
-    extensions = note.extensions if note is not None else ()
+    extensions = image.note.extensions if image.note is not None else ()
     return next((extension.python for extension in reversed(extensions) if extension.python), None)
 
 
@@ -512,7 +496,7 @@ def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -
     """Return where the new image goes; refuse the old one's place, and any where nothing can be written."""
     path = request.output or _derived(request.image, wanted)
     keep = (request.image,) if request.like is None else (request.image, request.like)
-    check_target(path, keep=keep, is_one=_is_image)
+    check_target(path, keep=keep, is_one=is_image)
     check_outside_store(path, settings.store.path)
     return path
 
@@ -527,20 +511,12 @@ def _derived(image: Path, wanted: _Wanted) -> Path:
     return image.with_name(f"{'+'.join([image.stem, *shown])}{image.suffix}")
 
 
-def _is_image(path: Path) -> bool:
-    try:
-        read_foreign(path)
-    except RequestError:
-        return False
-    return True
-
-
 def _check_existing(path: Path, extension: Extension) -> None:
     """Refuse to replace an image, unless it is what the same request has made before."""
     if not path.exists():
         return
-    with contextlib.suppress(RequestError):
-        note = read_note(read_foreign(path))
+    with contextlib.suppress(RequestError), ImageFile.open(path) as there:
+        note = there.note
         made = note.extensions[-1] if note else None
         if made and (made.digest, made.requests) == (extension.digest, extension.requests):
             return
@@ -551,7 +527,7 @@ def _check_existing(path: Path, extension: Extension) -> None:
     )
 
 
-def _placed(files: ImageFiles, wanted: _Wanted, image: ForeignImage) -> list[InlineFile]:
+def _placed(files: ImageFiles, wanted: _Wanted, image: ImageFile) -> list[InlineFile]:
     """Return the files that were asked for, each where the links of the image lead.
 
     RequestError: one is reserved, itself or by a link, or the image has something else there.
@@ -562,7 +538,7 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: ForeignImage) -> list[Inl
     for entry in wanted.requests.files:
         directory, _, name = entry.target.rpartition("/")
         target = posixpath.join(files.place(directory or "/"), name)
-        if reserved := _reserved(files, (entry.target, target), ours=image.is_ours):
+        if reserved := _reserved(files, (entry.target, target), ours=image.built_by_envbuild):
             problem = f"a file may not go to `{entry.target}`: {reserved.tree} is reserved"
             errors.append(RequestError(problem, at=at, hint=reserved.why))
         elif error := _obstructed(target, files, image.path):
@@ -619,7 +595,7 @@ def _reserved(files: ImageFiles, targets: Sequence[str], *, ours: bool) -> Reser
     return None
 
 
-def _described(image: ForeignImage, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:
+def _described(image: ImageFile, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:
     """Yield the files with which the image says what was added, and sets variables."""
     yield _inline(NOTE_PATH, note.to_json().encode())
     environment = note.requests.environment
@@ -645,20 +621,19 @@ def _inline(path: str, content: bytes, *, executable: bool = False) -> InlineFil
 
 def _write(
     path: Path,
-    image: ForeignImage,
-    squashfs: Squashfs,
+    image: ImageFile,
     layer: Path,
     *,
     hidden: Sequence[str],
     settings: Settings,
     check: Callable[[], None],
 ) -> None:
-    """Splice a layer onto an image, and write the result."""
-    with layer.open("rb") as file:
-        inputs = {image.path.name: squashfs, "what is added": Squashfs(file, 0, layer.stat().st_size)}
-        spliced = splice(inputs, hidden=hidden, keep_directories=True)
-        needed = extended_bytes(image, spliced)
-        check_room(path.parent, needed, settings.emit)
-        with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
-            write_foreign(path, image, spliced, advanced=running.advance, check=check)
-            running.detail = f"{needed / 1e6:.0f} MB"
+    """Write an image with a layer on it; everything around its file system is kept."""
+    sums = packer.digests(layer)
+    added = FinishedLayer(name="added", blob=layer, digest=sums.whole, data=sums.data, tables=sums.tables)
+    stack = Stack(layers=[added], order=["added"], provenance=None, bottom=image, hidden=hidden)
+    needed = image.size_bytes + layer.stat().st_size
+    check_room(path.parent, needed, settings.emit)
+    with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
+        compose(path, stack, advanced=running.advance, check=check)
+        running.detail = f"{path.stat().st_size / 1e6:.0f} MB"

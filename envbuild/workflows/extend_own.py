@@ -11,29 +11,23 @@ from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.build.run import (
-    BuildContext,
-    build_layers,
-    find_conflicts,
-    refuse_conflicts,
-    require_layer,
-)
+from envbuild.build.run import BuildContext
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Emit, Warned, task
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import Addition
 from envbuild.extend.python import PythonInstallation, files_and_directories, installed_distributions
-from envbuild.image.compose import compose_on
+from envbuild.image.compose import Provenance
 from envbuild.image.environment import with_literals
 from envbuild.image.extension import ExtensionNote, Requests
-from envbuild.image.foreign import ForeignImage
+from envbuild.image.file import ImageFile
+from envbuild.image.files import ImageFiles
 from envbuild.image.metadata import packages_of, renewed_layer
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
-from envbuild.image.sif import AGAIN, LOCK, PLAN, read_data, read_manifest
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.model import Lock, PythonPin, ToolPin
-from envbuild.lock.text import dump, load
+from envbuild.lock.text import dump
 from envbuild.plan.extended import extended_plan, written_files
 from envbuild.plan.model import (
     ENV_PREFIX,
@@ -41,28 +35,24 @@ from envbuild.plan.model import (
     BuildPlan,
     InlineFile,
     Interpreter,
+    Layer,
     SourceStep,
     WheelStep,
 )
 from envbuild.plan.planner import wheel_layer
-from envbuild.preflight.report import PreflightReport, run_preflight, worsened
-from envbuild.preflight.scan import scan_image
+from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.files import FileCache
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.accelerators import owned_by_vendor
-from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.gc_roots import add_root
-from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.workflows.arguments import check_room
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.inputs import read_recipe, site_of
 from envbuild.workflows.lock import tool_pins
-from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings
 
 _MAX_TEXT_BYTES = 1 << 20
@@ -75,34 +65,23 @@ _TOOLS = ("installer", "mksquashfs", "zstandard")
 class OwnImage:
     """An image of ours, and what it carries."""
 
-    image: ForeignImage
-    squashfs: Squashfs
-    """Its file system."""
-    manifest: Manifest
-    lock: Lock
-    plan: BuildPlan
+    image: ImageFile
     python: PythonInstallation
     """Its environment, with the distributions of the lock."""
     interpreter: Interpreter | None
     """Of its wheels; None if it has none."""
 
 
-def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles, emit: Emit) -> OwnImage:
+def read_own(image: ImageFile, files: ImageFiles, emit: Emit) -> OwnImage:
     """Read the data of an image of ours; all of it is compared with the manifest.
 
     RequestError: it was changed or damaged, or another version of envbuild made it.
     """
-    manifest = read_manifest(image.path)
     with task(emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
-        check_image_is_whole(image.path, advanced=reading.advance)
-    lock = load(read_data(image.path, LOCK), image.path)
-    try:
-        plan = BuildPlan.from_json(read_data(image.path, PLAN).decode())
-    except ValueError as error:
-        raise _refused(image, f"carries a plan that cannot be used: {error}", hint=AGAIN) from error
-    held = [layer.name for layer in manifest.file_system.layers] if manifest.file_system else []
-    if held != list(plan.image):
-        raise _refused(image, "has other layers than its plan", hint=AGAIN)
+        check_image_is_whole(image, advanced=reading.advance)
+    lock, plan, system = image.lock, image.plan, image.manifest.file_system
+    if [layer.name for layer in (system.layers if system else ())] != list(plan.image):
+        raise _refused(image, "has other layers than its plan", hint=HINT_REBUILD)
     interpreters = (
         layer.step.interpreter for layer in plan.layers if isinstance(layer.step, WheelStep | SourceStep)
     )
@@ -112,10 +91,6 @@ def read_own(image: ForeignImage, squashfs: Squashfs, files: ImageFiles, emit: E
     installed = installed_distributions(files, search_path)
     return OwnImage(
         image=image,
-        squashfs=squashfs,
-        manifest=manifest,
-        lock=lock,
-        plan=plan,
         python=PythonInstallation(
             executable=f"{ENV_PREFIX}/bin/python",
             version=lock.base.python,
@@ -144,8 +119,8 @@ def check_own(own: OwnImage, requests: Requests) -> None:
         raise _refused(own.image, f"has Python {own.python.version}, which takes no packages", hint=_BUILD_IT)
     if own.interpreter is None:
         raise _refused(own.image, "has no Python packages so far", hint=_BUILD_IT)
-    pins = {pin.name: pin for pin in own.lock.python}
-    used = {name for layer in own.plan.layers for name in layer.inputs}
+    pins = {pin.name: pin for pin in own.image.lock.python}
+    used = {name for layer in own.image.plan.layers for name in layer.inputs}
     for pin in (pins[name] for name in requests.upgrade if name in pins):
         if pin.layer == "mpi" or not pin.is_wheel or f"wheel:{pin.name}" in used:
             problem = f"has {pin.name} {pin.version}, which is built from source, or what is built against it"
@@ -154,7 +129,7 @@ def check_own(own: OwnImage, requests: Requests) -> None:
 
 def other_tools(own: OwnImage, settings: Settings) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that make new layers and that the lock does not have; warn of each."""
-    others = tuple(tool for tool in tool_pins(_TOOLS) if tool not in own.lock.tools)
+    others = tuple(tool for tool in tool_pins(_TOOLS) if tool not in own.image.lock.tools)
     for tool in others:
         text = f"the new layers are made by another {tool.name} ({tool.version}) than the image's"
         hint = "a build from the lock of the new image gives other bytes for the two"
@@ -191,11 +166,11 @@ def extend_own(
     pins = addition.pins if addition else ()
     lock = _extended_lock(own, pins, requests, settings)
     _judge(own, lock, files, settings)
-    known = own.manifest.python_packages
+    known = own.image.manifest.python_packages
     modules = {package.name: package.modules for package in known if package.modules is not None}
-    manifest = own.manifest.model_copy(
+    manifest = own.image.manifest.model_copy(
         update={
-            "environment": with_literals(own.manifest.environment, requests.environment),
+            "environment": with_literals(own.image.manifest.environment, requests.environment),
             "format": MANIFEST_FORMAT,
             "lock_digest": sha256_of(dump(lock)),
             "python_packages": packages_of(lock, modules),
@@ -206,18 +181,18 @@ def extend_own(
     squash = tuple(tool for tool in machine if tool.name in ("installer", "mksquashfs"))
     added = {pin.name for pin in pins}
     wheels = [
-        wheel_layer(pin, own.interpreter, squash, own.plan.layer("base"))
+        wheel_layer(pin, own.interpreter, squash, own.image.plan.layer("base"))
         for pin in lock.python
         if pin.name in added and own.interpreter is not None
     ]
     locked = {pin.name for pin in lock.python}
-    dropped = [pin.name for pin in own.lock.python if pin.name not in locked]
+    dropped = [pin.name for pin in own.image.lock.python if pin.name not in locked]
     plan = extended_plan(
-        own.plan,
+        own.image.plan,
         wheels=wheels,
         dropped=dropped,
         files=placed,
-        metadata=renewed_layer(written_files(own.plan, "metadata"), lock, manifest),
+        metadata=renewed_layer(written_files(own.image.plan, "metadata"), lock, manifest),
         tools=machine,
     )
     new = {wheel.name for wheel in wheels} | {"metadata"} | ({"files"} if placed else set())
@@ -236,7 +211,6 @@ def write_own(
     path: Path,
     own: OwnImage,
     extension: OwnExtension,
-    files: ImageFiles,
     note: ExtensionNote,
     settings: Settings,
     *,
@@ -247,35 +221,34 @@ def write_own(
     An error of `check`, which is called when all is read, leaves `path` as it is.
     Returns what the new image would load, without the problems of the old one.
     """
-    store, plan = settings.store, extension.plan
-    with store.stage() as work:
-        built = _build(own, extension, work, settings)
-        records = {name: require_layer(plan.layer(name), built) for name in extension.new}
-        _check_conflicts(own, extension, files, records, settings)
-        total = own.image.root_bytes + sum(record.size_bytes for record in records.values())
-        check_room(path.parent, total, settings.emit)
-        with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as running:
-            manifest = compose_on(
-                path,
-                own.image,
-                finished_layers(records.values(), plan.model_copy(update={"image": extension.new}), built),
-                plan.image,
-                manifest=extension.manifest,
-                lock=extension.lock,
-                plan=plan.to_json(),
-                note=note.to_json().encode(),
+    plan = extension.plan
+    with settings.store.stage() as work:
+        context, missing = _context(own, extension, work, settings)
+        make_image(
+            path,
+            ImageRequest(
+                plan=plan,
+                new=extension.new,
+                provenance=Provenance(
+                    manifest=extension.manifest,
+                    lock=extension.lock,
+                    plan=plan.to_json(),
+                    note=note.to_json().encode(),
+                ),
+                bottom=own.image,
                 hidden=extension.hidden,
-                advanced=running.advance,
-                check=check,
-            )
-    root = root_of_build(path, manifest, plan, extension.lock, path)
-    add_root(store, root.model_copy(update={"spec": ""}))
-    with task(settings.emit, "check", f"what {path.name} would load") as running:
-        report = run_preflight(scan_image(path, store, changed=()))
-        if not report.passed:  # what the old image lacks, too, is not the fault of what is added
-            report = worsened(report, run_preflight(scan_image(own.image.path, store, changed=())))
-        running.failed = not report.passed
-    return report
+                conflict_hint="each path has one owner: ask for another package or target",
+            ),
+            context.store,
+            settings,
+            context=context,
+            missing=missing,
+            check=check,
+        )
+    with ImageFile.open(path) as written:
+        root = root_of_build(path, written.manifest, plan, extension.lock, path)
+        add_root(settings.store, root.model_copy(update={"spec": ""}))
+        return judge_image(written, settings, bottom=own.image)
 
 
 def _extended_lock(own: OwnImage, pins: Sequence[PythonPin], requests: Requests, settings: Settings) -> Lock:
@@ -283,18 +256,18 @@ def _extended_lock(own: OwnImage, pins: Sequence[PythonPin], requests: Requests,
     named = [
         f"{name}==={version}" for name, version, *_ in (wheel.file.split("-") for wheel in requests.wheels)
     ]
-    asked = (*own.lock.requests, *requests.python, *named)
-    owners = dict(_owners(own.lock, settings))
-    old = {pin.name: pin for pin in own.lock.python}
-    now = old | {pin.name: replace(pin, layer=_owner(pin.name, own.lock, owners)) for pin in pins}
+    asked = (*own.image.lock.requests, *requests.python, *named)
+    owners = dict(_owners(own.image.lock, settings))
+    old = {pin.name: pin for pin in own.image.lock.python}
+    now = old | {pin.name: replace(pin, layer=_owner(pin.name, own.image.lock, owners)) for pin in pins}
     for name, extras in _extras(asked).items():
         if name in now:
             wanted = own.python.installed[name].requires if name in own.python.installed else ()
             needed = {*now[name].requires, *_required(wanted, extras, own.python.markers)}
             now[name] = replace(now[name], requires=tuple(sorted(needed & now.keys())))
-    lock = replace(own.lock, requests=tuple(set(asked)), python=tuple(now.values()))
+    lock = replace(own.image.lock, requests=tuple(set(asked)), python=tuple(now.values()))
     wanted_names = [canonicalize_name(Requirement(text).name) for text in lock.requests]
-    kept = lock.needed_by(wanted_names) | (old.keys() - own.lock.needed_by(wanted_names))
+    kept = lock.needed_by(wanted_names) | (old.keys() - own.image.lock.needed_by(wanted_names))
     return replace(lock, python=tuple(pin for pin in lock.python if pin.name in kept))
 
 
@@ -334,7 +307,7 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
     settings_text = files.read(f"{ENV_PREFIX}/pyvenv.cfg", _MAX_TEXT_BYTES) or ""
     sees_debian = "include-system-site-packages = true" in settings_text
     theirs = {pin.name: pin.version for pin in lock.system_debs if sees_debian}
-    before = {pin.name for pin in own.lock.python}
+    before = {pin.name for pin in own.image.lock.python}
     for pin in lock.python:
         if (package := f"python3-{pin.name}") in theirs and pin.name not in before:
             raise RequestError(
@@ -343,22 +316,22 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
     site = site_of(settings)
-    old, new = (judge(stack_facts(facts_of_lock(candidate), site)) for candidate in (own.lock, lock))
+    old, new = (judge(stack_facts(facts_of_lock(candidate), site)) for candidate in (own.image.lock, lock))
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
 
 
-def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Settings) -> Store:
-    """Build the new layers that the store lacks, and return the store that holds all new layers.
+def _context(
+    own: OwnImage, extension: OwnExtension, work: Path, settings: Settings
+) -> tuple[BuildContext, list[Layer]]:
+    """Return what building the new layers needs, and which of them are missing.
 
     Without its base, wheels are compiled by the Python of the image. That may be a stranger's, so what it
     makes is not for other images: the layers are then in a store below `work`.
     """
     has_base = settings.store.get(extension.plan.layer("base").key) is not None
     store = settings.store if has_base else Store(work / "store")
-    plan = extension.plan.model_copy(update={"image": extension.new})
-    missing = [layer for layer in plan.image_layers if store.get(layer.key) is None]
     cache = FileCache(settings.store.directory("files"))
     by_digest = {pin.sha256: pin for pin in extension.lock.python}
     context = BuildContext(
@@ -366,57 +339,12 @@ def _build(own: OwnImage, extension: OwnExtension, work: Path, settings: Setting
         apptainer=settings.find_apptainer(),
         locate=lambda file: settings.store.for_programs(cache.path(by_digest[file.sha256]), work),
         emit=settings.emit,
-        image=None if has_base else own.image.path,
+        image=None if has_base else own.image.program_path,
         logs=settings.store.directory("logs"),
     )
-    with explain_failure("build", settings):
-        build_layers(plan, context, missing)
-    return store
+    layers = (extension.plan.layer(name) for name in extension.new)
+    return context, [layer for layer in layers if store.get(layer.key) is None]
 
 
-def _check_conflicts(
-    own: OwnImage,
-    extension: OwnExtension,
-    files: ImageFiles,
-    records: Mapping[str, LayerRecord],
-    settings: Settings,
-) -> None:
-    """Check that each path has one owner, as `build` does."""
-    image = "the image"  # holds what has no data: directories, links and empty files
-    trees: dict[str, dict[str, str]] = {name: {} for name in (image, *extension.plan.image)}
-    for name, record in records.items():
-        trees[name] = dict(record.tree)
-    for path in sorted({path for record in records.values() for path in record.tree}):
-        entry = files.entries.get(f"/{path}")
-        if entry is not None and entry.path not in extension.hidden:
-            owner = _layer_of(own, entry) or image
-            if owner in trees and owner not in records:
-                trees[owner][path] = _described(entry, files)
-    refuse_conflicts(
-        find_conflicts(trees, settings.emit),
-        hint="each path has one owner: ask for another package or target",
-    )
-
-
-def _described(entry: Entry, files: ImageFiles) -> str:
-    """Return an entry in the words of `envbuild.store.tree.Tree`."""
-    match entry.kind:
-        case "directory":
-            return f"d {entry.mode:04o}"
-        case "link":
-            return f"l {entry.target}"
-        case _:
-            return f"f {entry.mode:04o} {files.sha256(entry)}"
-
-
-def _layer_of(own: OwnImage, entry: Entry) -> str:
-    """Return the layer that holds the data of a file; empty of what has none."""
-    start, system = own.squashfs.data_offset(entry), own.manifest.file_system
-    if start is None or system is None:
-        return ""
-    holding = (layer for layer in system.layers if layer.offset <= start < layer.offset + layer.size_bytes)
-    return next((layer.name for layer in holding), "")
-
-
-def _refused(image: ForeignImage, problem: str, *, hint: str) -> RequestError:
+def _refused(image: ImageFile, problem: str, *, hint: str) -> RequestError:
     return RequestError(f"`{image.path.name}` {problem}", at=Location(path=image.path), hint=hint)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from envbuild.errors import RequestError
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
 from envbuild.lock.model import Lock
-from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan, input_files
 from envbuild.store.gc_roots import Root
 from envbuild.store.store import Store
@@ -28,22 +27,16 @@ def root_of_build(image: Path, manifest: Manifest, plan: BuildPlan, lock: Lock, 
     )
 
 
-def pinned_image(image: Path) -> Root:
+def pinned_image(path: Path) -> Root:
     """Return the root that keeps all inputs of an image, read from the image alone."""
-    try:
-        plan = BuildPlan.from_json(read_data(image, PLAN).decode())
-    except ValueError as error:
-        raise RequestError(
-            f"the plan in `{image.name}` cannot be read: {error}",
-            hint="the image was changed, or another version made it: build it anew from its spec",
-        ) from error
-    return Root(
-        path=str(image.absolute()),
-        pinned=True,
-        digest=read_manifest(image).digest,
-        keys=_keys(plan),
-        files=_files(load(read_data(image, LOCK), image)),
-    )
+    with ImageFile.open(path) as image:
+        return Root(
+            path=str(path.absolute()),
+            pinned=True,
+            digest=image.manifest.digest,
+            keys=_keys(image.plan),
+            files=_files(image.lock),
+        )
 
 
 def pinned_lock(path: Path, lock: Lock, store: Store) -> Root:
@@ -60,17 +53,18 @@ def pinned_lock(path: Path, lock: Lock, store: Store) -> Root:
     return Root(path=str(path.absolute()), pinned=True, keys=keys, files=files)
 
 
-def identify(image: Path) -> str | None:
+def identify(path: Path) -> str | None:
     """Return the digest of the image at a path; None if there is none. OSError: it cannot be determined."""
     try:
-        image.lstat()
+        path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return read_manifest(image).digest
+        with ImageFile.open(path) as image:
+            return image.manifest.digest
     except RequestError:
-        if exists(image):
-            with image.open("rb"):
+        if exists(path):
+            with path.open("rb"):
                 return None  # it can be read, but is not an image, or a broken one
         return None
 

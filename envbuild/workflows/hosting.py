@@ -14,10 +14,10 @@ from pathlib import Path
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.launch.launchers import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
 from envbuild.launch.launchers import env_of_ranks, launcher_family
-from envbuild.launch.start import Container
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
@@ -45,18 +45,18 @@ def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
         yield replace(result, outcome="unknown", warn=True) if refused else result
 
 
-def host_libraries_for(container: Container, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:
+def host_libraries_for(image: ImageFile, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:
     """Return the host libraries of an image, without starting it.
 
     RequestError: no site is named, its file does not describe the libraries, image and host do not fit
     together, or the image is damaged.
     """
     site = site_of_host(settings, wanted)
-    if wanted.mpi and not container.manifest.mpi_family:
+    if wanted.mpi and not image.manifest.mpi_family:
         raise RequestError(
-            f"`{container.label}` has no MPI that the host's could replace", hint="leave --mpi host out"
+            f"`{image.label}` has no MPI that the host's could replace", hint="leave --mpi host out"
         )
-    scan = scan_image(container.image, settings.store)
+    scan = scan_image(image, settings.store)
     preflight, plan, facts = plan_on_host(scan, site, wanted)
     # Rules on the start of ranks are judged with the launcher.
     about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))

@@ -13,6 +13,8 @@ from envbuild.activate.kernel import KERNELS, KernelImage, install_kernel
 from envbuild.activate.layout import parse_module
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.events import task
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
@@ -20,7 +22,7 @@ from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.inputs import read_site
-from envbuild.workflows.module import foreign_python, manifest_of
+from envbuild.workflows.module import foreign_python, runnable_of
 from envbuild.workflows.settings import Settings
 
 # It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
@@ -42,7 +44,7 @@ class InstalledKernel:
 
 
 def write_kernel(
-    what: str, *, root: Path | None, prefix: Path | None, name: str | None, settings: Settings
+    image_or_module: str, *, root: Path | None, prefix: Path | None, name: str | None, settings: Settings
 ) -> InstalledKernel:
     """Write a kernelspec for an image, or for a module ``NAME/VERSION`` below `root`.
 
@@ -58,25 +60,29 @@ def write_kernel(
     site = loaded.value if loaded is not None else None
     apptainer = settings.find_apptainer(site)
     if root is None:
-        image, python = absolute(_existing(what)), None
-        manifest = manifest_of(image, None, None)
-        label = f"{manifest.name}/{manifest.version}"
+        path, python = absolute(_existing(image_or_module)), None
+        with ImageFile.open(path) as image:
+            digest = identity_of(image, settings.store)
+            runnable, own_python = runnable_of(image, digest), foreign_python(image)
+        label = f"{runnable.name}/{runnable.version}"
         if site is not None:
             warn_of_absent_binds(site, settings.emit)
         kernel_image = KernelImage(
-            path=image,
-            manifest=manifest,
+            path=path,
+            runnable=runnable,
             apptainer=apptainer,
             binds=site.binds if site else (),
-            python=foreign_python(image),
+            python=own_python,
         )
     else:
-        (layout,) = select(absolute(root), *parse_module(what), every=False)
+        (layout,) = select(absolute(root), *parse_module(image_or_module), every=False)
         module = next(module for module in find_installed(absolute(root)) if module.layout == layout)
         if module.image is None or module.problems:
             problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
             raise RequestError(problem, hint="install it again")
-        image, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
+        path, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
+        with ImageFile.open(path) as image:
+            own_python = foreign_python(image)
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", label)
     directory = (absolute(prefix) / KERNELS if prefix else _users_kernels()) / name
     check_outside_store(directory, settings.store.path, hint="name another place with --prefix DIR")
@@ -84,17 +90,17 @@ def write_kernel(
         task(settings.emit, "kernel", f"kernel {name}"),
         explain_failure("exec", settings, apptainer=apptainer.program),
     ):
-        _check_has_ipykernel(image, foreign_python(image) or "python3", apptainer)
+        _check_has_ipykernel(path, own_python or "python3", apptainer)
     title = label if name == re.sub(r"[^A-Za-z0-9._-]", "-", label) else name
     install_kernel(directory, title=title, image=kernel_image, python=python)
-    return InstalledKernel(name=name, directory=directory, image=image)
+    return InstalledKernel(name=name, directory=directory, image=path)
 
 
-def _existing(what: str) -> Path:
-    path = Path(what)
+def _existing(name: str) -> Path:
+    path = Path(name)
     if not exists(path):
         hint = "a module is named with its root: `envbuild kernel install NAME/VERSION --root DIR`"
-        raise RequestError(f"there is no image `{what}`", hint=hint)
+        raise RequestError(f"there is no image `{name}`", hint=hint)
     return path
 
 

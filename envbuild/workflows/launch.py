@@ -12,7 +12,7 @@ from typing import NoReturn
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import launcher_of
-from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.image.file import ImageFile
 from envbuild.launch import start
 from envbuild.launch.launchers import (
     NO_HOST_LIBS,
@@ -26,7 +26,6 @@ from envbuild.launch.launchers import (
 )
 from envbuild.launch.slurm import allocated, in_slurm_job, nodes_here, other_nodes, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
-from envbuild.lock.text import load
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
@@ -48,7 +47,7 @@ from envbuild.workflows.settings import Settings
 
 
 def launch_line(
-    image: Path,
+    path: Path,
     command: Sequence[str],
     *,
     ranks: int | None,
@@ -66,22 +65,37 @@ def launch_line(
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
     its types.
     """
+    with ImageFile.open(path) as image:
+        return _launch_line(
+            image, command, ranks=ranks, from_host=from_host, settings=settings, dry_run=dry_run
+        )
+
+
+def _launch_line(
+    image: ImageFile,
+    command: Sequence[str],
+    *,
+    ranks: int | None,
+    from_host: HostLibraries,
+    settings: Settings,
+    dry_run: bool,
+) -> list[str]:
     site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
     container = _container(image, site, settings, elsewhere)
     srun = in_slurm_job() or (
         site is not None and site.scheduler is not None and site.scheduler.name == "slurm"
     )
-    refuse_or_warn(_judge_start(_facts(image), site, from_host, by_scheduler=srun), settings.emit)
+    refuse_or_warn(_judge_start(facts_of_lock(image.lock), site, from_host, by_scheduler=srun), settings.emit)
     if from_host:
-        container = replace(container, host_libs=host_libraries_for(container, settings, from_host))
+        container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
     launcher = _launcher(
         launch_context(container, site, from_host, srun=srun), container, settings.emit, elsewhere
     )
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
     count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
-    _check_command(command, image, launcher, count)
+    _check_command(command, image.path, launcher, count)
     if not launcher.outside and count > 1 and (why := other_nodes(site)):
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
@@ -144,23 +158,30 @@ def _launcher(context: LaunchContext, container: Container, emit: Emit, elsewher
     return launcher
 
 
-def program_line(image: Path, command: Sequence[str], settings: Settings, *, prompt: str = "") -> list[str]:
+def program_line(path: Path, command: Sequence[str], settings: Settings) -> list[str]:
     """Return the command line that starts one program in an image; see `launch_line`."""
+    with ImageFile.open(path) as image:
+        return _program_line(image, command, settings, prompt="")
+
+
+def shell_line(path: Path, settings: Settings) -> list[str]:
+    """Return the command line that opens a shell in an image, whose prompt names it."""
+    with ImageFile.open(path) as image:
+        return _program_line(image, [], settings, prompt=f"{image.manifest.name}/{image.manifest.version}> ")
+
+
+def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
     site = site_of(settings)
     container = _container(image, site, settings)
-    refuse_or_warn(_judge_start(_facts(image), site, NO_HOST_LIBS, by_scheduler=False), settings.emit)
+    refuse_or_warn(
+        _judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, by_scheduler=False), settings.emit
+    )
     container = replace(container, gpu_flags=gpu_flags(container, None, site))
     return start.program_line(container, command, prompt=prompt)
 
 
-def shell_line(image: Path, settings: Settings) -> list[str]:
-    """Return the command line that opens a shell in an image, whose prompt names it."""
-    manifest = read_manifest(image)
-    return program_line(image, [], settings, prompt=f"{manifest.name}/{manifest.version}> ")
-
-
 def _container(
-    image: Path, site: Site | None, settings: Settings, elsewhere: Site | None = None
+    image: ImageFile, site: Site | None, settings: Settings, elsewhere: Site | None = None
 ) -> Container:
     """Return an image with what a start of it needs from this machine, or from the site `elsewhere`."""
     _warn_of_other_runtimes(site, settings.emit)
@@ -174,8 +195,9 @@ def _container(
         # One whose source is gone would stop every start.
         binds = tuple(bind for bind in binds if exists(Path(bind.source)))
     return Container(
-        image=image.absolute(),
-        manifest=read_manifest(image),
+        # The path: this process becomes the program, and other nodes open it.
+        image=image.path.absolute(),
+        runnable=image.manifest,
         apptainer=apptainer,
         binds=tuple(Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds),
     )
@@ -189,11 +211,6 @@ def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
     text = f"the image starts by Apptainer, and the site `{site.name}` names {' and '.join(names)}"
     hint = "for these, `envbuild export --format sbatch` writes a script; if the site has Apptainer, too, add"
     emit(Warned(text=text, hint=f"{hint} `name: apptainer` to `runtimes` in its file"))
-
-
-def _facts(image: Path) -> dict[str, Fact]:
-    """Return the facts of an image's lock; its file system is not read for it."""
-    return facts_of_lock(load(read_data(image, LOCK), image))
 
 
 def _judge_start(

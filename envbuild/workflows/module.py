@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,20 +25,17 @@ from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands
 from envbuild.activate.modulefile import visible
 from envbuild.errors import CheckError, EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Note, Warned, task
-from envbuild.image.extension import foreign_note, manifest_of_extended, read_note
-from envbuild.image.foreign import is_foreign, read_foreign
-from envbuild.image.model import Manifest
-from envbuild.image.sif import read_manifest
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import Runnable, describe, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
-from envbuild.launch.start import Container
 from envbuild.preflight.scan import changes_from
 from envbuild.spec.model import CommandName, first_problem
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
-from envbuild.system.files import is_directory, unchanged
+from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import parents_others_can_write
 from envbuild.workflows.arguments import check_outside_store, shell_path
@@ -57,8 +54,6 @@ class ListedModule:
     module: InstalledModule
     verdict: TestVerdict | None
     """None if it was never tested."""
-    foreign: bool
-    """Whether another tool built the image."""
     changed: tuple[str, ...] = ()
     """How the image differs from the one that passed, in words."""
 
@@ -112,47 +107,48 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     Apptainer, or no space.
     """
     check_outside_store(request.root, settings.store.path, hint="name another directory with --root DIR")
-    with unchanged(request.image) as check:
-        return _install_module(request, settings, check)
+    with ImageFile.open(request.image) as image:
+        return _install_module(image, request, settings)
 
 
-def _install_module(request: InstallRequest, settings: Settings, check: Callable[[], None]) -> InstallResult:
-    """Install an image; an error of `check`, which is called when it is read, leaves no release of it."""
-    image, root, emit = request.image, request.root, settings.emit
-    manifest, python = manifest_of(image, request.name, request.version), foreign_python(image)
-    _check_writers(root, request.name or manifest.name, emit)
+def _install_module(image: ImageFile, request: InstallRequest, settings: Settings) -> InstallResult:
+    """Install an image; a change of it meanwhile leaves no release of it."""
+    root, emit = request.root, settings.emit
+    python = foreign_python(image)
+    runnable = _runnable(image, request, settings)
+    _check_writers(root, request.name or runnable.name, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if site is not None:
         warn_of_absent_binds(site, emit)
     host_libs = None
     if request.from_host:
-        container = Container(image=image.absolute(), manifest=manifest, apptainer=apptainer)
-        host_libs = for_one_container_per_rank(host_libraries_for(container, settings, request.from_host))
+        plan = host_libraries_for(image, settings, request.from_host)
+        host_libs = for_one_container_per_rank(plan)
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
-    verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-    _check_verdict(request, manifest, verdict, foreign=bool(python))
+    verdict = verdicts.latest(settings.store, runnable.digest, here=here)
+    _check_verdict(request, runnable, verdict)
     commands, left_out = choose_commands(
-        manifest,
+        runnable,
         own=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
-        of_recipes=_commands_of_recipes(manifest, settings),
+        of_recipes=_commands_of_recipes(runnable, settings),
         named=request.commands,
         on_host_mpi=host_libs is not None and bool(host_libs.mpi_files),
     )
     installation = Installation(
         root=checked_root(root),
-        image=absolute(image),
-        manifest=manifest,
-        # Taken before the image is checked, so that a later change is noticed.
+        image=absolute(request.image),
+        runnable=runnable,
         linked=request.link,
-        stamp=stamp_of(image) if request.link else "",
-        options=_options(request, manifest, settings, foreign=bool(python)),
+        # Of the image when it was opened, so that a later change is noticed.
+        stamp=stamp_of(image.program_path) if request.link else "",
+        options=_options(request, runnable, settings, foreign=bool(python)),
         apptainer=apptainer,
         binds=site.binds if site is not None else (),
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        apart=env_of_ranks(manifest.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+        apart=env_of_ranks(runnable.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
         commands=commands,
         left_out=left_out,
         python=python,
@@ -161,15 +157,20 @@ def _install_module(request: InstallRequest, settings: Settings, check: Callable
     if request.name is None and request.version is None:
         _check_place(installation)
     # The whole image is read, and then copied.
-    total_bytes = image.stat().st_size * (1 if request.link else 2)
+    total_bytes = image.size_bytes * (1 if request.link else 2)
     title = f"module {installation.layout.label}"
     with task(emit, "module", title, total_bytes=total_bytes) as running:
-        if manifest.file_system is not None:
+        if image.built_by_envbuild:
             check_image_is_whole(image, advanced=running.advance)
-        installed = install(installation, default=request.default, copied=running.advance, check=check)
+        installed = install(
+            installation,
+            source=image.program_path,
+            default=request.default,
+            copied=running.advance,
+            check=image.check_still_there if request.link else image.check_unchanged,
+        )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
-    # An extended image of anyone was judged when it was extended, and has no jobs.
-    warnings = [*_verdict_warnings(verdict)] if manifest.file_system is not None else []
+    warnings = [*_verdict_warnings(verdict)]
     if request.link and (problem_of_others := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem_of_others))
     for warning in warnings:
@@ -191,45 +192,51 @@ def command_names(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def manifest_of(image: Path, name: str | None, version: str | None) -> Manifest:
-    """Return the manifest of an image, made up with `name` and `version` for an extended one of anyone.
+def runnable_of(
+    image: ImageFile, digest: str, name: str | None = None, version: str | None = None
+) -> Runnable:
+    """Return what starting an image needs to know; `digest` is that of `identity_of`.
 
-    RequestError: it is not an image of envbuild's, or the names are invalid, or its spec gives them.
+    `name` and `version` are for an extended image. RequestError: envbuild neither built nor extended it, or
+    the names are invalid, or its spec gives them.
     """
-    extended = foreign_note(image)
-    if extended is not None:
-        return manifest_of_extended(*extended, name=name, version=version)
-    manifest = read_manifest(image)
+    if not image.built_by_envbuild and image.note is not None:
+        return describe(image, digest, name=name, version=version)
+    manifest = image.manifest
     if name or version:
-        if read_note(read_foreign(image)) is None:
+        if image.note is None:
             raise RequestError(
-                f"`{image.name}` is {manifest.name}/{manifest.version}: its spec names it",
+                f"`{image.path.name}` is {manifest.name}/{manifest.version}: its spec names it",
                 hint="leave --name and --version out, or change the spec and build it",
             )
         parse_module(f"{name or manifest.name}/{version or manifest.version}")
     return manifest
 
 
-def foreign_python(image: Path) -> str:
-    """Return the Python that packages were added to in an image of anyone; empty for an image of ours."""
-    extended = foreign_note(image)
-    return extended[1].python if extended is not None else ""
+def foreign_python(image: ImageFile) -> str:
+    """Return the Python that packages were added to in an image of another tool; empty for others."""
+    return image.note.python if not image.built_by_envbuild and image.note is not None else ""
 
 
-def _check_verdict(
-    request: InstallRequest, manifest: Manifest, verdict: TestVerdict | None, *, foreign: bool
-) -> None:
+def _runnable(image: ImageFile, request: InstallRequest, settings: Settings) -> Runnable:
+    if image.built_by_envbuild or image.note is None:
+        return runnable_of(image, "", request.name, request.version)
+    with task(settings.emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
+        digest = identity_of(image, settings.store, advanced=reading.advance)
+    return runnable_of(image, digest, request.name, request.version)
+
+
+def _check_verdict(request: InstallRequest, runnable: Runnable, verdict: TestVerdict | None) -> None:
     """Raise a CheckError if a verdict is required that the image does not have."""
     required = "--require-gpu" if request.require_gpu else "--require-pass" if request.require_pass else ""
-    if request.require_gpu and manifest.accelerator == "cpu":
+    if request.require_gpu and runnable.accelerator == "cpu":
         problem = f"--require-gpu: `{request.image}` is an image for CPUs"
         raise CheckError(problem, hint="`accelerator: cuda` in the spec builds one for GPUs")
     if required and (verdict is None or verdict.state != "passed"):
-        tested = visible(verdicts.sentence(verdict, foreign=foreign))
-        hint = f"leave {required} out; `envbuild test` judges what was added"
+        tested = visible(verdicts.sentence(verdict))
         raise CheckError(
             f"{required}: `{request.image}` has no test that passed on this host: {tested}",
-            hint=hint if foreign else f"{_hint_to_test(verdict)}, then install it again",
+            hint=f"{_hint_to_test(verdict)}, then install it again",
         )
 
 
@@ -240,11 +247,11 @@ def _hint_to_test(verdict: TestVerdict | None) -> str:
 
 
 def _options(
-    request: InstallRequest, manifest: Manifest, settings: Settings, *, foreign: bool
+    request: InstallRequest, runnable: Runnable, settings: Settings, *, foreign: bool
 ) -> tuple[str, ...]:
     """Return the words after image and root that install it like this again, from a copy as well."""
     # Without a name, that of an image of another tool is the file's.
-    name, version = (request.name or manifest.name, request.version or manifest.version)
+    name, version = (request.name or runnable.name, request.version or runnable.version)
     values = {
         "--name": name if request.name or foreign else None,
         "--version": version if request.version or foreign else None,
@@ -258,10 +265,10 @@ def _options(
     return (*(["--link"] if request.link else []), *words)
 
 
-def _commands_of_recipes(manifest: Manifest, settings: Settings) -> frozenset[str]:
+def _commands_of_recipes(runnable: Runnable, settings: Settings) -> frozenset[str]:
     """Return the commands of the recipes of this installation that an image has."""
     commands: set[str] = set()
-    for name in manifest.recipes:
+    for name in runnable.recipes:
         with suppress(EnvbuildError):
             commands.update(read_recipe(name, recipes=settings.recipes).loaded.value.commands)
     return frozenset(commands)
@@ -271,7 +278,7 @@ def _check_not_replaced(installation: Installation) -> None:
     """Raise a RequestError for a module's copy that is another image than the one it was made from."""
     image = installation.image
     record = read_record(image.parent) if image.name == IMAGE else None
-    if record is not None and not record.image and record.digest != installation.manifest.digest:
+    if record is not None and not record.image and record.digest != installation.runnable.digest:
         raise RequestError(
             f"this is another image than the module {record.name}/{record.version} was made from",
             at=Location(path=image),
@@ -289,7 +296,7 @@ def _check_place(installation: Installation) -> None:
     record = read_record(release) if release is not None else None
     if (
         record is None
-        or record.digest == installation.manifest.digest
+        or record.digest == installation.runnable.digest
         or not _is_extended(installation.image)
     ):
         return
@@ -301,17 +308,17 @@ def _check_place(installation: Installation) -> None:
         )
 
 
-def _is_extended(image: Path) -> bool:
-    with suppress(RequestError):
-        return read_note(read_foreign(image)) is not None
+def _is_extended(path: Path) -> bool:
+    with suppress(RequestError), ImageFile.open(path) as image:
+        return image.note is not None
     return False
 
 
-def _own_commands(image: Path, python: str, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
-    """Return those of `OWN_COMMANDS` that an image of anyone has: its Python need not have pip."""
-    command = apptainer.command(image.absolute(), [python, "-s", "-c", "import pip"], cwd="/")
+def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
+    """Return those of `OWN_COMMANDS` that an image of another tool has: its Python need not have pip."""
+    command = apptainer.command(image.program_path, [python, "-s", "-c", "import pip"], cwd="/")
     done = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S)
-    if (refusal := not_started(done, image.name)) is not None:
+    if (refusal := not_started(done, image.path.name)) is not None:
         with explain_failure("exec", settings, apptainer=apptainer.program):
             raise refusal
     return tuple(name for name in OWN_COMMANDS if done.ok or name not in ("pip", "pip3"))
@@ -322,14 +329,14 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
     listed = []
     for module in find_installed(_existing(root)):
-        verdict, foreign = None, module.image is not None and is_foreign(module.image)
+        verdict = None
         changed: tuple[str, ...] = ()
         if module.record is not None:
             host = _host_with(here, module.record.host_libraries)
             verdict = verdicts.latest(settings.store, module.record.digest, here=host)
             if verdict is not None and verdict.counts_for_bytes:
                 changed = changes_from(module.record.digest, module.image, settings.store)
-        listed.append(ListedModule(module=module, verdict=verdict, foreign=foreign, changed=changed))
+        listed.append(ListedModule(module=module, verdict=verdict, changed=changed))
     return tuple(listed)
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import RequestError
-from envbuild.image.sif import read_manifest
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import accelerator_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
@@ -65,7 +66,8 @@ def submit(
         raise RequestError(f"--slurm: {error}", hint=hint) from error
     site = site_of(settings)
     check_scheduler(site)
-    of_site = job_options(site, for_gpus=read_manifest(image).accelerator != "cpu")
+    with ImageFile.open(image) as opened:
+        of_site = job_options(site, for_gpus=accelerator_of(opened) != "cpu")
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
@@ -120,8 +122,10 @@ def vet_nodes(
 
 def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
     """Vet nodes of the job that this runs in, by default all of them, or else this machine, with an image."""
-    manifest, site = read_manifest(image), site_of(settings)
-    container = Container(image=image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site))
+    with ImageFile.open(image) as opened:
+        manifest = opened.manifest
+    site = site_of(settings)
+    container = Container(image=image.absolute(), runnable=manifest, apptainer=settings.find_apptainer(site))
     srun = in_slurm_job()
     launcher = choose_launcher(with_offer(launch_context(container, site, NO_HOST_LIBS, srun=srun)))
     if launcher is None or not manifest.mpi:

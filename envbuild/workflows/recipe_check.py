@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
-from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import TEMPLATE
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -24,7 +24,6 @@ from envbuild.launch.controls import (
     undetected,
 )
 from envbuild.launch.start import Container, with_gpus
-from envbuild.lock.text import load as load_lock
 from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES, owned_by_vendor
 from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
@@ -64,7 +63,7 @@ class CheckedRecipe:
         return not any(self.ran.values())
 
 
-def check_recipe(name: str, settings: Settings, *, image: Path | None = None) -> CheckedRecipe:
+def check_recipe(name: str, settings: Settings, *, path: Path | None = None) -> CheckedRecipe:
     """Check a recipe against the rules, and run its controls in an image that was built with it.
 
     Raises all rules that it breaks; RequestError: the image holds another state of it.
@@ -81,12 +80,20 @@ def check_recipe(name: str, settings: Settings, *, image: Path | None = None) ->
         controls = recipe_controls(source, own, others)
         errors += control_errors(source, own, controls)
     raise_all(sorted(errors, key=lambda error: error.at or Location(path=source.loaded.path)))
-    if image is None:
+    if path is None:
         return CheckedRecipe(recipe=source.loaded.value, controls=len(controls), ran={})
-    container = Container(
-        image=image.absolute(), manifest=read_manifest(image), apptainer=settings.find_apptainer()
-    )
+    with ImageFile.open(path) as image:
+        return _run_controls(image, source, controls, settings)
+
+
+def _run_controls(
+    image: ImageFile, source: RecipeSource, controls: Sequence[MutatedJob], settings: Settings
+) -> CheckedRecipe:
+    """Run a recipe's controls in an image; RequestError: it holds another state of the recipe."""
     _refuse_another_state(image, source)
+    container = Container(
+        image=image.program_path, runnable=image.manifest, apptainer=settings.find_apptainer()
+    )
     container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
     ran: dict[str, list[str]] = {}
     left_out: list[str] = []
@@ -113,20 +120,20 @@ def _other_recipes(name: str, directories: tuple[Path, ...]) -> dict[str, Recipe
     return others
 
 
-def _refuse_another_state(image: Path, source: RecipeSource) -> None:
+def _refuse_another_state(image: ImageFile, source: RecipeSource) -> None:
     """Reject an image that was built without the recipe, or with another state of it."""
     name = source.loaded.value.name
-    digests = {pin.name: pin.digest for pin in load_lock(read_data(image, LOCK), image).recipes}
+    digests = {pin.name: pin.digest for pin in image.lock.recipes}
     if name not in digests:
         raise RequestError(
             f"the image does not hold the recipe `{name}`",
-            at=Location(path=image),
+            at=Location(path=image.path),
             hint="name an image that was built with it",
         )
     if digests[name] != source.digest:
         problem = f"the image holds another state of the recipe `{name}` than {source.loaded.path}"
         hint = "build it again, or name the recipe's directory with --recipes"
-        raise RequestError(problem, at=Location(path=image), hint=hint)
+        raise RequestError(problem, at=Location(path=image.path), hint=hint)
 
 
 # -- Rules of the recipe itself ----------------------------------------------------------------------------

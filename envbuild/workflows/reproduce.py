@@ -8,22 +8,19 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.build.run import BuildContext
 from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import Comparison, ImageDifference, compare_images
-from envbuild.image.compose import compose
-from envbuild.image.extension import ExtensionNote, read_note
-from envbuild.image.foreign import read_foreign
-from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, MANIFEST, PLAN, read_data, read_manifest
+from envbuild.image.compose import Provenance
+from envbuild.image.file import ImageFile
+from envbuild.image.sif import LOCK, MANIFEST
 from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.diff import tool_differences
-from envbuild.lock.model import Lock, ToolPin
-from envbuild.lock.text import load
-from envbuild.plan.model import BuildPlan, InputFile, input_files
+from envbuild.lock.model import ToolPin
+from envbuild.plan.model import InputFile, input_files
 from envbuild.resolve.fetch import FileOrigins
 from envbuild.resolve.request import OriginRule, PythonRequest
 from envbuild.resolve.roots import FinishedRoot
@@ -31,13 +28,11 @@ from envbuild.spec.python_platform import PythonTarget
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
-from envbuild.system.files import sha256, unchanged
 from envbuild.workflows.arguments import check_sources
-from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.fetch import all_pins, fetch_inputs
 from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.lock import tool_pins
-from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.make import ImageRequest, make_image
 from envbuild.workflows.settings import Settings
 
 
@@ -74,24 +69,6 @@ class Reproduced:
     differences: tuple[LayerDifference, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Provenance:
-    """The data in an image from which it can be built again."""
-
-    image: Path
-    manifest: Manifest
-    lock: Lock
-    plan: BuildPlan
-    plan_text: str
-    note: ExtensionNote | None
-    """What was added to it."""
-
-    @property
-    def tools(self) -> tuple[ToolPin, ...]:
-        """The tools that made its layers: those of its lock, and those of machines that extended it."""
-        return (*self.lock.tools, *(self.note.tools if self.note else ()))
-
-
 def reproduce_image(
     image: Path, settings: Settings, *, sources: Sequence[Path] = (), offline: bool = False
 ) -> Reproduced:
@@ -102,25 +79,24 @@ def reproduce_image(
     locked files are missing.
     """
     check_sources(sources)
-    with unchanged(image) as check:
-        reproduced = _reproduce(image, settings, sources=sources, offline=offline)
-        check()
+    with ImageFile.open(image) as opened:
+        reproduced = _reproduce(opened, settings, sources=sources, offline=offline)
+        opened.check_unchanged()
     return reproduced
 
 
-def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
-    provenance = _read_provenance(image)
-    with task(settings.emit, "verify", f"read {image.name}", total_bytes=image.stat().st_size) as reading:
+def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
+    _check_provenance(image)
+    with task(settings.emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
         check_image_is_whole(image, advanced=reading.advance)
-    other_tools = _other_tools(provenance)
+    other_tools = _other_tools(image)
     for sentence in other_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
-        f"{name} (revision {there}, here {here})"
-        for name, (there, here) in provenance.plan.older_steps().items()
+        f"{name} (revision {there}, here {here})" for name, (there, here) in image.plan.older_steps().items()
     )
     with traversable_directory() as work, settings.store.in_use():
-        locate = _fetch(provenance, settings, work, sources=sources, offline=offline)
+        locate = _fetch(image, settings, work, sources=sources, offline=offline)
         # Private, since others can enter `work`.
         (work / "store").mkdir(mode=0o700)
         store = Store(work / "store")
@@ -130,26 +106,35 @@ def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offl
             locate=locate,
             emit=settings.emit,
         )
-        with explain_failure("reproduce", settings):
-            build_layers(provenance.plan, context)
         again = work / "again.sif"
-        records = {layer.name: require_layer(layer, store) for layer in provenance.plan.image_layers}
-        compose(
+        records = make_image(
             again,
-            finished_layers(records.values(), provenance.plan, store),
-            manifest=provenance.manifest,
-            lock=provenance.lock,
-            plan=provenance.plan_text,
-            note=provenance.note.to_json().encode() if provenance.note else b"",
-            advanced=lambda _: None,
+            ImageRequest(
+                plan=image.plan,
+                new=image.plan.image,
+                provenance=Provenance(
+                    manifest=image.manifest,
+                    lock=image.lock,
+                    plan=image.plan_text,
+                    note=image.note.to_json().encode() if image.note else b"",
+                ),
+                conflict_hint=_HINT_ANEW,
+            ),
+            store,
+            settings,
+            context=context,
+            verb="reproduce",
         )
-        with task(settings.emit, "compare", f"compare with {image.name}"):
-            comparison = compare_images(image, again)
-            expected, observed = sha256(image), sha256(again)
+        with (
+            task(settings.emit, "compare", f"compare with {image.path.name}"),
+            ImageFile.open(again) as second,
+        ):
+            comparison = compare_images(image, second)
+            expected, observed = (file.digest_of(0, file.size_bytes) for file in (image, second))
         return Reproduced(
-            image=image,
-            expected=f"sha256:{expected}",
-            observed=f"sha256:{observed}",
+            image=image.path,
+            expected=expected,
+            observed=observed,
             identical=comparison.identical,
             same=not comparison.differences,
             tools=other_tools,
@@ -159,34 +144,18 @@ def _reproduce(image: Path, settings: Settings, *, sources: Sequence[Path], offl
         )
 
 
-def _read_provenance(image: Path) -> _Provenance:
-    manifest = read_manifest(image)
-    lock_text = _text(image, LOCK)
-    lock = load(lock_text.encode(), image, hint=_ANEW)
-    if sha256_of(lock_text) != manifest.lock_digest:
+def _check_provenance(image: ImageFile) -> None:
+    """Check that an image can be built again from its lock and plan; RequestError: it cannot."""
+    manifest, lock, plan = image.manifest, image.lock, image.plan
+    if sha256_of(image.data(LOCK)) != manifest.lock_digest:
         raise RequestError(
-            f"the lock in `{image.name}` is not the one that it was built from",
-            at=Location(path=image),
-            hint=_ANEW,
+            f"the lock in `{image.path.name}` is not the one that it was built from",
+            at=Location(path=image.path),
+            hint=_HINT_ANEW,
         )
-    plan_text = _text(image, PLAN)
-    try:
-        plan = BuildPlan.from_json(plan_text)
-    except ValueError as error:
-        raise RequestError(
-            f"the plan in `{image.name}` cannot be carried out: {error}",
-            at=Location(path=image),
-            hint="copy the image again from where it came, or use the version of envbuild that built it",
-        ) from error
-    provenance = _Provenance(
-        image=image,
-        manifest=manifest,
-        lock=lock,
-        plan=plan,
-        plan_text=plan_text,
-        note=read_note(read_foreign(image)),
-    )
     locked = {pin.sha256 for pin in all_pins(lock)}
+    # Those of its lock, and those of machines that extended it.
+    known = (*lock.tools, *(image.note.tools if image.note else ()))
     used = {file.name: file.sha256 for layer in plan.layers for file in input_files(layer.step)}
     strange = sorted(name for name, digest in used.items() if digest not in locked)
     strange += sorted(
@@ -194,58 +163,48 @@ def _read_provenance(image: Path) -> _Provenance:
             tool.name
             for layer in plan.layers
             for tool in layer.step.tools
-            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in provenance.tools
+            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in known
         }
     )
     if strange:
         raise RequestError(
-            f"the plan in `{image.name}` uses what its lock does not have: {', '.join(strange)}",
-            at=Location(path=image),
-            hint=_ANEW,
+            f"the plan in `{image.path.name}` uses what its lock does not have: {', '.join(strange)}",
+            at=Location(path=image.path),
+            hint=_HINT_ANEW,
         )
     if lock.base.architecture != host.architecture():
         raise RequestError(
-            f"`{image.name}` is for {lock.base.architecture}, and this machine is {host.architecture()}",
-            at=Location(path=image),
+            f"`{image.path.name}` is for {lock.base.architecture}, and this machine is {host.architecture()}",
+            at=Location(path=image.path),
             hint="build it again on a machine of its architecture",
         )
-    return provenance
 
 
-_ANEW = "the image was changed, or made by something else: build it anew from its spec"
+_HINT_ANEW = "the image was changed, or made by something else: build it anew from its spec"
 
 
-def _text(image: Path, name: str) -> str:
-    try:
-        return read_data(image, name).decode()
-    except ValueError as error:
-        raise RequestError(
-            f"the `{name}` in `{image.name}` is not text", at=Location(path=image), hint=_ANEW
-        ) from error
-
-
-def _other_tools(provenance: _Provenance) -> tuple[str, ...]:
-    here = tool_pins([pin.name for pin in provenance.lock.tools if pin.name in tools.NAMES])
-    sentences = [difference.sentence for difference in tool_differences(provenance.lock, here)]
+def _other_tools(image: ImageFile) -> tuple[str, ...]:
+    here = tool_pins([pin.name for pin in image.lock.tools if pin.name in tools.NAMES])
+    sentences = [difference.sentence for difference in tool_differences(image.lock, here)]
     return (
         *sentences,
         *(
             f"{pin.name} {pin.version} of a machine that extended the image is not the one here"
-            for pin in dict.fromkeys(provenance.note.tools if provenance.note else ())
+            for pin in dict.fromkeys(image.note.tools if image.note else ())
             if pin not in here
         ),
     )
 
 
 def _fetch(
-    provenance: _Provenance, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
+    image: ImageFile, settings: Settings, work: Path, *, sources: Sequence[Path], offline: bool
 ) -> Callable[[InputFile], Path]:
     """Fetch every locked file that the plan uses; return a function that locates them."""
     try:
         return fetch_inputs(
-            provenance.plan.layers,
-            provenance.lock,
-            _origins(provenance, settings),
+            image.plan.layers,
+            image.lock,
+            _origins(image, settings),
             settings,
             work=work,
             sources=sources,
@@ -259,9 +218,9 @@ def _fetch(
         raise
 
 
-def _origins(provenance: _Provenance, settings: Settings) -> FileOrigins:
+def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
     """Return where the files of a lock come from."""
-    lock = provenance.lock
+    lock = image.lock
     base = read_base(lock.base.name)
     site = read_site(settings.site)
     rules: list[OriginRule] = []
@@ -285,7 +244,7 @@ def _origins(provenance: _Provenance, settings: Settings) -> FileOrigins:
         architecture=lock.base.architecture,
     )
     return FileOrigins(
-        python=PythonRequest(target=target, path=provenance.image, origin_rules=tuple(rules)),
+        python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),
         site=site.value if site else None,
         components=base.value.components,
         root=FinishedRoot.of(base.value, base.path),

@@ -8,11 +8,10 @@ from envbuild.activate.install import absolute
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.compose import check_target
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.sif import LOCK, read_data, read_manifest
 from envbuild.launch.launchers import LaunchContext, check_types_of_site, choose_pmi, pmi_doubt
 from envbuild.launch.runtimes import BATCH_START, EDF_START, OF_EDF, Start, batch_text, edf_text
-from envbuild.lock.text import load
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
@@ -50,7 +49,9 @@ def export_start(
     first of the site that fits. RequestError: it is not an image of envbuild's, no site is named, the image
     does not fit it, or nothing there starts it.
     """
-    manifest, site = read_manifest(image), site_of(settings)
+    with ImageFile.open(image) as opened:
+        manifest, facts = opened.manifest, facts_of_lock(opened.lock)
+    site = site_of(settings)
     if site is None:
         raise RequestError("the site where the image starts is unknown", hint="name a site with --site")
     start_of_file = EDF_START if form == "edf" else BATCH_START
@@ -62,7 +63,6 @@ def export_start(
         hint="name another file with -o PATH",
     )
     check_outside_store(path)
-    facts = facts_of_lock(load(read_data(image, LOCK), image))
     refuse_or_warn(judge(stack_facts(facts, site), about=_JUDGED), settings.emit)
     chosen = _choose_runtime(site, form, runtime, settings.emit)
     if not chosen.host_fabric:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from envbuild.activate.layout import parse_module
 from envbuild.errors import RequestError
-from envbuild.image.foreign import is_foreign
-from envbuild.image.sif import read_manifest
-from envbuild.preflight.scan import changes_from
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
+from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import exists, neighbour_hint
@@ -24,13 +24,11 @@ class Status:
     """The test verdict on an image or module, on this host."""
 
     name: str
-    """``NAME/VERSION``; the file's of an image that another tool built."""
+    """``NAME/VERSION``; the file's of an image of another tool."""
     path: Path
     """The image, or the module's directory."""
     verdict: TestVerdict | None
     """None if it was never tested."""
-    foreign: bool = False
-    """Whether another tool built the image."""
     changed: tuple[str, ...] = ()
     """Which parts of an image that passed are not as they were built, in words."""
 
@@ -49,8 +47,8 @@ class Status:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         if self.changed:
             return verdicts.unlike_tested(self.changed)
-        text = verdicts.explanation(self.verdict, foreign=self.foreign)
-        return text if self.verdict or self.foreign else f"{text}: run `envbuild test`"
+        text = verdicts.explanation(self.verdict)
+        return text if self.verdict else f"{text}: run `envbuild test`"
 
 
 def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
@@ -59,18 +57,19 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
     It is not read again if it is the file that was compared last, by its inode and times.
     """
     here, statuses = settings.this_host(), []
-    for image in images:
-        _check_not_a_module(image)
-        if is_foreign(image):
-            statuses.append(Status(name=image.name, path=image, verdict=None, foreign=True))
-            continue
-        manifest = read_manifest(image)
-        verdict = verdicts.latest(settings.store, manifest.digest, here=here)
-        label = f"{manifest.name}/{manifest.version}"
-        changed: tuple[str, ...] = ()
-        if verdict is not None and verdict.counts_for_bytes:
-            changed = changes_from(manifest.digest, image, settings.store)
-        statuses.append(Status(name=label, path=image, verdict=verdict, changed=changed))
+    for path in images:
+        _check_not_a_module(path)
+        with ImageFile.open(path) as image:
+            label = image.label if image.built_by_envbuild else path.name
+            verdict = None
+            # One that was never extended was never tested: it is not read.
+            if image.built_by_envbuild or image.note is not None:
+                digest = identity_of(image, settings.store)
+                verdict = verdicts.latest(settings.store, digest, here=here)
+            changed: tuple[str, ...] = ()
+            if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
+                changed = changed_parts(image, settings.store)
+            statuses.append(Status(name=label, path=path, verdict=verdict, changed=changed))
     return tuple(statuses)
 
 
@@ -101,7 +100,6 @@ def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tup
             name=layout.label,
             path=layout.home,
             verdict=listed.verdict,
-            foreign=listed.foreign,
             changed=listed.changed,
         )
         for layout, listed in modules

@@ -13,9 +13,11 @@ from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
+from envbuild.image.file import ImageFile
 from envbuild.image.metadata import packages_of
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
-from envbuild.image.sif import AGAIN, LOCK, read_data, read_manifest
+from envbuild.image.runnable import Runnable
+from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
 from envbuild.jobs.judge import (
     GpuSurvey,
@@ -46,7 +48,6 @@ from envbuild.launch.start import (
     run_image_job,
     with_gpus,
 )
-from envbuild.lock.text import load
 from envbuild.preflight.report import checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.from_site import stack_facts
@@ -54,10 +55,16 @@ from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.store import verdicts
 from envbuild.system import files
-from envbuild.system.apptainer import NotStartedError
+from envbuild.system.apptainer import Apptainer, NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.extended import ExtendedReport, examine_extended, test_extended
+from envbuild.workflows.extended import (
+    ExtendedImage,
+    container_of,
+    examine_extended,
+    packages_of_extended,
+    skipped_packages,
+)
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
@@ -95,11 +102,6 @@ class TestRequest:
         return {
             "--mpi host": self.from_host.mpi,
             "--fabric host": self.from_host.fabric,
-            "--launcher srun": self.srun and not self.nodes,
-            "--quick": self.quick,
-            "--require-gpu": self.require_gpu,
-            "--nodes": self.nodes > 0,
-            "--vet": self.vet,
         }
 
 
@@ -110,43 +112,41 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     MPI speaks; or it is replaced while it is tested. MachineError: there is no usable Apptainer, no srun, or
     no container starts on this machine; an earlier verdict stays.
     """
-    with files.unchanged(request.image) as check:
-        report = _test(request, settings)
-        check()
-        if not request.quick and not isinstance(report, ExtendedReport):
+    with ImageFile.open(request.image) as image:
+        report = _test(image, request, settings)
+        # Ranks on other nodes open what lies at its path.
+        (image.check_still_there if request.srun else image.check_unchanged)()
+        if not request.quick:
             _record(report, settings)
     return report
 
 
-def _test(request: TestRequest, settings: Settings) -> Report:
+def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     started = time.monotonic()
-    if (extended := examine_extended(request.image, settings, unfit=request.only_for_ours)) is not None:
-        return test_extended(extended, settings, ranks=request.ranks, timeout_s=request.timeout_s)
-    manifest, site = read_manifest(request.image), site_of(settings)
-    _warn_of_untrusted_layers(manifest, settings)
-    container = Container(
-        image=request.image.absolute(), manifest=manifest, apptainer=settings.find_apptainer(site)
-    )
+    extended, site = examine_extended(image, settings, unfit=request.only_for_ours), site_of(settings)
+    container = _container(image, extended, request, settings.find_apptainer(site))
+    runnable = container.runnable
+    if extended is None:
+        _warn_of_untrusted_layers(image.manifest, settings)
+
     # Combinations that do not fit are refused before anything starts.
     if request.from_host:
-        host_libs = host_libraries_for(container, settings, request.from_host)
+        host_libs = host_libraries_for(image, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
     launcher = _choose_launcher(container, site, request)
-    ranks = request.ranks or _ranks_in_allocation(request) or manifest.ranks
-    limit_s = request.timeout_s or manifest.timeout_s
+    ranks = request.ranks or _ranks_in_allocation(request) or runnable.ranks
+    limit_s = request.timeout_s or runnable.timeout_s
     host = _fingerprint(container)
 
     sections = Sections(lambda section: _show(section, settings))
-    sections.add("image", _check_files(container, settings, request.from_host))
-    if not judge_architecture(manifest):
-        sections.add("imports", _check_imports(container, settings, limit_s=limit_s))
+    _check_image(sections, image, extended, container, request, settings)
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
-    if manifest.accelerator != "cpu" or request.require_gpu:
-        sections.add("gpu", _check_gpus(survey, manifest, request))
+    if runnable.accelerator != "cpu" or request.require_gpu:
+        sections.add("gpu", _check_gpus(survey, runnable, request))
     if request.srun:
         host_mpi = site.mpi if site is not None and request.from_host.mpi else None
         # These ranks start with a named type: the default of srun does not matter.
-        sections.add("slurm", (check for check in pmi_checks(manifest, host_mpi) if check.id != DEFAULT))
+        sections.add("slurm", (check for check in pmi_checks(runnable, host_mpi) if check.id != DEFAULT))
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not request.srun)
         container = replace(container, stage=stage)
@@ -163,17 +163,17 @@ def _test(request: TestRequest, settings: Settings) -> Report:
             on_all_ranks[job.id] = result.reports[0]
         sections.add(job.id, result.checks, result.output)
     _check_nodes(sections, on_all_ranks, container, launcher, site, request)
-    if manifest.unproven:
-        sections.add("versions", [_unproven(name, manifest.recipes[name]) for name in manifest.unproven])
+    if runnable.unproven:
+        sections.add("versions", [_unproven(name, runnable.recipes[name]) for name in runnable.unproven])
     if fitting:
         sections.add("processes", _check_processes(reports, container, site, request))
     else:
-        sections.add("jobs", [no_fitting_jobs() if container.jobs else no_jobs()])
+        sections.add("jobs", [no_fitting_jobs() if container.jobs else no_jobs(*_why_none(extended))])
 
     return Report(
-        name=manifest.name,
-        version=manifest.version,
-        digest=manifest.digest,
+        name=runnable.name,
+        version=runnable.version,
+        digest=runnable.digest,
         ranks=ranks,
         checks=sections.checks,
         outputs=sections.outputs,
@@ -189,14 +189,45 @@ def _test(request: TestRequest, settings: Settings) -> Report:
     )
 
 
+def _check_image(
+    sections: Sections,
+    image: ImageFile,
+    extended: ExtendedImage | None,
+    container: Container,
+    request: TestRequest,
+    settings: Settings,
+) -> None:
+    """Check an image's files, and import its packages."""
+    skipped: Sequence[CheckResult] = ()
+    if extended is None:
+        sections.add("image", _check_files(image, container, settings, request.from_host))
+        packages = _packages(image)
+    else:
+        sections.add("image", extended.examined.preflight.checks())
+        packages, skipped = packages_of_extended(extended), [*skipped_packages(extended)]
+    if not judge_architecture(container.runnable):
+        limit_s = request.timeout_s or container.runnable.timeout_s
+        sections.add("imports", [*skipped, *_check_imports(container, packages, settings, limit_s=limit_s)])
+
+
+def _container(
+    image: ImageFile, extended: ExtendedImage | None, request: TestRequest, apptainer: Apptainer
+) -> Container:
+    # Ranks on other nodes open what lies at its path.
+    path = request.image.absolute() if request.srun else image.program_path
+    if extended is not None:
+        return container_of(extended, path, apptainer)
+    return Container(image=path, runnable=image.manifest, apptainer=apptainer)
+
+
 def _show(section: Section, settings: Settings) -> None:
     brief, full = section.to_text(), section.to_text(verbose=True)
     settings.emit(Judged(status=section.status, text=brief, full=full))
 
 
-def _check_gpus(survey: GpuSurvey, manifest: Manifest, request: TestRequest) -> list[CheckResult]:
+def _check_gpus(survey: GpuSurvey, runnable: Runnable, request: TestRequest) -> list[CheckResult]:
     """Judge the GPUs; if they are required, a skipped check fails."""
-    if manifest.accelerator == "cpu":
+    if runnable.accelerator == "cpu":
         hint = "`accelerator: cuda` in the spec builds one for GPUs"
         return [CheckResult("FAIL", GPU_VISIBLE, "an image for GPUs", "an image for CPUs", hint)]
     return [
@@ -226,16 +257,21 @@ def _check_nodes(
     request: TestRequest,
 ) -> None:
     """Judge the nodes of a test across nodes by the reports of its jobs; measure them if requested."""
-    manifest = container.manifest
+    runnable = container.runnable
     if request.nodes:
         # Of nested teams (`4,2`), the outer one.
-        threads = apply(manifest.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        threads = apply(runnable.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         threads_per_rank = int(threads) if threads.isdecimal() and int(threads) else None
         sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank))
     if request.vet and launcher is not None:
-        limit_s = request.timeout_s or manifest.timeout_s
+        limit_s = request.timeout_s or runnable.timeout_s
         vetting = vet_nodes(container, launcher, site, request.nodes or 1, limit_s)
         sections.add("vet", vet_checks(vetting))
+
+
+def _why_none(extended: ExtendedImage | None) -> tuple[str, ...]:
+    lacks = "the image has no mpiexec, mpi4py and NumPy, which the job of an image of another tool needs"
+    return (lacks,) if extended is not None else ()
 
 
 def _unproven(recipe: str, version: str) -> CheckResult:
@@ -247,9 +283,9 @@ def _unproven(recipe: str, version: str) -> CheckResult:
 def _first_jobs(container: Container) -> list[Job]:
     """Return the first job of each framework; of the MPI if the image has no framework."""
     first: dict[str, Job] = {}
-    for job, of_image in zip(container.jobs, container.manifest.jobs, strict=True):
-        first.setdefault(of_image.recipe, job)
-    frameworks = [job for recipe, job in first.items() if recipe != container.manifest.mpi]
+    for job in container.jobs:
+        first.setdefault(job.recipe, job)
+    frameworks = [job for recipe, job in first.items() if recipe != container.runnable.mpi]
     return frameworks or list(first.values())
 
 
@@ -288,9 +324,11 @@ def _choose_launcher(container: Container, site: Site | None, request: TestReque
         )
     context = launch_context(container, site, request.from_host, srun=request.srun)
     launcher = choose_launcher(with_offer(context))
+    if launcher is not None and not launcher.outside:
+        launcher = replace(launcher, program=container.program(launcher.program))
     if launcher is not None and 0 < request.nodes < nodes_here():
         launcher = replace(launcher, options=(*launcher.options, f"--nodes={request.nodes}"))
-    return None if judge_architecture(container.manifest) else launcher
+    return None if judge_architecture(container.runnable) else launcher
 
 
 def _ranks_in_allocation(request: TestRequest) -> int | None:
@@ -321,12 +359,14 @@ def _fingerprint(container: Container) -> HostFingerprint:
     return host
 
 
-def _check_files(container: Container, settings: Settings, from_host: HostLibraries) -> list[CheckResult]:
+def _check_files(
+    image: ImageFile, container: Container, settings: Settings, from_host: HostLibraries
+) -> list[CheckResult]:
     """Check all that needs no start of the image: its bytes, what it would load, and its architecture."""
-    total = container.image.stat().st_size
-    with task(settings.emit, "test:image", "files of the image", total_bytes=total) as running:
-        changed = verify_image(container.image, advanced=running.advance)
-        preflight = run_preflight(scan_image(container.image, settings.store, changed=changed))
+    title = "files of the image"
+    with task(settings.emit, "test:image", title, total_bytes=image.size_bytes) as running:
+        changed = verify_image(image, advanced=running.advance)
+        preflight = run_preflight(scan_image(image, settings.store, changed=changed))
         checks = [judge_bytes(changed), *preflight.checks()]
         if settings.site and (site := site_of(settings)) is not None:
             # The rules that forbid the image on the libraries that its ranks use, at the site that was named.
@@ -339,18 +379,20 @@ def _check_files(container: Container, settings: Settings, from_host: HostLibrar
             )
             verdicts = judge(facts)
             checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
-        if foreign := judge_architecture(container.manifest):
+        if foreign := judge_architecture(container.runnable):
             checks.append(foreign)
         running.failed = _any_failed(checks)
     return checks
 
 
-def _check_imports(container: Container, settings: Settings, *, limit_s: float) -> list[CheckResult]:
+def _check_imports(
+    container: Container, packages: Sequence[Package], settings: Settings, *, limit_s: float
+) -> list[CheckResult]:
     """Import the image's modules and run its tutorials, which also proves that a container starts here."""
     with task(settings.emit, "test:imports", "imports and tutorials") as running:
         try:
             with explain_failure("test", settings, apptainer=container.apptainer.program):
-                checks = check_imports(container, _packages(container), limit_s=limit_s)
+                checks = check_imports(container, packages, limit_s=limit_s)
         except NotStartedError as error:
             if error.early:
                 raise
@@ -360,12 +402,12 @@ def _check_imports(container: Container, settings: Settings, *, limit_s: float) 
     return checks
 
 
-def _packages(container: Container) -> list[Package]:
+def _packages(image: ImageFile) -> list[Package]:
     """Return the Python packages of an image; an image of the format before names them in its lock alone."""
-    packages = container.manifest.python_packages
-    if container.manifest.format != MANIFEST_FORMAT:
-        packages = packages_of(load(read_data(container.image, LOCK), container.image))
-    sites = own_sites(container.manifest.python)
+    packages = image.manifest.python_packages
+    if image.manifest.format != MANIFEST_FORMAT:
+        packages = packages_of(image.lock)
+    sites = own_sites(image.manifest.python)
     return [Package(**package.model_dump(), sites=sites) for package in packages]
 
 
@@ -389,7 +431,7 @@ def _run_job(
     if not _spans_nodes(job):
         # torchrun: its ranks start each other, in one container, without an MPI.
         container, launcher = replace(container, host_libs=None), own_launcher(container, job.launcher)
-    limit_s = request.timeout_s or job.timeout_s or container.manifest.timeout_s
+    limit_s = request.timeout_s or job.timeout_s or container.runnable.timeout_s
     with task(settings.emit, f"test:{job.id}", f"{job.id} {job.title}".strip()) as running:
         if launcher is None:
             result = JobResult(checks=(skip_job(job, ranks),))
@@ -410,7 +452,7 @@ def _record(report: Report, settings: Settings) -> None:
     """
     if DIGEST in report.failed:
         text = "the verdict was not kept: the image is not the one that its manifest names"
-        settings.emit(Warned(text=text, hint=AGAIN))
+        settings.emit(Warned(text=text, hint=HINT_REBUILD))
         return
     try:
         verdicts.record(settings.store, report)

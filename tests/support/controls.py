@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from envbuild.image.sif import read_manifest
 from envbuild.jobs.judge import Job
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of
 from envbuild.launch.start import Container
 from envbuild.system import apptainer as runtime
 from envbuild.workflows.inputs import read_recipe
 from envbuild.workflows.recipe_check import load_controls, recipe_controls
+from tests.support.images import read_manifest
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
@@ -44,7 +44,7 @@ def one_of_each_job(controls: Iterable[MutatedJob]) -> list[MutatedJob]:
 
 def container_of(image: Path) -> Container:
     """Return an image as what is tested."""
-    return Container(image=image, manifest=read_manifest(image), apptainer=runtime.find())
+    return Container(image=image, runnable=read_manifest(image), apptainer=runtime.find())
 
 
 def controls_of(container: Container) -> list[tuple[Job, MutatedJob]]:

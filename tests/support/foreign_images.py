@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.python import PythonInstallation, choose_python, probe_python
+from envbuild.image.files import ImageFiles
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.preflight.report import PreflightReport, run_preflight
-from envbuild.preflight.scan import scan_image
 from envbuild.store.store import Store
+from tests.support.images import scan_image
 
 
 def preflight(

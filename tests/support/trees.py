@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envbuild.image import environment, startup
+from envbuild.image import environment, layout, startup
 from envbuild.image.model import JUDGE, MANIFEST_FORMAT, FileSystem, ImageLayer, Manifest
-from envbuild.image.sif import LOCK, PLAN, SBOM, write_sif
+from envbuild.image.sif import LOCK, PLAN, SBOM
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.splice import Splice, splice
 from envbuild.system.squashfs import digests
@@ -135,7 +135,8 @@ def write_image(
         spliced = splice(inputs)
         file_system = _described(spliced, layers)
         made = manifest_of(lock, file_system=file_system, **changes)
-        write_sif(path, made, spliced, {LOCK: lock, PLAN: plan, SBOM: bill})
+        data = {LOCK: lock, PLAN: plan, SBOM: bill}
+        layout.write_image(path, layout.built_layout(made, data, spliced), spliced)
     return made
 
 
@@ -151,7 +152,8 @@ def write_raw_image(
     """Write an image whose file system is these bytes, whatever they are; it has no layers."""
     raw = Splice(parts=(), offsets=(), superblock=content[:96], tables=content[96:], tables_offset=96)
     made = manifest_of(lock, file_system=_described(raw, {}), **changes)
-    write_sif(path, made, raw, {LOCK: lock, PLAN: plan, SBOM: bill})
+    data = {LOCK: lock, PLAN: plan, SBOM: bill}
+    layout.write_image(path, layout.built_layout(made, data, raw), raw)
     return made
 
 

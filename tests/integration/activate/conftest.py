@@ -18,12 +18,12 @@ from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
 from envbuild.image.model import Manifest
-from envbuild.image.sif import read_manifest
 from envbuild.spec.site import SiteBind
 from envbuild.system import squashfs
 from envbuild.system.apptainer import find
 from envbuild.system.host import architecture
 from tests.support import trees
+from tests.support.images import read_manifest
 from tests.support.places import make_place
 from tests.support.users import in_user_namespace
 
@@ -46,6 +46,7 @@ LEFT_OUT = (
 # Stands in for the real one: `venv` calls it with the new environment's Python.
 ENSUREPIP = """
 import os, pathlib, sys
+from tests.support.images import read_manifest
 script = pathlib.Path(sys.prefix, "bin", "installed")
 script.write_text("#!" + sys.executable + "\\nimport sys\\nprint('script', sys.prefix, *sys.argv[1:])\\n")
 script.chmod(0o755)
@@ -154,7 +155,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         installation = Installation(
             root=place.path / root,
             image=image,
-            manifest=read_manifest(image),
+            runnable=read_manifest(image),
             commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
             linked=linked,
             stamp=stamp_of(image) if linked else "",

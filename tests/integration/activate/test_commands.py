@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from envbuild.image.sif import read_manifest
 from envbuild.spec.site import SiteBind
 from tests.integration.activate.conftest import CHANGES, image_of
+from tests.support.images import read_manifest
 from tests.support.users import as_root
 
 SHOW = "import os, sys; print([os.environ.get(name) for name in sys.argv[1:]])"

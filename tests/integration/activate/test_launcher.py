@@ -34,7 +34,7 @@ def launcher(place):
         start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
         fields = {"apptainer": Apptainer(**start), **changes}
         manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
-        installation = Installation(root=place.path / "sw", image=image, manifest=manifest, **fields)
+        installation = Installation(root=place.path / "sw", image=image, runnable=manifest, **fields)
         return install(installation).layout.home / "bin/python"
 
     return make
@@ -134,7 +134,7 @@ def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypa
     monkeypatch.setattr(start, "DEVICES", {"nvidia": str(directory)})
     image = Container(
         image=place.path / "image.sif",
-        manifest=trees.manifest(),
+        runnable=trees.manifest(),
         apptainer=Apptainer(program=place.path / "apptainer", version=version),
     )
     assert gpu_flags(image, None, None) == tuple(options)

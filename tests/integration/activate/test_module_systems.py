@@ -16,9 +16,9 @@ from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import Layout
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, tcl_literal
-from envbuild.image.sif import read_manifest
 from envbuild.system.apptainer import find
 from tests.integration.activate.conftest import CHANGES, TOOLS_OF_IMAGE, Place, image_of
+from tests.support.images import read_manifest
 from tests.support.module_systems import LMOD, OTHERS, OWN_STATE, SYSTEMS, ModuleSystem
 
 # What Lmod keeps for itself: the table of modules in pieces, the last of which it leaves when fewer suffice,
@@ -396,7 +396,7 @@ def test_a_linked_image_may_lie_in_a_place_of_any_name(images, place, system):
     installation = Installation(
         root=place.path / "modules",
         image=image,
-        manifest=read_manifest(image),
+        runnable=read_manifest(image),
         commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
         linked=True,
         stamp=stamp_of(image),
@@ -421,7 +421,7 @@ def test_hostile_text_stays_text(images, place, system, text):
     installation = Installation(
         root=place.path / "modules",
         image=images["1.0"],
-        manifest=manifest,
+        runnable=manifest,
         commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
         apptainer=find(),
     )

@@ -16,7 +16,6 @@ import pytest
 from envbuild.activate.install import InstallResult
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Warned
-from envbuild.image.sif import read_manifest, read_sif
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.preflight import scan
 from envbuild.store import verdicts
@@ -29,6 +28,7 @@ from envbuild.workflows.module import InstallRequest, ListedModule, list_modules
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import image_statuses, module_statuses
 from tests.integration.activate.conftest import TOOLS_OF_IMAGE, Place
+from tests.support.images import read_manifest, read_sif
 from tests.support.small_images import BASE, small_image
 
 Envbuild = Callable[..., subprocess.CompletedProcess[str]]

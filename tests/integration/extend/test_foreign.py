@@ -12,7 +12,6 @@ import pytest
 
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import EnvbuildError
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import (
     Addition,
     fetch_packages,
@@ -22,6 +21,7 @@ from envbuild.extend.packages import (
     resolve_packages,
 )
 from envbuild.extend.python import choose_python, probe_python
+from envbuild.image.files import ImageFiles
 from envbuild.resolve.files import FileCache
 from envbuild.squashfs.layers import splice_layers
 from envbuild.squashfs.reader import Squashfs

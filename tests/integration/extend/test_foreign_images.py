@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import tarfile
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from envbuild.image.foreign import read_foreign
+from envbuild.image.file import ImageFile
 from tests.support.elves import Elf
+from tests.support.images import read_sif
 from tests.support.mirrors import write_wheel
 from tests.support.squashfs_images import (
     assert_kernel_accepts,
@@ -142,16 +144,17 @@ def extend(ground: Ground, work: Path, *words: str | Path, code: int = 0) -> str
 
 
 def shown_by_unsquashfs(image: Path, scratch: Path) -> dict[str, tuple[object, ...]]:
-    shown = list_with_unsquashfs(image, scratch / "u", read_foreign(image).offset)
+    with ImageFile.open(image) as opened:
+        shown = list_with_unsquashfs(image, scratch / "u", opened.root.offset)
     subprocess.run(["rm", "-rf", scratch / "u"], check=True)
     return shown
 
 
 def root_of(image: Path, scratch: Path) -> Path:
     """Return the file system of an image as a file."""
-    opened = read_foreign(image)
     path = scratch / f"{image.name}.root"
-    path.write_bytes(image.read_bytes()[opened.offset :][: opened.root_bytes])
+    with ImageFile.open(image) as opened:
+        path.write_bytes(opened.read(opened.root.offset, opened.root.size_bytes))
     return path
 
 
@@ -207,8 +210,7 @@ def test_descriptors_of_a_sif_stay(foreign: Callable[[str], Path], ground: Groun
     extend(ground, work, old, "--env", "A=b", "-o", "new.sif")
     contents = []
     for path in (old, work / "new.sif"):
-        sif = read_foreign(path).sif
-        assert sif is not None
+        sif = read_sif(path)
         data = path.read_bytes()
         contents.append(
             [
@@ -313,17 +315,27 @@ def test_it_becomes_a_module(
     # Its Python has no pip.
     names = {"python", "python3", "envbuild-exec", "envbuild-shell", "launcher"}
     assert {path.name for path in python.parent.iterdir()} == names
-    # Its test leaves no verdict.
-    said = "no verdict is kept of an image that another tool built"
-    for words in (["status", "centre.sif"], ["status", "--all", "modules"]):
-        done = ground.run(words, work)
-        assert (done.returncode, done.stdout.count(f": {said}\n")) == (4, 1), done.stderr
-        assert done.stdout.startswith("UNTESTED centre")
+    # It has a verdict as an image of a spec.
     required = ["module", "install", "centre.sif", "--root", "other", "--require-pass"]
     done = ground.run(required, work)
-    assert (done.returncode, f"UNTESTED ({said})" in done.stderr) == (4, True)
-    assert "hint: leave --require-pass out" in done.stderr
-    assert "UNTESTED" not in (work / "modules/modulefiles/centre/2").read_text()
+    assert (done.returncode, "UNTESTED (never tested here)" in done.stderr) == (4, True)
+    done = ground.run(["test", "centre.sif"], work)
+    assert done.returncode == 0, done.stderr
+    for words in (["status", "centre.sif"], ["status", "--all", "modules"]):
+        done = ground.run(words, work)
+        assert (done.returncode, done.stdout.split()[0]) == (0, "PASS"), done.stdout
+    assert ground.run(required, work).returncode == 0
+    started = work / "modules/envs/centre/2/image.sif" if not link else work / "centre.sif"
+    with started.open("r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-5000, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+    done = ground.run(["status", "--all", "modules"], work)
+    assert (done.returncode, done.stdout.split()[0]) == (4, "CHANGED"), done.stdout
+    with started.open("r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        file.write(byte)
     bill = json.loads(ground.run(["sbom", "centre.sif"], work).stdout)
     assert {one["name"] for one in bill["components"]} == {"built.sif", "gamma", "delta"}
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout
@@ -488,9 +500,10 @@ def test_options_for_images_of_ours_are_refused(
     extended: Callable[..., Path], foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
     extended(**{"demo.py": ""})
-    done = ground.run(["test", "mine.sif", "--quick"], work)
-    assert done.returncode == 2
-    assert "--quick: only for images that envbuild built" in done.stderr
+    for option in (["--mpi", "host"], ["--fabric", "host"]):
+        done = ground.run(["test", "mine.sif", *option], work)
+        assert done.returncode == 2
+        assert f"{' '.join(option)}: only for images that envbuild built" in done.stderr
     for command in ("check", "test"):
         done = ground.run([command, foreign("built.sif")], work)
         assert done.returncode == 2

@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from envbuild.errors import RequestError
 from envbuild.events import Event, TaskStarted
 from envbuild.workflows.extend import ExtendRequest, extend_image
 from envbuild.workflows.settings import Settings
@@ -170,18 +170,21 @@ def test_what_the_spec_asks_for_still_holds(ground: Ground) -> None:
 
 
 def test_an_image_that_is_replaced_meanwhile(ground: Ground, tmp_path: Path) -> None:
-    image, new = tmp_path / "image.sif", tmp_path / "new.sif"
-    for path in (image, tmp_path / "other.sif"):
-        shutil.copy(ground.place / "tiny.sif", path)
+    """The image that was opened is extended."""
+    image, new, same = tmp_path / "image.sif", tmp_path / "new.sif", tmp_path / "same.sif"
+    shutil.copy(ground.place / "tiny.sif", image)
+    (tmp_path / "other.sif").write_text("another file")
 
     def replacing(event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == "write":
             (tmp_path / "other.sif").replace(image)
 
+    request = ExtendRequest(image=image, environment=["A=b"], output=same)
+    extend_image(request, Settings.of(store=tmp_path / "store"))
     settings = Settings.of(store=tmp_path / "store", emit=replacing)
-    with pytest.raises(RequestError, match=r"`image\.sif` was replaced or changed while it was read"):
-        extend_image(ExtendRequest(image=image, output=new, environment=["A=b"]), settings)
-    assert not new.exists()
+    extend_image(replace(request, output=new), settings)
+    assert image.read_text() == "another file"
+    assert new.read_bytes() == same.read_bytes()
 
 
 def test_a_changed_image_is_refused(ground: Ground) -> None:

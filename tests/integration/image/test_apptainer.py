@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.image import sif
-from envbuild.image.verify import verify_image
 from envbuild.system import host
 from tests.integration.image.conftest import Sample
 from tests.support import trees
+from tests.support.images import read_manifest, read_sif, verify_image
 
 GREETING = "it's $HOME `here`"
 START = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -245,7 +244,7 @@ def test_tables_as_apptainer_reads_them(program: str, image: Path) -> None:
     ]
     header = subprocess.run([program, "sif", "header", image], capture_output=True, text=True, check=True)
     facts = dict(re.findall(r"(?m)^([^:]+): +(.*)$", header.stdout))
-    assert facts["ID"] == str(sif.read_sif(image).identity)
+    assert facts["ID"] == str(read_sif(image).identity)
     assert (facts["Descriptors Free"], facts["Primary Architecture"]) == ("40", "amd64")
     assert facts["Created At"] == "1970-01-01 00:00:00 +0000 UTC"
 
@@ -273,11 +272,11 @@ def test_a_sif_of_apptainers_own(program: str, sample: Sample, tmp_path: Path) -
     subprocess.run([program, "sif", "new", path], capture_output=True, check=True)
     add = ["--datatype", "4", "--partfs", "1", "--parttype", "2", "--partarch", "2", "--groupid", "1"]
     subprocess.run([program, "sif", "add", *add, path, base], capture_output=True, check=True)
-    root = sif.read_sif(path).root
+    root = read_sif(path).root
     assert root is not None
     assert path.read_bytes()[root.offset : root.end] == base.read_bytes()
     with pytest.raises(RequestError, match=r"`foreign\.sif` is a SIF that envbuild did not build"):
-        sif.read_manifest(path)
+        read_manifest(path)
 
 
 def test_an_object_added_by_apptainer_does_no_harm(program: str, sample: Sample, tmp_path: Path) -> None:
@@ -287,8 +286,8 @@ def test_an_object_added_by_apptainer_does_no_harm(program: str, sample: Sample,
     note = tmp_path / "note"
     note.write_text("seen")
     subprocess.run([program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True)
-    assert len(sif.read_sif(path).objects) == len(sif.read_sif(sample.image).objects) + 1
-    assert sif.read_manifest(path) == sample.manifest
+    assert len(read_sif(path).objects) == len(read_sif(sample.image).objects) + 1
+    assert read_manifest(path) == sample.manifest
     assert verify_image(path) == ()
 
 

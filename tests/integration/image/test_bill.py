@@ -12,16 +12,16 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.image.compose import FinishedLayer, compose, read_sbom
+from envbuild.image.compose import FinishedLayer
 from envbuild.image.packages import Contents, read_packages
 from envbuild.image.sbom import sbom
-from envbuild.image.sif import file_system
 from envbuild.lock.text import dump
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
+from tests.support.images import compose_layers, file_system, read_sbom
 from tests.support.resolved_specs import bare_lock
 from tests.support.small_images import BASE, UNREAD, Layer, small_image
 
@@ -107,13 +107,12 @@ def test_a_composed_image_carries_the_bill_of_its_layers(tmp_path: Path) -> None
             )
         )
     image, lock = tmp_path / "composed.sif", bare_lock(name="composed")
-    compose(
+    compose_layers(
         image,
         layers,
         manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan="{}\n",
-        advanced=lambda _: None,
     )
     bill = read_sbom(image)
     assert bill == sbom(lock, contents_of(*(layer.blob for layer in layers)))

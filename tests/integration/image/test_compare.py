@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
-from envbuild.image.compare import ImageDifference, compare_file_systems, compare_images
-from envbuild.image.sif import read_sif
+from envbuild.image.compare import ImageDifference, compare_file_systems
 from envbuild.image.sifformat import DATA_OFFSET
 from envbuild.squashfs.reader import Squashfs
+from tests.support.images import compare_images, read_sif
 from tests.support.small_images import Layer, small_image
 from tests.support.trees import write_image
 

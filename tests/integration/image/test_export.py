@@ -20,13 +20,13 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
 from envbuild.image import shifter
 from envbuild.image.model import Variable
-from envbuild.image.sif import read_sif
 from envbuild.system import squashfs
 from envbuild.workflows.choices import ExportFormat
 from envbuild.workflows.export import Written, export_image
 from tests.integration.conftest import make_desk
 from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users
+from tests.support.images import read_sif
 from tests.support.squashfs_images import assert_kernel_accepts, list_with_unsquashfs
 
 FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)

@@ -19,9 +19,9 @@ import pytest
 from envbuild.errors import BuildError
 from envbuild.image import oci
 from envbuild.image.oci import write_archive
-from envbuild.image.sif import file_system, read_manifest, read_sif
 from envbuild.system import squashfs
 from tests.support import trees
+from tests.support.images import file_system, read_manifest, read_sif
 from tests.support.squashfs_images import Node, pack_with_tar2sqfs, read_with_unsquashfs
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "export"

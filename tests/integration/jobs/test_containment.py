@@ -54,7 +54,7 @@ envbuild_job.report(
 
 def job(container: Container) -> Job:
     """The image's cheapest job, asked for nothing but its ranks."""
-    found = next(job for job in container.jobs if job.recipe == container.manifest.mpi)
+    found = next(job for job in container.jobs if job.recipe == container.runnable.mpi)
     return Job(id=found.id, recipe=found.recipe, file=found.file)
 
 

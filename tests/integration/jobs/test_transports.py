@@ -32,7 +32,7 @@ def tcp_job(container: Container) -> Job:
 
 def tried(container: Container, job: Job) -> JobResult:
     # The namespace makes everybody root.
-    family = container.manifest.mpi_family
+    family = container.runnable.mpi_family
 
     def start(
         command: Sequence[str], ranks: int, results: Path, variables: Mapping[str, str], limit_s: float

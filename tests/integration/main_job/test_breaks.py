@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image.sif import PLAN, read_manifest, read_sif
+from envbuild.image.sif import PLAN
 from tests.integration.conftest import Desk, blob_of, layers
+from tests.support.images import read_manifest, read_sif
 from tests.support.torture.ground import Ground
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image.sif import read_sif
 from tests.integration.conftest import Desk
+from tests.support.images import read_sif
 from tests.support.squashfs_images import assert_kernel_accepts, assert_shows_layers
 
 SYSTEM = """\

@@ -14,10 +14,10 @@ import pytest
 from envbuild.image.model import Variable
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.report import PreflightReport, simulate
-from envbuild.preflight.scan import scan_image
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
 from tests.support.fatbins import cubins, with_sections
+from tests.support.images import scan_image
 from tests.support.looking import preflight
 from tests.support.small_images import BASE, LIB, Layer, small_image
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from envbuild.image.sif import file_system, image_entries
 from envbuild.preflight.report import run_preflight
-from envbuild.preflight.scan import FileSystemScan, ImageScan, scan_file_system, scan_image
+from envbuild.preflight.scan import FileSystemScan, ImageScan, scan_file_system
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import squashfs
+from tests.support.images import file_system, image_entries, scan_image
 from tests.support.patches import with_search_path, with_version
 
 SITE = "/opt/env/lib/python3.11/site-packages"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.image.sif import LOCK, read_data, read_sif
+from envbuild.image.sif import LOCK
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
-from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import Value
 from envbuild.store.store import Store
 from tests.support.elves import Elf
+from tests.support.images import read_data, read_sif, scan_image
 from tests.support.looking import preflight
 from tests.support.small_images import BASE, Layer, small_image
 

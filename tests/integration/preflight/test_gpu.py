@@ -15,12 +15,12 @@ from envbuild.lock.model import PythonPin
 from envbuild.preflight import gpu
 from envbuild.preflight.components import components
 from envbuild.preflight.report import run_preflight
-from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import Fact
 from envbuild.rules.from_site import stack_facts
 from envbuild.store.store import Store
 from tests.support.elves import Elf
 from tests.support.fatbins import CUBIN, PTX, cubins, fat_binary, with_sections
+from tests.support.images import scan_image
 from tests.support.looking import preflight
 from tests.support.resolved_specs import wheel
 from tests.support.small_images import BASE, Layer, small_image

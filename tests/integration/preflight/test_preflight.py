@@ -7,15 +7,14 @@ import os
 from pathlib import Path
 
 from envbuild.image import sif
-from envbuild.image.sif import file_system, image_entries
 from envbuild.preflight.report import simulate
-from envbuild.preflight.scan import scan_image
 from envbuild.store.store import Store
 from envbuild.system import host, process, squashfs
 from tests.integration.conftest import Desk
 from tests.support import trees
 from tests.support.controls import container_of
 from tests.support.elves import Elf
+from tests.support.images import file_system, image_entries, read_data, read_manifest, scan_image
 from tests.support.looking import preflight
 
 OPEN_MPI = Elf(soname="libmpi.so.12", defined=("MPI_Init", "ompi_mpi_comm_world"))
@@ -37,10 +36,10 @@ def with_layer(image: Path, files: dict[str, bytes], gone: list[str], directory:
     whole = directory / "whole.sqfs"
     with file_system(image) as shown:
         whole.write_bytes(os.pread(shown.file.fileno(), shown.size_bytes, shown.offset))
-    manifest = sif.read_manifest(image)
+    manifest = read_manifest(image)
     fields = dict(manifest)
     out = directory / "spoilt.sif"
-    lock = sif.read_data(image, sif.LOCK)
+    lock = read_data(image, sif.LOCK)
     for name in ("file_system", "lock_digest"):
         del fields[name]
     trees.write_image(out, {"whole": whole, "spoilt": top}, lock=lock, **fields)
@@ -49,7 +48,7 @@ def with_layer(image: Path, files: dict[str, bytes], gone: list[str], directory:
 
 def test_the_image_is_clean_and_read_once(desk: Desk, image: Path) -> None:
     # `build` has scanned it before.
-    (scan,) = (desk.store / "scans").rglob(f"{sif.read_manifest(image).digest.removeprefix('sha256:')}.json")
+    (scan,) = (desk.store / "scans").rglob(f"{read_manifest(image).digest.removeprefix('sha256:')}.json")
     written = scan.stat().st_mtime_ns
     found = json.loads(desk.envbuild("check", image, "--json").stdout)
     assert found["passed"] is True

@@ -11,12 +11,12 @@ import pytest
 
 from envbuild.errors import CheckError, RequestError
 from envbuild.image.model import ImageLayer
-from envbuild.image.sif import read_manifest, read_sif
 from envbuild.preflight import components
 from envbuild.preflight import scan as scanning
-from envbuild.preflight.scan import scan_host_file, scan_image
+from envbuild.preflight.scan import scan_host_file
 from envbuild.store.store import Store
 from tests.support.elves import Elf
+from tests.support.images import read_manifest, read_sif, scan_image
 from tests.support.looking import preflight
 from tests.support.small_images import BASE, LIB, Layer, small_image
 

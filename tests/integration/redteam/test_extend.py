@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.image.compose import FinishedLayer, compose
-from envbuild.image.sif import LOCK, PLAN, read_data, read_manifest
+from envbuild.image.compose import FinishedLayer
+from envbuild.image.sif import LOCK, PLAN
 from envbuild.lock.text import load
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import splice
 from envbuild.system.squashfs import digests
+from tests.support.images import compose_layers, read_data, read_manifest
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground
 
@@ -185,6 +186,7 @@ def test_metadata_that_does_not_end_is_an_error_of_the_image(stranger: Path, gro
 
 MEASURED = """\
 import resource, subprocess, sys
+from tests.support.images import read_data, read_manifest
 code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)
@@ -208,7 +210,7 @@ def forged(ground: Ground, desk: Path) -> Path:
     lock = load(read_data(honest, LOCK), honest)
     plan = read_data(honest, PLAN).decode()
     told = manifest.model_copy(update={"file_system": None})
-    compose(out, layers, manifest=told, lock=lock, plan=plan, advanced=lambda _: None)
+    compose_layers(out, layers, manifest=told, lock=lock, plan=plan)
     ground.own(desk)
     return out
 

@@ -22,14 +22,14 @@ import json
 import sys
 from pathlib import Path
 from functools import partial
-from envbuild.image.sif import read_manifest
 from envbuild.jobs.run import run_job
 from envbuild.launch.launchers import Launcher
 from envbuild.launch.start import Container, results_directory, start_ranks
 from envbuild.system.apptainer import find
+from tests.support.images import read_manifest
 
 image, family, kind, limit_s, *instead = sys.argv[1:]
-container = Container(image=Path(image), manifest=read_manifest(Path(image)), apptainer=find())
+container = Container(image=Path(image), runnable=read_manifest(Path(image)), apptainer=find())
 launcher = Launcher(program="srun", mpi_type=kind, family=family, outside=True)
 inner = partial(start_ranks, container, launcher)
 start = (lambda _, *rest: inner(instead, *rest)) if instead else inner

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuild.image.sif import file_system
 from envbuild.squashfs.format import Compressor
+from tests.support.images import file_system
 from tests.support.torture.fuzz import TARGETS, WORDS, attempt, seeds, small_one
 from tests.support.torture.ground import Ground
 from tests.support.torture.trials import run_trial

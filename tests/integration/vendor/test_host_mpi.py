@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import LaunchResult
 from envbuild.jobs.run import run_job
 from envbuild.launch.launchers import Launcher
@@ -147,10 +148,12 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
 @pytest.fixture
 def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, HostLibraryPlan]:
     """The image on MPICH, and what Intel MPI lends it."""
-    container = container_of(image_on("mpich"))
+    image = image_on("mpich")
     site = desk.write("site.yaml", host_mpi("intel-mpi").site())
     settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
-    return container, host_libraries_for(container, settings, HostLibraries(mpi=True))
+    with ImageFile.open(image) as opened:
+        plan = host_libraries_for(opened, settings, HostLibraries(mpi=True))
+    return container_of(image), plan
 
 
 def finding_of(

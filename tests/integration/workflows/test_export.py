@@ -10,11 +10,12 @@ import pytest
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import ignore
-from envbuild.image.sif import LOCK, PLAN, SBOM, read_sif
+from envbuild.image.sif import LOCK, PLAN, SBOM
 from envbuild.system import squashfs
 from envbuild.workflows.choices import ExportFormat
 from envbuild.workflows.export import export_image
 from tests.support import trees
+from tests.support.images import read_sif
 from tests.support.small_images import BASE, small_image
 
 FORMS: tuple[ExportFormat, ...] = get_args(ExportFormat)

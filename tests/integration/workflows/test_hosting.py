@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Event, Warned, ignore
-from envbuild.image.sif import read_manifest
+from envbuild.image.file import ImageFile
 from envbuild.launch.start import Container
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site, SiteMpi
@@ -36,23 +36,24 @@ def settings(store: Path) -> Settings:
 
 def container(**changes: object) -> Container:
     apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    return Container(image=Path("i.sif"), manifest=manifest(**changes), apptainer=apptainer)
+    return Container(image=Path("i.sif"), runnable=manifest(**changes), apptainer=apptainer)
+
+
+def libraries_for(image: Path, directory: Path) -> HostLibraryPlan:
+    with ImageFile.open(image) as opened:
+        return hosting.host_libraries_for(opened, settings(directory), hosting.HostLibraries(mpi=True))
 
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "site_of", lambda _: None)
     with pytest.raises(RequestError, match="no site file describes the host's MPI"):
-        hosting.host_libraries_for(
-            container(mpi_family="mpich"), settings(tmp_path), hosting.HostLibraries(mpi=True)
-        )
+        libraries_for(small_image(tmp_path, BASE, mpi_family="mpich"), tmp_path)
 
 
 def test_an_image_without_mpi_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosting, "site_of", lambda _: Site(name="here"))
     with pytest.raises(RequestError, match="has no MPI that the host's could replace"):
-        hosting.host_libraries_for(
-            container(mpi="", mpi_family=""), settings(tmp_path), hosting.HostLibraries(mpi=True)
-        )
+        libraries_for(small_image(tmp_path, BASE, mpi="", mpi_family=""), tmp_path)
 
 
 MPICH = ("MPI_Init", "MPI_Send", "MPI_UNWEIGHTED")
@@ -95,10 +96,9 @@ def lent_at(
     }
     image = small_image(tmp_path, BASE, layer, mpi="mpich", mpi_family="mpich", recipes={"mpich": "4.0.3"})
     known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
-    apptainer = Apptainer(program=Path("apptainer"), version="1.4.5")
-    resolved = Container(image=image, manifest=read_manifest(image), apptainer=apptainer)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
-    return hosting.host_libraries_for(resolved, known, wanted)
+    with ImageFile.open(image) as opened:
+        return hosting.host_libraries_for(opened, known, wanted)
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

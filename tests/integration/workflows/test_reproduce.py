@@ -12,7 +12,6 @@ from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted, Warned, ignore
-from envbuild.image.compose import compose
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.model import (
@@ -31,6 +30,7 @@ from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
 from tests.support import trees
+from tests.support.images import compose_layers
 from tests.support.resolved_specs import lock_of, resolved, wheel
 from tests.support.tools import real_tools
 
@@ -66,13 +66,12 @@ def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...
 
 def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store) -> Path:
     records = [require_layer(layer, store) for layer in plan.image_layers]
-    compose(
+    compose_layers(
         path,
         finished_layers(records, plan, store),
         manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan=told.to_json(),
-        advanced=lambda _: None,
     )
     return path
 
@@ -91,18 +90,25 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
 
 
-def test_an_image_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_image_that_is_replaced_meanwhile(*, in_place: bool, tmp_path: Path) -> None:
     pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
     other = tmp_path / "other.sif"
-    other.write_bytes(image.read_bytes())
+    other.write_bytes(image.read_bytes()[:-1])
 
     def replacing(event: Event) -> None:
         if isinstance(event, TaskStarted) and event.task == "compare":
-            other.replace(image)
+            if in_place:
+                image.write_bytes(other.read_bytes())
+            else:
+                other.replace(image)
 
     settings = Settings(store=Store(tmp_path / "store"), emit=replacing)
+    if not in_place:
+        assert reproduce_image(image, settings, offline=True).identical
+        return
     with pytest.raises(RequestError, match=r"`image\.sif` was replaced or changed while it was read"):
         reproduce_image(image, settings, offline=True)
 

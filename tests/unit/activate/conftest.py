@@ -50,7 +50,7 @@ def put(tmp_path, image, manifest):
     def call(*, root=tmp_path / "sw", image=image, linked=False, **changes):
         options = {name: changes.pop(name) for name in ("default", "copied") if name in changes}
         commands = (*OWN_COMMANDS, "mpiexec", "torchrun")
-        fields = {"manifest": manifest(), "commands": commands, "apptainer": APPTAINER, **changes}
+        fields = {"runnable": manifest(), "commands": commands, "apptainer": APPTAINER, **changes}
         stamp = stamp_of(image) if linked else ""
         installation = Installation(
             root=checked_root(root), image=absolute(image), linked=linked, stamp=stamp, **fields

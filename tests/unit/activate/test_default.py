@@ -32,11 +32,11 @@ def test_the_one_that_was_asked_for_is_it_and_stays_it(put, manifest):
     installed = put(default=True)
     assert installed.default
     assert not put(default=True).changed
-    assert not put(manifest=manifest(version="2026.12")).default
+    assert not put(runnable=manifest(version="2026.12")).default
     assert read_default(installed.layout) == "2026.11"
     # Installed once more without the wish, it is still chosen.
     assert put().default
-    assert put(manifest=manifest(version="2026.12"), default=True).changed
+    assert put(runnable=manifest(version="2026.12"), default=True).changed
     assert not put().default
 
 

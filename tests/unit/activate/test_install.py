@@ -103,7 +103,7 @@ def test_another_image_takes_the_place_and_the_old_one_stays(put, manifest, tmp_
     running = (old.layout.home / "image.sif").open("rb")
     other = tmp_path / "built/other.sif"
     other.write_bytes(b"image two")
-    new = put(image=other, manifest=manifest(summary="another"))
+    new = put(image=other, runnable=manifest(summary="another"))
     assert new.layout.home == old.layout.home
     assert (new.layout.home / "image.sif").read_bytes() == b"image two"
     assert new.replaced is not None
@@ -116,7 +116,7 @@ def test_another_image_takes_the_place_and_the_old_one_stays(put, manifest, tmp_
 
 
 def test_versions_live_side_by_side(put, manifest):
-    first, second = put(), put(manifest=manifest(version="2026.12"))
+    first, second = put(), put(runnable=manifest(version="2026.12"))
     assert first.layout.modulefile.exists()
     assert second.layout.modulefile.exists()
     assert second.replaced is None
@@ -194,7 +194,7 @@ def test_a_full_disk_is_the_machines(put, monkeypatch):
 
 def test_a_refused_name_leaves_nothing_behind(put, tmp_path, manifest):
     with pytest.raises(EnvbuildError):
-        put(manifest=manifest(version="default"))
+        put(runnable=manifest(version="default"))
     assert not (tmp_path / "sw").exists()
 
 

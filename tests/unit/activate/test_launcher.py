@@ -19,7 +19,7 @@ def installation(manifest):
     return Installation(
         root=ROOT,
         image=Path("/i.sif"),
-        manifest=manifest(),
+        runnable=manifest(),
         apptainer=Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5"),
         binds=(
             SiteBind(source="/data", writable=False),
@@ -43,7 +43,7 @@ def test_settings_are_quoted_for_the_shell(installation):
     found = settings(installation)
     home = f"{ROOT}/envs/pytorch-mpi/2026.11"
     assert (found["home"], found["image"], found["stamp"]) == (home, f"{home}/image.sif", "")
-    assert (found["digest"], found["mpi"]) == (installation.manifest.digest, "mpich")
+    assert (found["digest"], found["mpi"]) == (installation.runnable.digest, "mpich")
     linked = settings(replace(installation, linked=True, stamp="1 2 3 4"))
     assert (linked["image"], linked["stamp"]) == ("/i.sif", "1 2 3 4")
 
@@ -88,7 +88,7 @@ def test_the_kernel_of_an_image_starts_as_the_site_says(
     installation, tmp_path, version, cdi, unprivileged, userns
 ):
     apptainer = Apptainer(program=Path("/a"), version=version, unprivileged=unprivileged)
-    image = KernelImage(path=Path("/i.sif"), manifest=installation.manifest, apptainer=apptainer)
+    image = KernelImage(path=Path("/i.sif"), runnable=installation.runnable, apptainer=apptainer)
     text = install_kernel(tmp_path / "k", title="k", image=image, python=None).read_text()
     module = launcher_text(replace(installation, apptainer=apptainer))
     for setting in (f"_eb_userns={userns or chr(39) * 2}\n", f"_eb_cdi={cdi or chr(39) * 2}\n"):

@@ -11,11 +11,11 @@ from envbuild.activate.install import why_only_you
 from envbuild.activate.installed import find_installed, select
 from envbuild.activate.launcher import stamp_of
 from envbuild.errors import RequestError
-from envbuild.image.sif import read_manifest, read_sif
 from envbuild.store.store import Store
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows.module import InstallRequest, install_module, list_modules
 from envbuild.workflows.settings import Settings
+from tests.support.images import read_manifest, read_sif
 from tests.support.small_images import BASE, small_image
 from tests.unit.activate.conftest import APPTAINER
 

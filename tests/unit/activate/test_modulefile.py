@@ -81,7 +81,7 @@ def installation(manifest):
     return Installation(
         root=Path("/sw"),
         image=Path('/my "images"/image.sif'),
-        manifest=manifest(),
+        runnable=manifest(),
         commands=(*OWN_COMMANDS, "mpiexec", "torchrun"),
         stamp="20480 1764000000 1764000001 7",
         apptainer=Apptainer(program=Path("/usr/bin/apptainer"), version="1.4.5"),
@@ -103,25 +103,25 @@ def test_a_linked_image_is_compared_where_it_lies(installation):
 
 
 def test_without_recipes_there_are_no_extensions(installation, manifest):
-    text = modulefile_text(replace(installation, manifest=manifest(recipes={})))
+    text = modulefile_text(replace(installation, runnable=manifest(recipes={})))
     assert "    extensions" not in text
     assert '"Contents: no framework"' in text
 
 
 def test_a_version_without_proof_is_said_in_the_help(installation, manifest):
-    text = modulefile_text(replace(installation, manifest=manifest(unproven=("pytorch",))))
+    text = modulefile_text(replace(installation, runnable=manifest(unproven=("pytorch",))))
     assert "Unproven: pytorch 2.13.0: the recipe has no test result" in text
     assert "Unproven" not in modulefile_text(installation)
 
 
 def test_an_image_may_bear_the_name_of_a_host_module(installation, manifest):
-    text = modulefile_text(replace(installation, manifest=manifest(name="python")))
+    text = modulefile_text(replace(installation, runnable=manifest(name="python")))
     assert re.findall("^conflict (.*)$", text, re.MULTILINE) == ['"python"', '"cuda"', '"tensorflow"']
 
 
 def test_unprintable_characters_become_escapes(installation, manifest):
     assert visible("a\x1b[31m\u202eb\n") == "a\\u001b[31m\\u202eb\\u000a"
-    text = modulefile_text(replace(installation, manifest=manifest(summary="a\u202eb")))
+    text = modulefile_text(replace(installation, runnable=manifest(summary="a\u202eb")))
     assert all(line.isprintable() for line in text.splitlines())
 
 
@@ -129,7 +129,7 @@ def test_text_that_is_not_ascii_is_escaped_for_lmod(installation, manifest):
     text = modulefile_text(
         replace(
             installation,
-            manifest=manifest(summary="M\u00fcller"),
+            runnable=manifest(summary="M\u00fcller"),
             image=Path("/M\u00fcller.sif"),
             linked=True,
         )

@@ -71,7 +71,7 @@ def test_directories_that_are_empty_go(put, tmp_path):
 def test_releases_that_were_replaced_go_too(put, root, manifest, tmp_path):
     before = tree(root)
     put()
-    put(manifest=manifest(summary="another"))
+    put(runnable=manifest(summary="another"))
     (listed,) = find_installed(root)
     assert len(listed.kept) == 1
     take(root, NAME)
@@ -79,7 +79,7 @@ def test_releases_that_were_replaced_go_too(put, root, manifest, tmp_path):
 
 
 def test_other_versions_stay(put, root, manifest):
-    put(manifest=manifest(version="2026.12"))
+    put(runnable=manifest(version="2026.12"))
     before = tree(root)
     put()
     take(root, f"{NAME}/2026.11")
@@ -98,7 +98,7 @@ def test_other_versions_stay(put, root, manifest):
 )
 def test_the_default_goes_to_the_highest_that_is_left(put, root, manifest, chosen, gone, after, moved):
     for version in ("2026.9", "2026.10", "2026.11"):
-        put(manifest=manifest(version=version), default=version == chosen)
+        put(runnable=manifest(version=version), default=version == chosen)
     (done,) = take(root, f"{NAME}/{gone}")
     assert (done.default, done.default_moved) == (after, moved)
     assert read_default(Layout(root=root, name=NAME, version=gone)) == after
@@ -116,7 +116,7 @@ def test_a_default_that_somebody_else_chose_stays(put, root):
 def test_of_several_versions_one_is_named_or_all_are_meant(put, root, manifest):
     before = tree(root)
     for version in ("2026.9", "2026.11"):
-        put(manifest=manifest(version=version), default=True)
+        put(runnable=manifest(version=version), default=True)
     full = tree(root)
     with pytest.raises(RequestError, match=r"in 2 versions: 2026\.9, 2026\.11") as caught:
         take(root, NAME)
@@ -160,7 +160,7 @@ def test_a_name_that_is_nearly_right_gets_a_hint(put, root):
 
 def test_all_that_is_in_the_way_is_reported_at_once(put, root, manifest):
     layout = put().layout
-    put(manifest=manifest(version="2026.12"))
+    put(runnable=manifest(version="2026.12"))
     theirs = [layout.home / "results.txt", layout.home / "bin/mine", layout.modulefile]
     for path in theirs:
         path.write_text("#%Module1.0\n")
@@ -231,10 +231,10 @@ def test_an_interrupted_removal_is_completed_by_the_next(
 ) -> None:
     """Wherever it is interrupted, `module load` gets the whole module or none."""
     if others:
-        put(manifest=manifest(version="2026.9"))
+        put(runnable=manifest(version="2026.9"))
     before = tree(root)
     layout = put().layout
-    put(manifest=manifest(summary="another"), default=True)
+    put(runnable=manifest(summary="another"), default=True)
     steps: list[str] = []
 
     def interrupting(change: Callable[..., Any]) -> Callable[..., Any]:
@@ -284,8 +284,8 @@ def test_a_broken_one_can_be_removed_too(put, root, missing):
 
 def test_all_is_found_by_name_and_version(put, root, manifest):
     for version in ("2026.11", "2026.9"):
-        put(manifest=manifest(version=version), default=True)
-    put(manifest=manifest(name="alone", version="1"))
+        put(runnable=manifest(version=version), default=True)
+    put(runnable=manifest(name="alone", version="1"))
     modules = find_installed(root)
     assert [module.layout.label for module in modules] == ["alone/1", f"{NAME}/2026.9", f"{NAME}/2026.11"]
     assert [module.default for module in modules] == [False, True, False]
@@ -309,7 +309,7 @@ def test_what_is_missing_is_listed(put, root, image):
 )
 def test_a_record_that_cannot_be_read_breaks_one_module_alone(put, root, manifest, text):
     layout = put().layout
-    put(manifest=manifest(version="2026.12"))
+    put(runnable=manifest(version="2026.12"))
     (layout.home / "installed.json").write_text(text)
     broken, sound = find_installed(root)
     assert broken.problems == (f"{layout.home} holds no installation",)

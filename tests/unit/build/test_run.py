@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from envbuild.build import run
-from envbuild.build.run import BuildContext, build_layers, check_conflicts, missing_layers
+from envbuild.build.run import BuildContext, build_layers, missing_layers, require_layer
 from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Event, LayerAwaited, LayerReused, TaskFailed, TaskStarted, Warned
+from envbuild.image.conflicts import check_conflicts
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -367,7 +368,8 @@ class TestConflicts:
         plan = plan_of(*layers)
         build_layers(plan, context)
         found: list[Event] = []
-        check_conflicts(plan, context.store, found.append)
+        trees = {one.name: require_layer(one, context.store).tree for one in plan.image_layers}
+        check_conflicts(trees, plan.image, found.append, hint="each path has one owner")
         return warnings(found)
 
     def test_the_same_path_with_the_same_bytes_is_fine(self, context: BuildContext) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.events import Event, TaskAdvanced, TaskStarted
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.judge import AdditionJudgement, judge_addition, packages_for_cuda
 from envbuild.extend.packages import Addition
+from envbuild.image.files import ImageFiles
 from envbuild.lock.model import PythonPin
 from tests.support.foreign_images import IMAGE, PYTHON, SITE, Tree, distribution, opened, probed
 from tests.support.resolved_specs import wheel

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from envbuild.errors import BuildError, ManyErrors, RequestError, render
-from envbuild.extend.files import ImageFiles
 from envbuild.extend.packages import (
     Addition,
     fetch_packages,
@@ -25,6 +24,7 @@ from envbuild.extend.packages import (
     resolve_packages,
 )
 from envbuild.extend.python import PythonInstallation
+from envbuild.image.files import ImageFiles
 from envbuild.resolve.files import FileCache
 from envbuild.store.tree import scan
 from envbuild.system.process import Finished
@@ -371,10 +371,10 @@ def test_what_debian_owns_stays_and_is_covered(tmp_path: Path, wheels: Path) -> 
 @pytest.mark.parametrize(
     ("tree", "shown"),
     [
-        ({f"{SITE}/tests/__init__.py": "# another\n"}, "tests/__init__.py: clash and the image"),
-        ({f"{SITE}/clash": ("/opt/elsewhere",)}, "/clash: clash and the image"),
-        ({f"{SITE}/clash": "a file"}, "/clash: clash and the image"),
-        ({"/usr/local/bin/clash": "a program"}, "/usr/local/bin/clash: clash and the image"),
+        ({f"{SITE}/tests/__init__.py": "# another\n"}, "tests/__init__.py: the image and wheel:clash"),
+        ({f"{SITE}/clash": ("/opt/elsewhere",)}, "/clash: the image and wheel:clash"),
+        ({f"{SITE}/clash": "a file"}, "/clash: the image and wheel:clash"),
+        ({"/usr/local/bin/clash": "a program"}, "/usr/local/bin/clash: the image and wheel:clash"),
     ],
 )
 def test_a_path_that_the_image_has_differently_is_refused(

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.image.compose import FinishedLayer, check_target, compose, compose_on
-from envbuild.image.foreign import read_foreign
-from envbuild.image.sif import FILE_SYSTEM_OFFSET, LOCK, PLAN, read_data, read_manifest
-from envbuild.image.verify import verify_image
+from envbuild.image.compose import FinishedLayer, check_target
+from envbuild.image.sif import FILE_SYSTEM_OFFSET, LOCK, PLAN
 from envbuild.lock.text import dump
 from envbuild.system import squashfs
 from envbuild.system.squashfs import digests
 from tests.support import trees
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
+from tests.support.images import compose_layers, read_data, read_manifest, verify_image
 from tests.support.resolved_specs import bare_lock
 
 LOCKED = bare_lock()
@@ -32,13 +31,12 @@ def layer(directory: Path, name: str) -> FinishedLayer:
 
 def composed(directory: Path, *layers: FinishedLayer) -> Path:
     path = directory / "image.sif"
-    compose(
+    compose_layers(
         path,
         layers,
         manifest=trees.manifest_of(dump(LOCKED).encode()),
         lock=LOCKED,
         plan="{}\n",
-        advanced=lambda _: None,
     )
     return path
 
@@ -87,17 +85,14 @@ class TestOnAnImage:
 
     def on(self, image: Path, *layers: FinishedLayer) -> None:
         manifest = read_manifest(image)
-        compose_on(
+        compose_layers(
             image.with_name("new.sif"),
-            read_foreign(image),
             layers,
-            ["base", *(one.name for one in layers)],
             manifest=manifest.model_copy(update={"file_system": None}),
             lock=LOCKED,
             plan="{}\n",
             note=b"{}",
-            hidden=(),
-            advanced=lambda _: None,
+            on=image,
         )
 
     @pytest.mark.parametrize("place", [10, 5010, -1, None])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError, render
-from envbuild.image.sif import file_system, image_entries, read_sif
 from tests.support import trees
 from tests.support.forged_squashfs import directory_inode, file_inode, forge, listing
+from tests.support.images import file_system, image_entries, read_sif
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.errors import EnvbuildError
 from envbuild.image import sifformat as form
-from envbuild.image.foreign import read_foreign
+from envbuild.image.file import ImageFile
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
 from envbuild.system import squashfs
 from envbuild.workflows.extend import ExtendRequest, extend_image
@@ -141,22 +141,21 @@ def test_all_but_signatures_is_kept(tmp_path: Path) -> None:
     before = image.read_bytes()
     extend(image, tmp_path / "new.sif")
     assert image.read_bytes() == before
-    old, new = (read_foreign(path) for path in (image, tmp_path / "new.sif"))
-    assert old.sif is not None
-    assert new.sif is not None
-    assert (old.signatures, new.signatures) == (1, 0)
-    assert new.sif.identity not in (IDENTITY, uuid.UUID(int=0))
     content = (tmp_path / "new.sif").read_bytes()
-    objects = {thing.name: thing for thing in new.sif.objects}
-    for number, (descriptor, held) in enumerate(kept, start=1):
-        thing = objects[descriptor.name]
-        assert (thing.number, thing.kind, content[thing.offset : thing.end]) == (
+    with ImageFile.open(image) as old, ImageFile.open(tmp_path / "new.sif") as new:
+        assert new.sif is not None
+        assert (old.signatures, new.signatures) == (1, 0)
+        assert new.sif.identity not in (IDENTITY, uuid.UUID(int=0))
+        objects = {descriptor.name: descriptor for descriptor in new.sif.objects}
+        assert new.root.offset % 4096 == 0
+        assert len(content) == new.root.offset + new.root.size_bytes
+    for number, (descriptor, data_before) in enumerate(kept, start=1):
+        moved = objects[descriptor.name]
+        assert (moved.number, moved.kind, content[moved.offset : moved.end]) == (
             number,
             descriptor.kind,
-            held,
+            data_before,
         )
-    assert new.offset % 4096 == 0
-    assert len(content) == new.offset + new.root_bytes
 
 
 def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envbuild.image.model import ImageJob
+from envbuild.image.model import ImageJob, Manifest
 from envbuild.jobs import envbuild_job
 from envbuild.jobs.judge import Job, LaunchResult
 from envbuild.jobs.rank_reports import Reports
@@ -101,7 +101,11 @@ JOB = ImageJob(
 )
 
 
+def manifest_of_stage(**changes: object) -> Manifest:
+    return trees.manifest(**{"jobs": (JOB,), "architecture": host.architecture(), **changes})
+
+
 def container(**changes: object) -> Container:
-    manifest = trees.manifest(**{"jobs": (JOB,), "architecture": host.architecture(), **changes})
+    manifest = manifest_of_stage(**changes)
     apptainer = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
-    return Container(image=Path("/images/demo.sif"), manifest=manifest, apptainer=apptainer)
+    return Container(image=Path("/images/demo.sif"), runnable=manifest, apptainer=apptainer)

@@ -216,7 +216,7 @@ def test_the_import_check_is_sent_in_and_judged(ended: dict[str, object]) -> Non
 def test_an_image_of_another_tool_is_asked_by_its_own_python(ended: dict[str, object]) -> None:
     """A user's directory of packages is then the image's; many names take several arguments."""
     packages = [Package(name=f"package-{number}", version="1", sites=["/s"]) for number in range(9000)]
-    check_imports(container(), packages, limit_s=5.0, python="/opt/conda/bin/python3")
+    check_imports(replace(container(), python="/opt/conda/bin/python3"), packages, limit_s=5.0)
     argv = ended["argv"]
     assert isinstance(argv, list)
     assert argv[argv.index("-I") - 1] == "/opt/conda/bin/python3"
@@ -281,7 +281,7 @@ def test_every_byte_must_be_as_built() -> None:
 
 
 def test_an_image_for_another_architecture_is_told() -> None:
-    assert start.judge_architecture(container().manifest) is None
-    finding = start.judge_architecture(container(architecture="riscv64").manifest)
+    assert start.judge_architecture(container().runnable) is None
+    finding = start.judge_architecture(container(architecture="riscv64").runnable)
     assert finding is not None
     assert (finding.status, finding.observed) == ("FAIL", "riscv64")

@@ -45,7 +45,6 @@ def said(store: Store, here: HostFingerprint) -> str:
 def test_absent_until_it_is_tested(store: Store) -> None:
     assert verdicts.latest(store, IMAGE, here=HERE) is None
     assert said(store, HERE) == "UNTESTED (never tested here)"
-    assert verdicts.sentence(None, foreign=True) == f"UNTESTED ({verdicts.NOT_KEPT})"
     assert verdicts.latest(store, "sha256:../..", here=HERE) is None
 
 

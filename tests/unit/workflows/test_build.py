@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.image.sif import file_system, read_manifest, read_sif
 from envbuild.plan.model import BuildPlan, Compression, FilesStep, InlineFile, Layer, layer_key
 from envbuild.squashfs.format import Compressor
 from envbuild.system.apptainer import Apptainer
@@ -22,6 +21,7 @@ from envbuild.workflows import build as workflow
 from envbuild.workflows import plan as plan_workflow
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
+from tests.support.images import file_system, read_manifest, read_sif
 from tests.support.resolved_specs import bare_lock, resolved
 from tests.support.stores import flip
 
@@ -131,7 +131,7 @@ def test_a_build_without_a_terminal_writes_a_line_for_each_phase(run: Run, bench
     _, _, err = run("build")
     done = [line.partition(":")[0] for line in err.splitlines() if ": done in" in line]
     assert set(done[:2]) == {"build layer base", "build layer venv"}
-    assert done[2:] == ["build 2 layers", "compose demo.sif", "check demo.sif"]
+    assert done[2:] == ["build 2 layers", "write demo.sif", "check demo.sif"]
     assert run("build", "-q") == (0, "", "")
 
 

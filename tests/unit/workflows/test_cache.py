@@ -14,7 +14,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.cli.options import read_age, read_size
 from envbuild.errors import RequestError
-from envbuild.image.sif import LOCK, read_data, read_manifest
+from envbuild.image.sif import LOCK
 from envbuild.lock.text import dump, load
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, layer_key
 from envbuild.store.gc_roots import Root, add_root, root_files
@@ -23,6 +23,7 @@ from envbuild.store.store import Store
 from envbuild.workflows.cache import list_cache, prune_cache, usage
 from envbuild.workflows.gc_roots import identify, pinned_lock, root_of_build
 from envbuild.workflows.settings import Settings
+from tests.support.images import read_data, read_manifest
 from tests.support.small_images import UNREAD, small_image
 from tests.support.stores import aged, flip, key, layer, locked_file
 
@@ -169,7 +170,7 @@ def test_an_image_whose_plan_is_damaged_cannot_be_pinned(
     """A root with a key that is no digest could not be read, and would stop every prune."""
     layer(store, "a", of=A)
     ended, _, err = run("pin", str(small_image(tmp_path, UNREAD, plan=plan)))
-    assert (ended, "the plan in `small.sif` cannot be read" in err) == (code, bool(code))
+    assert (ended, "`small.sif` carries a plan that cannot be carried out" in err) == (code, bool(code))
 
 
 @pytest.mark.parametrize("verb", ["pin", "unpin"])

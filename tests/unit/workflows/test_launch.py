@@ -11,6 +11,8 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
+from envbuild.image.file import ImageFile
+from envbuild.image.model import Manifest
 from envbuild.launch import slurm, start
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
@@ -41,6 +43,21 @@ HOST_LIBS = HostLibraryPlan(
 )
 
 
+class OpenedImage:
+    """Stands in for an image file whose manifest is known."""
+
+    lock = None
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+
+    def __enter__(self) -> OpenedImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class Bench:
     """A machine without Apptainer, srun or a site, until a test says otherwise."""
 
@@ -68,8 +85,8 @@ class Bench:
         image = manifest(architecture=architecture, **fields)
         facts = {"architecture.image": architecture, "mpi.family": mpi, "mpi.source": "image"}
         facts["mpi.version"] = version
-        self._patch.setattr(launch, "read_manifest", lambda _: image)
-        self._patch.setattr(launch, "_facts", lambda *_: facts_from(facts, "lock"))
+        self._patch.setattr(ImageFile, "open", lambda path: OpenedImage(path, image))
+        self._patch.setattr(launch, "facts_of_lock", lambda _: facts_from(facts, "lock"))
 
     def site(self, site: Site | None) -> None:
         self._patch.setattr(launch, "site_of", lambda _: site)

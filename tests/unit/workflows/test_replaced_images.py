@@ -1,4 +1,7 @@
-"""An image that is replaced or written while it is read: an error says so, and nothing is made of the two."""
+"""An image that is replaced while it is read: the command works on the file that it opened.
+
+One that is written in place is an error, and nothing is made of the two.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,13 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.events import Event, TaskStarted
-from envbuild.image.extension import read_note
-from envbuild.image.foreign import read_foreign
 from envbuild.system import squashfs
 from envbuild.workflows.choices import ExportFormat
 from envbuild.workflows.export import export_image
 from envbuild.workflows.extend import ExtendRequest, extend_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.settings import Settings
+from tests.support.images import file_system, read_note
 from tests.support.small_images import BASE, small_image
 
 pytestmark = pytest.mark.redteam
@@ -44,7 +46,7 @@ def cut(path: Path, other: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
 
-CHANGES = [replace_file, write_over, cut]
+WRITES = [write_over, cut]
 Change = Callable[[Path, Path], None]
 
 
@@ -68,7 +70,27 @@ def extend(image: Path, output: Path, act: Callable[[], None], **words: object) 
     extend_image(ExtendRequest(image=image, output=output, **words), settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+def version_in(image: Path) -> bytes:
+    with file_system(image) as squashfs:
+        (entry,) = (entry for entry in squashfs.walk() if entry.path == "/etc/version")
+        return squashfs.open(entry).read()
+
+
+@pytest.mark.parametrize("role", ["image", "like"])
+def test_an_image_that_is_replaced_while_it_is_extended(role: str, tmp_path: Path) -> None:
+    plain, other = bare(tmp_path, "plain.sif"), bare(tmp_path, "other.sif")
+    image, new = tmp_path / "image.sif", tmp_path / "new.sif"
+    extend(plain, image, lambda: None)
+    words: dict[str, object] = {"like": image, "environment": ["C=d"]} if role == "like" else {}
+    extend(plain if role == "like" else image, new, lambda: replace_file(image, other), **words)
+    assert version_in(image) == b"other.sif"
+    assert version_in(new) == b"plain.sif"
+    note = read_note(new)
+    assert note is not None
+    assert note.requests.environment["A"] == "b"
+
+
+@pytest.mark.parametrize("change", WRITES)
 @pytest.mark.parametrize("role", ["image", "like"])
 def test_an_image_that_is_extended(role: str, change: Change, tmp_path: Path) -> None:
     plain, other = bare(tmp_path, "plain.sif"), bare(tmp_path, "other.sif")
@@ -89,7 +111,7 @@ def test_a_new_image_does_not_replace_that_of_another_command(tmp_path: Path) ->
     image, new = bare(tmp_path, "image.sif"), tmp_path / "new.sif"
     with pytest.raises(RequestError, match="exists already"):
         extend(image, new, lambda: extend(image, new, lambda: None, environment=["C=d"]))
-    note = read_note(read_foreign(new))
+    note = read_note(new)
     assert note is not None
     assert note.requests.environment == {"C": "d"}
     # What the same request has made is the same image.
@@ -98,7 +120,16 @@ def test_a_new_image_does_not_replace_that_of_another_command(tmp_path: Path) ->
     assert same.is_file()
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("form", ["squashfs", "oci", "shifter"])
+def test_an_image_that_is_replaced_while_it_is_exported(form: ExportFormat, tmp_path: Path) -> None:
+    image = small_image(tmp_path, BASE, name="image.sif")
+    other = small_image(tmp_path, {**BASE, "/etc/other": b"other"}, name="other.sif")
+    before = export_image(image, form, tmp_path / "before", lambda _: None)
+    written = export_image(image, form, tmp_path / "after", on(form, lambda: replace_file(image, other)))
+    assert written.identity == before.identity
+
+
+@pytest.mark.parametrize("change", WRITES)
 @pytest.mark.parametrize("form", ["squashfs", "oci", "shifter"])
 def test_an_image_that_is_exported(form: ExportFormat, change: Change, tmp_path: Path) -> None:
     image = small_image(tmp_path, BASE, name="image.sif")
@@ -110,8 +141,20 @@ def test_an_image_that_is_exported(form: ExportFormat, change: Change, tmp_path:
     assert list(target.glob("*")) == []
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("link", [True, False])
+def test_an_image_that_is_replaced_while_it_becomes_a_module(tmp_path: Path) -> None:
+    image = small_image(tmp_path, BASE, name="image.sif")
+    content = image.read_bytes()
+    other = small_image(tmp_path, {**BASE, "/etc/other": b"other"}, name="other.sif")
+    settings = Settings.of(store=tmp_path / "store", emit=on("module", lambda: replace_file(image, other)))
+    install_module(InstallRequest(image=image, root=tmp_path / "modules"), settings)
+    (copy,) = (path for path in (tmp_path / "modules").rglob("*.sif") if not path.is_symlink())
+    assert copy.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("link", "change"),
+    [(True, replace_file), (True, write_over), (True, cut), (False, write_over), (False, cut)],
+)
 def test_an_image_that_becomes_a_module(*, link: bool, change: Change, tmp_path: Path) -> None:
     image = small_image(tmp_path, BASE, name="image.sif")
     other = small_image(tmp_path, {**BASE, "/etc/other": b"other"}, name="other.sif")

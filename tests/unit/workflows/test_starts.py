@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.image.sif import read_manifest
+from tests.support.images import read_manifest
 from tests.support.small_images import UNREAD, small_image
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "starts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from envbuild.cli.main import main
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
+from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import Job
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
@@ -33,7 +35,7 @@ from envbuild.system.process import Finished
 from envbuild.workflows import failures
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
-from tests.unit.jobs.stage import container, report, reports
+from tests.unit.jobs.stage import manifest_of_stage, report, reports
 
 APPTAINER = Apptainer(program=Path("/bin/apptainer"), version="1.4.5")
 GOOD = CheckResult("PASS", "demo.sum/ranks", "2", "2")
@@ -49,7 +51,7 @@ class Stage:
         self.checks: tuple[CheckResult, ...] = (GOOD,)
         self.problems: tuple[Problem, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
-        self.manifest = container().manifest
+        self.manifest = manifest_of_stage()
         self.changed: tuple[str, ...] = ()
         self.nodes, self.cpus = 0, range(8)
         self.facts: dict[str, Fact] = {}
@@ -57,7 +59,8 @@ class Stage:
         monkeypatch.chdir(tmp_path)
         Path("a.sif").write_text("an image")
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
-        monkeypatch.setattr(testing, "read_manifest", lambda _: self.manifest)
+        monkeypatch.setattr(ImageFile, "manifest", property(lambda _: self.manifest))
+        monkeypatch.setattr(ImageFile, "built_by_envbuild", True)
         monkeypatch.setattr(testing, "verify_image", lambda _, advanced: self.changed)
         monkeypatch.setattr(testing, "scan_image", self.scan_image)
         monkeypatch.setattr(testing, "run_preflight", self.run_preflight)
@@ -137,18 +140,44 @@ def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     assert [type(event) for event in stage.events].count(TaskDone) == 3
 
 
-def test_an_image_that_is_replaced_while_it_is_tested_gets_no_verdict(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def replace_file() -> None:
+    Path("b.sif").write_text("another")
+    Path("b.sif").replace("a.sif")
+
+
+def write_over() -> None:
+    Path("a.sif").write_text("another")
+
+
+@pytest.mark.parametrize(("change", "nodes"), [(write_over, 0), (write_over, 2), (replace_file, 2)])
+def test_an_image_that_is_changed_while_it_is_tested_gets_no_verdict(
+    stage: Stage, change: Callable[[], None], nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replacing(*arguments: Any, ranks: int, limit_s: float) -> JobResult:
-        Path("b.sif").write_text("another")
-        Path("b.sif").replace("a.sif")
+    def changing(*arguments: Any, ranks: int, limit_s: float) -> JobResult:
+        change()
         return stage.run_image_job(*arguments, ranks=ranks, limit_s=limit_s)
 
-    monkeypatch.setattr(testing, "run_image_job", replacing)
+    monkeypatch.setattr(testing, "run_image_job", changing)
+    if nodes:
+        stage.in_slurm(monkeypatch, nodes=nodes, tasks=4)
     with pytest.raises(RequestError, match=r"`a\.sif` was replaced or changed while it was read"):
-        stage.test()
+        stage.test(nodes=nodes, srun=nodes > 0)
     assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None
+
+
+def test_the_image_that_was_opened_is_tested_though_another_takes_its_place(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_from: list[bytes] = []
+
+    def replacing(container: Container, *arguments: Any, ranks: int, limit_s: float) -> JobResult:
+        replace_file()
+        started_from.append(container.image.read_bytes())
+        return stage.run_image_job(container, *arguments, ranks=ranks, limit_s=limit_s)
+
+    monkeypatch.setattr(testing, "run_image_job", replacing)
+    assert stage.test().passed
+    assert started_from == [b"an image"]
 
 
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
@@ -310,7 +339,7 @@ def test_an_image_that_a_sound_machine_does_not_start_fails(
 
 
 def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
-    stage.manifest = container(jobs=()).manifest
+    stage.manifest = manifest_of_stage(jobs=())
     report = stage.test()
     # Its files and imports are all that there is to test.
     assert (report.passed, report.failed) == (True, ())
@@ -354,7 +383,7 @@ def test_findings_are_shown_though_the_report_fails_at_the_end(
 
 
 def test_an_image_for_another_machine_is_not_started(stage: Stage) -> None:
-    stage.manifest = container(architecture="riscv64").manifest
+    stage.manifest = manifest_of_stage(architecture="riscv64")
     report = stage.test()
     assert "image.architecture" in report.failed
     assert "image.imports" not in [check.id for check in report.checks]

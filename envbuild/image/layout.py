@@ -1,0 +1,162 @@
+"""Writes images as files: the file system, and what lies around it, reproducibly."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.digests import sha256_of
+from envbuild.errors import EnvbuildError, MachineError, RequestError
+from envbuild.image import sifformat, startup
+from envbuild.image.file import ImageFile
+from envbuild.image.model import Manifest
+from envbuild.image.sif import (
+    DATA,
+    DEFINITION,
+    FILE_SYSTEM_OFFSET,
+    INSPECTION,
+    LABELS,
+    MANIFEST,
+    SifFile,
+    frame_of,
+    identity_of,
+    read_frame,
+)
+from envbuild.image.sifformat import Descriptor, Kind
+from envbuild.squashfs.splice import Splice
+from envbuild.system.files import atomic_file, copy_range, is_full, write_at
+
+# Errors that another path avoids.
+_ERRORS_OF_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_HINT_PATH = "name a file in a directory of yours, with space, with `-o IMAGE.sif`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What lies around the file system of an image file; all offsets and sizes in bytes."""
+
+    frame: bytes
+    """Header and descriptors, at the beginning; empty for a bare squashfs."""
+    root_offset: int
+    """Where the file system begins."""
+    behind: bytes = b""
+    """Data that follow the file system."""
+    copied: tuple[tuple[int, int, int, int], ...] = ()
+    """Ranges of other open files: the file's descriptor, where the range lies, its size, where it goes."""
+
+    def size_bytes(self, splice: Splice) -> int:
+        """Return the length of the image file with a file system."""
+        return self.root_offset + splice.size_bytes + len(self.behind)
+
+
+def built_layout(
+    manifest: Manifest, data: Mapping[str, bytes], splice: Splice, *, note: bytes = b""
+) -> Layout:
+    """Return the layout of an image of ours: the file system, and behind it the data of `DATA`.
+
+    `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
+    for an image that was not extended.
+    """
+    labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
+    contents = {
+        DEFINITION: startup.definition_text(manifest).encode(),
+        INSPECTION: startup.inspection(manifest).encode(),
+        LABELS: labels.encode(),
+        MANIFEST: manifest.to_json().encode(),
+        **data,
+    }
+    frame = frame_of(
+        {name: len(contents[name]) for name in DATA},
+        {name: sha256_of(contents[name]) for name in DATA},
+        file_system_bytes=splice.size_bytes,
+        architecture=manifest.architecture,
+        note_bytes=len(note),
+    )
+    behind = b"".join(contents[name] for name in DATA) + note
+    return Layout(frame=frame, root_offset=FILE_SYSTEM_OFFSET, behind=behind)
+
+
+def kept_layout(image: ImageFile, splice: Splice) -> Layout:
+    """Return the layout of an image with another file system, which lies behind all other data.
+
+    A SIF keeps all its other data, except signatures, which no longer hold.
+    """
+    if image.sif is None:
+        return Layout(frame=b"", root_offset=0)
+    return _kept_sif(image, image.sif, splice)
+
+
+def _kept_sif(image: ImageFile, sif: SifFile, splice: Splice) -> Layout:
+    header, entries = read_frame(image.file)
+    at = begin = sifformat.DESCRIPTORS_OFFSET + len(entries) * sifformat.DESCRIPTOR_BYTES
+    objects = [
+        (index, descriptor)
+        for index, entry in enumerate(entries)
+        if (descriptor := Descriptor.parse(entry)) is not None
+    ]
+    table: dict[int, bytes] = {}
+    copied: list[tuple[int, int, int, int]] = []
+    for index, descriptor in sorted(objects, key=lambda pair: pair[1].offset):
+        if descriptor.kind in (Kind.PARTITION, Kind.SIGNATURE):
+            continue
+        size = descriptor.size
+        table[index] = sifformat.moved(entries[index], offset=at, size=size, padded_size=size)
+        copied.append((image.file.fileno(), descriptor.offset, size, at))
+        at += size
+    root_offset = sifformat.aligned(at, sifformat.PARTITION_ALIGNMENT)
+    padded_size = root_offset - at + splice.size_bytes
+    for index, descriptor in objects:
+        if descriptor.kind == Kind.PARTITION:
+            table[index] = sifformat.moved(
+                entries[index], offset=root_offset, size=splice.size_bytes, padded_size=padded_size
+            )
+    head = sifformat.changed_header(
+        header,
+        identity=identity_of(sha256_of(sif.identity.bytes + splice.tables_digest.encode())),
+        free=len(entries) - len(table),
+        total=len(entries),
+        data_offset=begin,
+        data_bytes=root_offset + splice.size_bytes - begin,
+    )
+    unused = bytes(sifformat.DESCRIPTOR_BYTES)
+    descriptors = b"".join(table.get(index, unused) for index in range(len(entries)))
+    frame = head.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0") + descriptors
+    return Layout(frame=frame, root_offset=root_offset, copied=tuple(copied))
+
+
+def write_image(
+    path: Path,
+    layout: Layout,
+    splice: Splice,
+    *,
+    advanced: Callable[[int], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Write an image, in place of an earlier one: all of it, or nothing.
+
+    The same arguments give the same bytes. `advanced` is called with the number of bytes of each part that
+    was copied; an error of `check`, which is called last, leaves `path` as it is. RequestError: nothing can
+    be written at `path`. MachineError: the disk is full or fails, or a layer or image cannot be read.
+    """
+    try:
+        with atomic_file(path, mode=0o777, check=check) as file:
+            for source, offset, size, target in layout.copied:
+                copy_range(source, offset, size, file, target, advanced)
+            splice.write(file, layout.root_offset, advanced)
+            write_at(file, layout.behind, layout.root_offset + splice.size_bytes)
+            write_at(file, layout.frame, 0)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> EnvbuildError:
+    """Return the error for an image that cannot be written at its place."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return RequestError(f"the directory `{path.parent}` does not exist", hint=_HINT_PATH)
+    if is_full(error):
+        return MachineError(f"there is no space for `{path}`: {error.strerror}", hint=_HINT_PATH)
+    if error.errno in _ERRORS_OF_PATH:
+        return RequestError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT_PATH)
+    return MachineError(f"`{path}` cannot be written: {error.strerror}", hint=_HINT_PATH)

@@ -1,0 +1,241 @@
+"""The facts about an image that starting it needs, whoever built it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Literal, Protocol
+
+from pydantic import ValidationError
+
+from envbuild.digests import sha256_of
+from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.image.file import ImageFile
+from envbuild.image.model import ImageJob, Variable
+from envbuild.spec.model import (
+    Digest,
+    Model,
+    Name,
+    ReleaseVersion,
+    Text,
+    first_problem,
+    full_match,
+)
+from envbuild.store.store import Store
+from envbuild.system.files import read_input
+from envbuild.system.sealing import check_seal, sealed
+
+_LONGEST = 200
+# As a manifest takes it.
+_BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,127}")
+_RECORD_BYTES = 4096
+# Runtime libraries, and builds of Python packages.
+_ACCELERATORS = {
+    "cuda": re.compile(r"/libcudart[-.][^/]*$|-[^/]*\+cu[0-9]+\.dist-info$"),
+    "rocm": re.compile(r"/libamdhip64\.so[^/]*$|-[^/]*\+rocm[0-9.]+\.dist-info$"),
+}
+
+
+class Runnable(Protocol):
+    """An image as its starters, modules and tests see it; a `Manifest` is one."""
+
+    @property
+    def name(self) -> str:
+        """With `version` the image's label."""
+
+    @property
+    def version(self) -> str:
+        """See `name`."""
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…``, the image's identity."""
+
+    @property
+    def architecture(self) -> str:
+        """In Debian's words (``amd64``)."""
+
+    @property
+    def accelerator(self) -> str:
+        """``cpu``, or the accelerator that it is for."""
+
+    @property
+    def environment(self) -> tuple[Variable, ...]:
+        """Variables that it is known to set."""
+
+    @property
+    def base(self) -> str:
+        """Name of its base image."""
+
+    @property
+    def glibc(self) -> str:
+        """Version of its C library."""
+
+    @property
+    def python(self) -> str:
+        """Version of its Python."""
+
+    @property
+    def mpi(self) -> str:
+        """The MPI recipe, or ``unknown``; empty for none."""
+
+    @property
+    def mpi_family(self) -> str:
+        """The family of launchers of its MPI; empty for none, or one that is not known."""
+
+    @property
+    def recipes(self) -> dict[str, str]:
+        """Recipe → version."""
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """Recipes whose version had no test result when the image was locked."""
+
+    @property
+    def imported_layers(self) -> tuple[str, ...]:
+        """Names of its layers that come from an untrusted account."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Commands that may get a wrapper."""
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        """Modules that conflict with its module."""
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Further Python modules that must import."""
+
+    @property
+    def tutorials(self) -> tuple[str, ...]:
+        """Recipes whose tutorial must run."""
+
+    @property
+    def jobs(self) -> tuple[ImageJob, ...]:
+        """The jobs that test it."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes of a test, unless the user says otherwise (count)."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Limit of each job, unless the user says otherwise."""
+
+
+class DescribedImage(Model):
+    """An image of another tool, with what is known of it."""
+
+    name: Name
+    version: ReleaseVersion
+    summary: Text
+    digest: Digest
+    architecture: Name
+    base: str
+    glibc: Annotated[str, full_match(r"([0-9]+\.[0-9]+)?", "a version of glibc")]
+    python: Annotated[str, full_match(r"([23]\.[0-9]+)?", "a version of Python")]
+    accelerator: Name
+    mpi: Name | Literal[""] = "unknown"
+    mpi_family: Name | Literal[""] = ""
+    jobs: tuple[ImageJob, ...] = ()
+    environment: tuple[Variable, ...] = ()
+    recipes: dict[str, str] = {}
+    unproven: tuple[str, ...] = ()
+    imported_layers: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    tutorials: tuple[str, ...] = ()
+    ranks: int = 2
+    timeout_s: float = 300
+
+
+def describe(
+    image: ImageFile, digest: str, *, name: str | None = None, version: str | None = None
+) -> DescribedImage:
+    """Return what is known of an image of another tool to which packages were added.
+
+    Without `name` and `version` they come from the file's name and the image's labels. RequestError: nothing
+    was added for a Python, or no name can be made.
+    """
+    note, path = image.note, image.path
+    extensions = note.extensions if note is not None else ()
+    last = next((extension for extension in reversed(extensions) if extension.python), None)
+    if note is None or last is None:
+        raise RequestError(
+            f"no Python packages were added to `{path.name}`: a module, `check` and `test` are for those",
+            at=Location(path=path),
+            hint="`envbuild extend` adds packages",
+        )
+    first = extensions[0].image
+    try:
+        return DescribedImage(
+            name=name or re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"),
+            version=version or image.labels.get("org.opencontainers.image.version", "1"),
+            summary=f"{first} with {', '.join(sorted(note.packages))}"[:_LONGEST],
+            digest=digest,
+            architecture=image.architecture,
+            base=first if _BASE.fullmatch(first) else "image",
+            glibc=last.glibc,
+            python=last.python_version,
+            accelerator=accelerator_of(image),
+        )
+    except ValidationError as error:
+        raise RequestError(
+            f"no module can be made of `{path.name}`: {first_problem(error)}",
+            at=Location(path=path),
+            hint="name it with --name NAME and --version VERSION",
+        ) from error
+
+
+def accelerator_of(image: ImageFile) -> str:
+    """Return the accelerator that an image is for: by its manifest, or else by the files that it has."""
+    if image.built_by_envbuild:
+        return image.manifest.accelerator
+    for accelerator, pattern in _ACCELERATORS.items():
+        if any(pattern.search(path) for path in image.files.entries):
+            return accelerator
+    return "cpu"
+
+
+def identity_of(image: ImageFile, store: Store, *, advanced: Callable[[int], None] = lambda _: None) -> str:
+    """Return the digest that stands for an image: of its manifest, or of the whole file system.
+
+    That of a file system is computed once, and kept in the store by the file's inode and times. `advanced`
+    is called with the number of bytes of each part that is read.
+    """
+    if image.built_by_envbuild:
+        return image.manifest.digest
+    if known := known_identity(image, store):
+        return known
+    digest = image.digest_of(image.root.offset, image.root.size_bytes, advanced)
+    if image.is_unchanged:
+        text = json.dumps({"digest": digest, "signature": image.signature})
+        # Without it, the next command reads the image again.
+        with suppress(EnvbuildError):
+            store.write(_record_name(image), sealed(text))
+    return digest
+
+
+def known_identity(image: ImageFile, store: Store) -> str:
+    """Return the result of `identity_of` if that needs no reading of the image; else empty."""
+    if image.built_by_envbuild:
+        return image.manifest.digest
+    with suppress(RequestError, ValueError, KeyError, TypeError):
+        text = read_input(store.root / _record_name(image), limit_bytes=_RECORD_BYTES).decode()
+        data = json.loads(check_seal(text))
+        if data["signature"] == image.signature:
+            return str(data["digest"])
+    return ""
+
+
+def _record_name(image: ImageFile) -> str:
+    hexadecimal = sha256_of(json.dumps(image.signature)).removeprefix("sha256:")
+    return f"scans/file-systems/{hexadecimal[:2]}/{hexadecimal}.json"

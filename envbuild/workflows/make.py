@@ -1,0 +1,122 @@
+"""Make: the one path to an image file, which `build`, `extend` and `reproduce` take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.events import task
+from envbuild.extend.examine import examine_file_system
+from envbuild.extend.python import PythonInstallation
+from envbuild.image.compose import Provenance, Stack, compose
+from envbuild.image.conflicts import check_conflicts
+from envbuild.image.file import ImageFile
+from envbuild.plan.model import BuildPlan, Layer
+from envbuild.preflight.report import PreflightReport, run_preflight, worsened
+from envbuild.preflight.scan import scan_image
+from envbuild.store.records import LayerRecord
+from envbuild.store.store import Store
+from envbuild.workflows.arguments import check_room
+from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.plan import finished_layers
+from envbuild.workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """An image that is to be made: layers in a frame, over an image that is kept or over nothing."""
+
+    plan: BuildPlan
+    """Every layer of the image; `plan.image` names them from bottom to top."""
+    provenance: Provenance | None
+    """None: everything around the file system of `bottom` is kept."""
+    bottom: ImageFile | None = None
+    """The image that is kept below."""
+    new: tuple[str, ...]
+    """Names of the layers that `bottom` lacks, from bottom to top."""
+    hidden: Collection[str] = ()
+    """Paths of `bottom` that are not shown."""
+    replaceable: Collection[str] = ()
+    """Further paths of `bottom` that new layers may hold differently."""
+    conflict_hint: str
+    """How to resolve a conflict of two layers."""
+
+
+def make_image(
+    path: Path,
+    request: ImageRequest,
+    store: Store,
+    settings: Settings,
+    *,
+    context: BuildContext | None,
+    missing: Sequence[Layer] | None = None,
+    verb: str = "build",
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, LayerRecord]:
+    """Build the new layers that a store lacks, and write the image, all of it or nothing; return the records.
+
+    `context` is what building needs, None if no layer is missing; `missing` is a recent result of
+    `missing_layers`, computed if absent; `verb` names the command that needs the sandbox. An error of
+    `check`, which is called when all is read, leaves `path` as it is. BuildError: a step fails, or two layers
+    hold a path differently. MachineError: there is no space.
+    """
+    new, bottom = request.plan.model_copy(update={"image": request.new}), request.bottom
+    if context is not None:
+        with explain_failure(verb, settings):
+            build_layers(new, context, missing)
+    records = {name: require_layer(new.layer(name), store) for name in request.new}
+    check_conflicts(
+        {name: record.tree for name, record in records.items()},
+        request.plan.image,
+        settings.emit,
+        below=bottom.files if bottom is not None else None,
+        owner_of=bottom.layer_of if bottom is not None and bottom.built_by_envbuild else None,
+        hidden={*request.hidden, *request.replaceable},
+        hint=request.conflict_hint,
+    )
+    stack = Stack(
+        layers=finished_layers(records.values(), new, store),
+        order=request.plan.image,
+        provenance=request.provenance,
+        bottom=bottom,
+        hidden=request.hidden,
+    )
+    total = sum(record.size_bytes for record in records.values())
+    if bottom is not None:
+        total += bottom.size_bytes
+        check_room(path.parent, total, settings.emit)
+    with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as writing:
+        compose(path, stack, advanced=writing.advance, check=check)
+        writing.detail = f"{path.stat().st_size / 1e6:.0f} MB"
+    return records
+
+
+def judge_image(
+    image: ImageFile,
+    settings: Settings,
+    *,
+    bottom: ImageFile | None = None,
+    python: PythonInstallation | None = None,
+) -> PreflightReport:
+    """Return what an image that was just written would load, without the problems that `bottom` has, too.
+
+    `python` is that of an image of another tool.
+    """
+    title = f"check {image.path.name}" if bottom is None else f"what {image.path.name} would load"
+    with task(settings.emit, "check", title) as running:
+        report = _examined(image, python, settings.store)
+        # What the old image lacks, too, is not the fault of what is added.
+        if not report.passed and bottom is not None:
+            report = worsened(report, _examined(bottom, python, settings.store))
+        running.failed = not report.passed
+    return report
+
+
+def _examined(image: ImageFile, python: PythonInstallation | None, store: Store) -> PreflightReport:
+    if python is not None:
+        with image.reading_root():
+            return examine_file_system(image.root, python)
+    # It was written, or read as a whole, by this command.
+    return run_preflight(scan_image(image, store, changed=()))
