@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from envbuild.build.debian import make_root
 from envbuild.lock.text import load
 from envbuild.store.store import Store
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -66,7 +66,9 @@ def prepare(bench: Bench) -> None:
     shutil.copy(ROOT / ".venv/bin/uv", kept / "uv")
     store = Store(place / "full")
     base = next(record.blob for record in store.records() if record.name == "base")
-    bench.run(["unsquashfs", "-quiet", "-no-progress", "-dest", "root", named(str(store.blob_path(base)))])
+    bench.run(
+        ["unsquashfs", "-quiet", "-no-progress", "-dest", "root", with_real_paths(str(store.blob_path(base)))]
+    )
     bench.run(["apptainer", "--silent", "build", "base.sif", "root"])
     bench.run(["kept/uv", "venv", "--quiet", "--no-config", "--python", "/usr/bin/python3", "warm"])
     offline = ["--no-config", "--offline", "--no-index", "--find-links", "kept/wheels"]

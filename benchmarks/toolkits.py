@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import page, results
 from envbuild.launch.controls import undetected
 from envbuild.store.store import Store
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from tests.support.controls import container_of, controls_of
 from tests.support.images import read_sif
 from tests.support.squashfs_images import assert_shows_layers
@@ -88,7 +88,7 @@ class Shop:
         row["recipes"] = described["recipes"]
         digests = [layer["digest"] for layer in described["file_system"]["layers"]]
         store = Store(self.place / "store")
-        blobs = [Path(named(str(store.blob_path(digest)))) for digest in digests]
+        blobs = [Path(with_real_paths(str(store.blob_path(digest)))) for digest in digests]
         row["new_bytes"] = sum(
             blob.stat().st_size for digest, blob in zip(digests, blobs, strict=True) if digest not in seen
         )

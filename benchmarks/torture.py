@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import page, results
 from envbuild.store.store import Store
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from tests.support.torture.ground import make_ground
 from tests.support.torture.mirrors import SCRIPTS, SLOW
 from tests.support.torture.trials import run_trial
@@ -50,7 +50,7 @@ def base_layer(place: Path, command: Path) -> Path:
     )
     store = Store(place / "store")
     blob = store.blob_path(next(record.blob for record in store.records() if record.name == "base"))
-    return Path(named(str(blob)))  # unsquashfs opens it
+    return Path(with_real_paths(str(blob)))  # unsquashfs opens it
 
 
 def main() -> int:

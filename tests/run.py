@@ -4,7 +4,9 @@ An ordinary user gets pytest as it is. Root gets it as the user `envbuild-test`,
 programs started here: a private mount namespace has an /etc of its own with that account. The user works on
 a copy of the checkout, because root's may be closed to others. Nothing of this stays.
 
-    python tests/run.py [PYTEST ARGUMENT ...]
+    python tests/run.py [--uv oldest|newest] [PYTEST ARGUMENT ...]
+
+With `--uv`, the tests use the oldest or newest release of uv that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,11 +43,14 @@ def main() -> int:
     # one process more than there are CPUs. In the order of the files the long ones come first.
     processes = min(len(os.sched_getaffinity(0)) + 1, 4)
     parallel = ["-n", str(processes), "--dist=loadfile", "--no-loadscope-reorder"]
-    words = ["-m", "pytest", *parallel, *sys.argv[1:]]
+    arguments = sys.argv[1:]
+    uv = arguments[1] if arguments[:1] == ["--uv"] else ""
+    words = ["-m", "pytest", *parallel, *(arguments[2:] if uv else arguments)]
     if os.geteuid() != 0:
         with tempfile.TemporaryDirectory(prefix="envbuild-test-", dir="/var/tmp") as common:
             Path(common).chmod(0o755)
-            return run(["env", f"TESTS_COMMON={common}", sys.executable, *words])
+            python = python_with_uv(uv, ROOT, Path(common)) if uv else Path(sys.executable)
+            return run(["env", f"TESTS_COMMON={common}", str(python), *words])
     notice = f"tests: as the user {USER}, who is made for them alone, in a copy of the checkout\n"
     sys.stderr.write(notice)
     place = Path(tempfile.mkdtemp(prefix="envbuild-test-", dir="/var/tmp"))
@@ -52,9 +58,33 @@ def main() -> int:
         place.chmod(0o755)
         copy_checkout(place)
         write_accounts(place / "etc", home=place / "home")
-        return run(as_test_user(place, words))
+        checkout = place / "checkout"
+        python = python_with_uv(uv, checkout, place) if uv else checkout / ".venv/bin/python"
+        return run(as_test_user(place, [str(python), *words]))
     finally:
         shutil.rmtree(place)
+
+
+def python_with_uv(release: str, checkout: Path, place: Path) -> Path:
+    """Return a Python with the packages of a checkout's environment, and a release of uv in their place.
+
+    `release` is ``oldest`` or ``newest``.
+    """
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (allowed,) = (text for text in dependencies if text.startswith("uv>="))
+    oldest = allowed.partition(",")[0].replace(">=", "==")
+    environment = place / "environment"
+    pip = [sys.executable, "-m", "pip", "--python", str(environment)]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    requirement = {"oldest": oldest, "newest": allowed}[release]
+    subprocess.run([*pip, "install", *options, requirement], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (others,) = checkout.glob(".venv/lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"import site; site.addsitedir({str(others)!r})\n")
+    python = environment / "bin/python"
+    subprocess.run([environment / "bin/uv", "--version"], check=True)
+    return python
 
 
 def run(command: list[str]) -> int:
@@ -103,13 +133,12 @@ def write_accounts(etc: Path, *, home: Path) -> None:
 
 
 def as_test_user(place: Path, words: list[str]) -> list[str]:
-    """Return the command line that runs the copy's Python as the test user."""
-    python = str(place / "checkout/.venv/bin/python")
+    """Return the command line that runs a command as the test user."""
     who = [f"HOME={place / 'home'}", f"USER={USER}", f"LOGNAME={USER}", f"TESTS_COMMON={place / 'common'}"]
     not_theirs = [f"--unset=XDG_{name}" for name in ("CONFIG_HOME", "CACHE_HOME", "DATA_HOME", "RUNTIME_DIR")]
     ids = [f"--reuid={UID}", f"--regid={UID}", "--init-groups", "--inh-caps=-all"]
     enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", _MOUNT, "sh", str(place)]
-    return [*enter, "setpriv", *ids, "env", *not_theirs, *who, python, *words]
+    return [*enter, "setpriv", *ids, "env", *not_theirs, *who, *words]
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from envbuild.errors import BuildError
 from envbuild.plan.model import InputFile, SourceStep
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
-from envbuild.system.descriptors import close, open_directory, open_file, through
+from envbuild.system.descriptors import close, descriptor_path, open_directory, open_file
 
 # Compilers write the path of the source into their output, so it is always the same.
 _WORK = "/mnt/work"
@@ -241,7 +241,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file in a directory that a sandbox could write to; OSError if a link leads to either."""
     directory = open_directory(path.parent)
     try:
-        file = open_file(through(directory) / path.name)
+        file = open_file(descriptor_path(directory) / path.name)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")

@@ -182,7 +182,7 @@ class Writer:
             del self._modes[directory]
 
     def _claim(self, name: str) -> str:
-        if process.closing():
+        if process.is_shutting_down():
             raise KeyboardInterrupt
         path = self._clean(name)
         self._count += 1

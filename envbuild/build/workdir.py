@@ -15,7 +15,7 @@ from pathlib import Path
 from envbuild.errors import BuildError, MachineError
 from envbuild.system.files import is_writable_directory
 from envbuild.system.leftovers import own_name, sweep
-from envbuild.system.privacy import open_parents
+from envbuild.system.privacy import parents_others_can_write
 from envbuild.system.removal import remove
 
 
@@ -37,7 +37,7 @@ def traversable_directory() -> Iterator[Path]:
     # Resolved: another user may own a link in the path.
     parents = [*named, Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
     for parent in map(Path.resolve, parents):
-        if "%" in str(parent) or not _passable(parent) or open_parents(parent / "below"):
+        if "%" in str(parent) or not _passable(parent) or parents_others_can_write(parent / "below"):
             continue
         path = parent / own_name()
         try:

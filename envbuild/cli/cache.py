@@ -146,7 +146,7 @@ def _report_data(report: StoreReport) -> dict[str, object]:
     verified = report.verified
     damages = [
         {
-            "what": damage.what,
+            "kind": damage.kind,
             "id": damage.id,
             "path": damage.path,
             "problem": damage.problem,
@@ -171,7 +171,7 @@ def _format_report(report: StoreReport) -> str:
     for damage in verified.damages:
         removed = " (removed)" if report.is_removed(damage) else ""
         users = ", ".join(report.needed_by(damage)) or "nothing"
-        lines.append(f"{damage.what} {damage.path}: {damage.problem}{removed}")
+        lines.append(f"{damage.kind} {damage.path}: {damage.problem}{removed}")
         lines.append(f"  needed by {users}; {_remedy(report, damage)}")
     outcome = f"{len(verified.damages)} damaged" if verified.damages else "all whole"
     lines.append(
@@ -183,9 +183,9 @@ def _format_report(report: StoreReport) -> str:
 
 def _remedy(report: StoreReport, damage: Damage) -> str:
     """Return how a damaged item is replaced."""
-    if damage.what == "root":
+    if damage.kind == "root":
         return "remove it, and build or pin again what it was for: until then nothing is pruned"
-    if damage.what == "unknown":
+    if damage.kind == "unknown":
         return "remove it"
     labels = report.needed_by(damage)
     specs = sorted({report.specs[label] for label in labels if label in report.specs})
@@ -194,7 +194,7 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
         if specs
         else "the next build that needs it"
     )
-    again = f"{build} {'fetches' if damage.what == 'file' else 'makes'} it again"
+    again = f"{build} {'fetches' if damage.kind == 'file' else 'makes'} it again"
     return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
 
 
@@ -230,11 +230,11 @@ def prune(
         return
     for line in _pruned_lines(pruned, gone):
         print_data(line)
-    for _, why in pruned.refused:
+    for _, why in pruned.failed:
         print_message(f"not removed: {why}", problem=True)
-    if pruned.young:
+    if pruned.recently_used:
         print_message(
-            f"{len(pruned.young)} more are needed by nothing, and were used within {older_than}:"
+            f"{len(pruned.recently_used)} more are needed by nothing, and were used within {older_than}:"
             " --older-than 0s removes them, too"
         )
     verb = "would free" if dry_run else "freed"
@@ -250,8 +250,10 @@ def _pruned_data(pruned: Pruned, gone: tuple[StoredRoot, ...], *, dry_run: bool)
             {"kind": item.kind, "id": item.id, "name": item.name, "size_bytes": item.size_bytes}
             for item in pruned.removed
         ],
-        "young": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.young],
-        "refused": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.refused],
+        "recently_used": [
+            {"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.recently_used
+        ],
+        "failed": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.failed],
         "gone": [stored.root.path for stored in gone],
     }
 

@@ -49,7 +49,7 @@ def command(
             if json:
                 print_json({"lock": workflows.lock.lock_path(spec), "changed": changes})
             if changes:
-                workflows.lock.refuse(spec, changes)
+                workflows.lock.reject_lock(spec, changes)
             print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
             return
         locked = workflows.lock.lock_spec(

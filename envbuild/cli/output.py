@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.errors import MachineError
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 
 _level = 0
 
@@ -46,7 +46,9 @@ def escape(text: str, *, keep: str = "") -> str:
 
     Directories behind descriptors get their names.
     """
-    return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in named(text))
+    return "".join(
+        char if char.isprintable() or char in keep else _escaped(char) for char in with_real_paths(text)
+    )
 
 
 def _escaped(char: str) -> str:
@@ -97,7 +99,7 @@ def named_lines(rows: Iterable[tuple[str, str]]) -> str:
 def print_json(data: object) -> None:
     """Write JSON to standard output: dataclasses as objects, paths as strings; errors as `print_data`."""
     # ASCII, so that no text controls the terminal.
-    _write_data(named(json.dumps(data, indent=2, default=_plain)))
+    _write_data(with_real_paths(json.dumps(data, indent=2, default=_plain)))
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401  # what JSON does not know

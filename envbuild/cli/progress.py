@@ -30,7 +30,7 @@ from envbuild.events import (
     TaskStarted,
     Warned,
 )
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 
 if TYPE_CHECKING:
     from envbuild.workflows.settings import Settings
@@ -150,7 +150,7 @@ def json_lines(stream: TextIO) -> Emit:
     def write(event: Event) -> None:
         # ASCII, so that no text controls the terminal.
         text = json_text.dumps({"event": _kind(event), **asdict(event)}, sort_keys=True)
-        stream.write(named(text) + "\n")
+        stream.write(with_real_paths(text) + "\n")
         stream.flush()
 
     def emit(event: Event) -> None:

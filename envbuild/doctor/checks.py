@@ -16,8 +16,9 @@ from envbuild import events
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import EnvbuildError
 from envbuild.events import Emit, Note
+from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources, python_sources, read_machine
-from envbuild.resolve.uv import PYTORCH_HINT, unanswered
+from envbuild.resolve.uv_errors import PYTORCH_HINT
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
@@ -197,7 +198,7 @@ def _ask_uv(sources: PythonSources, emit: Emit) -> Iterator[Diagnostic]:
         return
     if not sources.indexes:
         emit(Note(text="pypi: asking uv's own index, since none is configured", detail=True))
-    if not sources.indexes and (reason := unanswered("pip", sources)):
+    if not sources.indexes and (reason := unreachable_reason("pip", sources)):
         yield Diagnostic(
             "index.unreachable",
             "error",
@@ -210,7 +211,7 @@ def _ask_uv(sources: PythonSources, emit: Emit) -> Iterator[Diagnostic]:
     if own or _PYTORCH in sources.named:
         return
     emit(Note(text=f"{_PYTORCH}: asking PyTorch's own index, since none is configured", detail=True))
-    if reason := unanswered("torch", sources, backend="cpu"):
+    if reason := unreachable_reason("torch", sources, backend="cpu"):
         yield Diagnostic(
             "index.pytorch",
             "warning",
@@ -225,7 +226,7 @@ def check_build(survey: Survey) -> Iterator[Diagnostic]:
     """Yield problems that prevent or restrict building layers."""
     for names, package, verbs, why in _PROGRAMS:
         yield from _check_program(survey, names, package, verbs, why)
-    release = squashfs.release(survey.says(survey.program("mksquashfs"), "-version"))
+    release = squashfs.release(survey.output_of(survey.program("mksquashfs"), "-version"))
     if squashfs.corrupts(release):
         yield Diagnostic(
             "program.mksquashfs-corrupts",
@@ -274,7 +275,7 @@ def _check_program(
         problem = f"`{names[0]}` is not on this machine"
         fix = f"install {package}{_setup(survey)}"
         yield Diagnostic(f"program.{names[0]}", "error", verbs, problem, why, fix, _root())
-    elif not survey.starts(path):
+    elif not survey.can_start(path):
         # The first one on PATH is used, as everywhere.
         fix = f"take it out of PATH, or replace it by a program for this machine; or install {package}"
         yield Diagnostic(f"program.{names[0]}", "error", verbs, f"`{path}` cannot be started", why, fix)
@@ -284,7 +285,7 @@ def _check_uv() -> Iterator[Diagnostic]:
     problem, force = "`uv` is not on this machine, and did not come with envbuild", ""
     with suppress(EnvbuildError):
         path = str(tools.locate("uv"))
-        if Survey().starts(path):
+        if Survey().can_start(path):
             return
         problem, force = f"`{path}` cannot be started", " --force-reinstall"
     fix = f"`python3 -m pip install{force} uv` in envbuild's environment"
@@ -380,7 +381,7 @@ def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> 
     names = ("squashfuse_ll", "squashfuse")
     directories = [f"{prefix}/{directory}" for directory in _APPTAINER_TOOLS if prefix is not None]
     paths = [*map(survey.program, names), *(f"{parent}/{name}" for parent in directories for name in names)]
-    if not any(path and survey.is_program(path) and survey.starts(path) for path in paths):
+    if not any(path and survey.is_program(path) and survey.can_start(path) for path in paths):
         fix = f"install squashfuse{_setup(survey)}"
         problem = "there is no squashfuse, on PATH or beside Apptainer"
         yield Diagnostic("program.squashfuse", "error", verbs, problem, why, fix, _root())
@@ -388,7 +389,7 @@ def _check_fuse(survey: Survey, prefix: Path | None, verbs: tuple[str, ...]) -> 
 
 def _may_unshare(survey: Survey) -> bool:
     program = survey.program("unshare")
-    if program is None or not survey.starts(program):
+    if program is None or not survey.can_start(program):
         return True  # unknown; a missing program is reported already
     argv: list[Path | str] = [survey.path(program), "--user", "--map-root-user", "true"]
     return process.run(argv, env=host.environment(), timeout_s=_UNSHARE_S).ok

@@ -19,9 +19,8 @@ from envbuild.events import Emit, ignore, task
 from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
 from envbuild.image.files import ImageFiles
+from envbuild.spec.accelerators import CUDA, is_gpu_build
 
-# NVIDIA's own builds of PyTorch have `nv24.07` in their versions.
-_GPU = re.compile(r"(?:^|\.)(?:cu|rocm|nv|xpu)[0-9.]*")
 _CUDA_SUFFIX = re.compile(r"(?:nvidia|cupy|jax).*-cu(?:da)?([0-9]{2})[0-9]?x?(?:-.*)?")
 # Since CUDA 13 the major is that of the version.
 _CUDA_NAMES = frozenset({"nvidia-cuda-runtime", "nvidia-cublas", "cuda-toolkit"})
@@ -107,15 +106,17 @@ def _lost_accelerator(addition: Addition) -> Iterator[tuple[str, str]]:
     pins = {pin.name: pin for pin in addition.pins}
     for old in addition.replaced:
         new = pins[old.name]
-        was_gpu = _GPU.search(_local(old.version)) or any(text.startswith("nvidia-") for text in old.requires)
-        is_gpu = _GPU.search(_local(new.version)) or any(
-            name.startswith(("nvidia-", "cuda-")) for name in new.requires
-        )
+        was_gpu = is_gpu_build(_local(old.version)) or any(map(_is_of_cuda, old.requires))
+        is_gpu = is_gpu_build(_local(new.version)) or any(map(_is_of_cuda, new.requires))
         if was_gpu and not is_gpu:
             yield (
                 f"{new.name} {new.version} would replace {old.version}: a build without GPUs one for GPUs",
                 f"leave {new.name} as it is, or name a wheel for the image's accelerator (`--wheel FILE`)",
             )
+
+
+def _is_of_cuda(requirement: str) -> bool:
+    return requirement.startswith(CUDA.distributions)
 
 
 def _other_cuda(

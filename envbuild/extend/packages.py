@@ -28,16 +28,17 @@ from envbuild.lock.model import PythonPin
 from envbuild.preflight.distributions import metadata_header, read_distributions
 from envbuild.preflight.python_packages import applies, meets, read_requirement
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fetch import fetch
+from envbuild.resolve.distributions import ResolvedDistribution
+from envbuild.resolve.fetch import FileOrigins, fetch
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.python import pin_files
-from envbuild.resolve.uv import Uv
-from envbuild.resolve.wheels import Resolved
-from envbuild.spec.base import BaseImage, BasePython, BaseRoot
+from envbuild.resolve.index import Index
+from envbuild.resolve.python import Distributions
+from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
+from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.spec.accelerators import BUILD_LABEL
 from envbuild.spec.fields import wheel_location
-from envbuild.spec.model import EnvSpec, Packages, python_requirement
-from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.model import python_requirement
+from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.site import Site
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_input, sha256
@@ -46,9 +47,6 @@ _MAX_REQUIREMENTS_BYTES = 4 << 20
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-_LABEL = re.compile(r"cu[0-9]{2,3}|rocm[0-9.]+|cpu|xpu")
-# A name in what uv says, perhaps with the version.
-_WORD = re.compile(r"[a-z0-9][a-z0-9.-]*(?:==[A-Za-z0-9][^\s,]*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +148,6 @@ def resolve_packages(
     requirements = [*request.requirements, *_of_wheels(request.wheels)]
     _refuse_changes(requirements, python, request.upgrade, image)
     requirements += sorted(request.upgrade - set(map(_name, requirements)))
-    resolved = _spec_of(python, requirements, image=image, site=site)
-
     own = stage / "own"
     (own / "wheels").mkdir(parents=True)
     for wheel in request.wheels:
@@ -164,24 +160,31 @@ def resolve_packages(
         (stubs / f"{name.replace('-', '_')}-{version}-py3-none-any.whl").touch()
 
     context = replace(context, directories=(own, *context.directories))
-    constraints = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
+    entries = _entries(requirements, image)
+    pinned = [f"{name}==={version}" for name, (version, _) in sorted(known.items())]
     limits = dict(_limits(required, python))
     build = build_of(staying["torch"].version) if "torch" in staying else ""
-    wanted = TORCH_COMPANIONS.intersection(map(_name, request.requirements)) - staying.keys()
-    builds = dict.fromkeys(sorted(wanted), build) if build else {}
-    uv = Uv(
-        resolved,
-        replace(context, directories=(*context.directories, stubs.parent)),
-        # An index may have the same version in a file that fits better.
-        installed={**known, **dict(_described(request.wheels))},
-        constraints=(*constraints, *limits),
-        builds=builds,
+    companions = TORCH_COMPANIONS.intersection(map(_name, request.requirements)) - staying.keys()
+    rules = _rules(companions if build else (), build)
+    asked = PythonRequest(target=python.target, path=image, written=entries, origin_rules=rules)
+    # An index may have the same version in a file that fits better.
+    described = {**known, **dict(_described(request.wheels))}
+    beside = replace(context, directories=(*context.directories, stubs.parent))
+    index = Index(
+        asked,
+        beside.python_sources(site),
+        beside,
+        known={(name, version): requires for name, (version, requires) in described.items()},
     )
     try:
-        resolution = uv.resolve(requirements, keep={})
-    except RequestError as error:
-        raise _explained(error, uv.log, known, limits, python) from error
-    new = [entry for entry in resolution if entry.name not in known and not _is_same(entry, python)]
+        resolution = index.resolve(
+            entries, constraints=_entries([*pinned, *limits], image), preferred_versions={}
+        )
+    except ResolutionError as error:
+        raise _explained(error, known, limits, python) from error
+    new = [
+        entry for entry in resolution.distributions if entry.name not in known and not _is_same(entry, python)
+    ]
     raise_all(
         [
             _cannot_change(staying[entry.name], f"{entry.name} {entry.version}", python, image)
@@ -189,8 +192,14 @@ def resolve_packages(
             if entry.name in staying
         ]
     )
-    builds = {entry.name: build for entry in new if entry.name in builds and build_of(entry.version)}
-    pins = pin_files(Uv(resolved, context, builds=builds), new, resolution) if new else ()
+    rules = _rules(
+        [entry.name for entry in new if entry.name in companions and build_of(entry.version)], build
+    )
+    distributions = Distributions.of(
+        replace(asked, origin_rules=rules), context.python_sources(site), context
+    )
+    offered = distributions.files({entry.name: entry.version for entry in new})
+    pins = distributions.pin(resolution, new, offered)
     by_name = {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in request.wheels}
     pins = tuple(_taken_from(by_name[pin.name], pin) if pin.name in by_name else pin for pin in pins)
     named = {wheel.name for wheel in request.wheels}
@@ -228,10 +237,10 @@ def fetch_packages(
     RequestError, ManyErrors: a file is gone, or missing while offline. MachineError: an index cannot be
     reached.
     """
-    resolved = _spec_of(addition.python, request.requirements, image=image, site=site)
+    origins = FileOrigins(python=PythonRequest(target=addition.python.target, path=image), site=site)
     named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
     try:
-        fetch(addition.pins, resolved, replace(context, directories=(*named, *context.directories)))
+        fetch(addition.pins, origins, replace(context, directories=(*named, *context.directories)))
     except RequestError as error:
         if not context.offline:
             raise
@@ -352,26 +361,24 @@ def _cannot_change(
 def build_of(version: str) -> str:
     """Return the build of PyTorch that a local version names (``cu124``); empty for none."""
     local = version.partition("+")[2].lower()
-    return local if _LABEL.fullmatch(local) else ""
+    return local if BUILD_LABEL.fullmatch(local) else ""
 
 
 def _explained(
-    error: RequestError,
-    log: Path,
+    error: ResolutionError,
     known: Mapping[str, tuple[str, Sequence[str]]],
     limits: Mapping[str, str],
     python: PythonInstallation,
 ) -> RequestError:
     """Return the error of a resolution with what the image has to do with it."""
     # The problem is a summary, and may leave out what stays.
-    text = read_input(log, limit_bytes=_MAX_REQUIREMENTS_BYTES).decode()
-    words = {word.rstrip(".") for word in _WORD.findall(text)}
-    concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in words)
+    releases = {release for failure in error.failures for release in failure.releases}
+    concerned = sorted(name for name, (version, _) in known.items() if f"{name}=={version}" in releases)
     lines = [f"\n  the image has {name} {known[name][0]}" for name in concerned]
-    binding = {limit: owner for limit, owner in limits.items() if _name(limit) in words}
+    binding = {limit: owner for limit, owner in limits.items() if _name(limit) in releases}
     lines += [f"\n  {owner}, which is installed, needs {limit}" for limit, owner in sorted(binding.items())]
     hint = error.hint
-    if re.search(r"\bno (?:usable )?wheels\b", text):
+    if any(failure.lacks_wheels for failure in error.failures):
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
     if concerned or binding:
         upgrades = sorted({*concerned, *(owner.partition(" ")[0] for owner in binding.values())})
@@ -381,32 +388,20 @@ def _explained(
     return RequestError(error.problem + "".join(lines), at=error.at, hint=hint)
 
 
-def _spec_of(
-    python: PythonInstallation, requirements: Sequence[str], *, image: Path, site: Site | None
-) -> ResolvedSpec:
-    """Return the spec that stands on an image and asks for requirements."""
-    base = BaseImage(
-        name="image",
-        summary="",
-        distribution="any",
-        suite="any",
-        version="1",
-        glibc=python.glibc,
-        root=BaseRoot(kind="squashfs", place=str(image), sha256="0" * 64),
-        architectures=("amd64", "arm64"),
-        packages=(),
-        python=BasePython(version=python.version, abi=python.abi),
-    )
-    return ResolvedSpec(
-        spec=EnvSpec(name="extension", version="1", packages=Packages(python=tuple(requirements))),
-        path=image,
-        base=base,
-        base_digest="",
-        recipes=(),
-        requested=tuple(Requested(text=text, at=Location(path=image)) for text in requirements),
-        site=site,
-        files={},
-        architecture=python.architecture,
+def _entries(requirements: Sequence[str], image: Path) -> tuple[RequirementEntry, ...]:
+    return tuple(RequirementEntry(text=text, at=Location(path=image)) for text in requirements)
+
+
+def _rules(companions: Iterable[str], build: str) -> tuple[OriginRule, ...]:
+    """Return rules by which companions of PyTorch come from the origin of a build (``cu124``)."""
+    return tuple(
+        OriginRule(
+            origins=(f"{PYTORCH}{build}",),
+            names=frozenset({name}),
+            requirements=(Requirement(name),),
+            label=build,
+        )
+        for name in sorted(companions)
     )
 
 
@@ -473,7 +468,7 @@ def _requirements(package: InstalledDistribution) -> Iterator[Requirement]:
             yield wanted
 
 
-def _is_same(entry: Resolved, python: PythonInstallation) -> bool:
+def _is_same(entry: ResolvedDistribution, python: PythonInstallation) -> bool:
     package = python.installed.get(entry.name)
     try:
         return package is not None and Version(package.version) == Version(entry.version)

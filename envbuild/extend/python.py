@@ -29,7 +29,7 @@ from envbuild.preflight.distributions import (
     read_distributions,
 )
 from envbuild.preflight.python_packages import SEES_BASE
-from envbuild.spec.python_platform import MACHINES, marker_environment
+from envbuild.spec.python_platform import MACHINES, PythonTarget
 
 _MAX_TEXT_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 32 << 20
@@ -125,9 +125,16 @@ class PythonInstallation:
         return name in self.installed and self.installed[name].site in before
 
     @property
+    def target(self) -> PythonTarget:
+        """The interpreter for which packages are chosen."""
+        return PythonTarget(
+            version=self.version, abi=self.abi, glibc=self.glibc, architecture=self.architecture
+        )
+
+    @property
     def markers(self) -> dict[str, str]:
         """Its environment markers (PEP 508)."""
-        return marker_environment(self.version, self.architecture)
+        return self.target.environment
 
     @property
     def scheme(self) -> dict[str, str]:

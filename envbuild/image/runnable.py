@@ -25,7 +25,7 @@ from envbuild.spec.model import (
 )
 from envbuild.store.store import Store
 from envbuild.system.files import read_input
-from envbuild.system.sealing import check_sealed_line, sealed_line
+from envbuild.system.sealing import check_seal, sealed
 
 _LONGEST = 200
 # As a manifest takes it.
@@ -220,7 +220,7 @@ def identity_of(image: ImageFile, store: Store, *, advanced: Callable[[int], Non
         text = json.dumps({"digest": digest, "signature": image.signature})
         # Without it, the next command reads the image again.
         with suppress(EnvbuildError):
-            store.write(_record_name(image), sealed_line(text))
+            store.write(_record_name(image), sealed(text))
     return digest
 
 
@@ -230,7 +230,7 @@ def known_identity(image: ImageFile, store: Store) -> str:
         return image.manifest.digest
     with suppress(RequestError, ValueError, KeyError, TypeError):
         text = read_input(store.root / _record_name(image), limit_bytes=_RECORD_BYTES).decode()
-        data = json.loads(check_sealed_line(text))
+        data = json.loads(check_seal(text))
         if data["signature"] == image.signature:
             return str(data["digest"])
     return ""

@@ -10,7 +10,7 @@ from envbuild.spec.model import Model
 
 
 class CondaTable(Model):
-    """What a spec names for packages of conda."""
+    """Names in a spec for packages of conda."""
 
     wheels: dict[str, str]
     """conda's name → a distribution, perhaps with extras."""

@@ -25,8 +25,9 @@ from envbuild.importers.shell import (
     split_script,
 )
 from envbuild.importers.statements import Statement
+from envbuild.spec.accelerators import ACCELERATORS, CUDA
 from envbuild.spec.base import BaseImage
-from envbuild.spec.meant import requirement as as_requirement
+from envbuild.spec.corrections import corrected_requirement
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import requirement_lines, without_hashes
@@ -35,7 +36,7 @@ from envbuild.spec.select import variant_for
 from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["taken", "skipped", "unsupported"]
-Lacking = Callable[[Sequence[str], str], Collection[str] | None]
+FindWithoutWheels = Callable[[Sequence[str], str], Collection[str] | None]
 
 MAX_BYTES = 1 << 20
 _MAX_REQUIREMENT_FILES = 100
@@ -66,7 +67,9 @@ _CONDA_BUILD = re.compile(r"={1,2}[^=,]+=(\S+)")
 _PREINSTALLED = re.compile(r"python3(?:-minimal|-pip|-venv|-setuptools|-wheel)?|ca-certificates|tzdata")
 _MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
 _MPI_SOURCE = re.compile(r"(?:wget|curl|git) .*?(?:\b(openmpi|mpich)-(\d+(?:\.\d+)+)|/(ompi|mpich)\b)")
-_ACCELERATOR = re.compile(r"(?<![a-z0-9])(?:cu(\d\d)(\d)|(cuda|rocm):?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])")
+_ACCELERATOR = re.compile(
+    rf"(?<![a-z0-9])(?:{CUDA.label.pattern}|({'|'.join(ACCELERATORS)}):?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])"
+)
 _REASONS = {
     "earlier stage": "only the last stage makes the image",
     "LABEL": "set it under `labels`",
@@ -111,22 +114,22 @@ def propose(
     directory: Path,
     recipes: Sequence[Recipe],
     bases: Sequence[BaseImage],
-    lacking: Lacking = lambda _texts, _python: frozenset(),
+    without_wheels: FindWithoutWheels = lambda _texts, _python: frozenset(),
 ) -> Proposal:
     """Return the spec that a file describes; the file may name others in its directory.
 
-    `lacking` returns which of several requirements have no wheel for a Python (``3.11``, empty for any), or
-    None if that is not known.
+    `without_wheels` returns which of several requirements have no wheel for a Python (``3.11``, empty for
+    any), or None if that is not known.
     """
     importer = _Importer(directory, recipes, bases)
     for statement in statements:
         importer.read(statement)
-    importer.check_wheels(lacking)
+    importer.check_wheels(without_wheels)
     importer.check_accelerator()
     return importer.proposal(name)
 
 
-def _refusal(**entries: object) -> str:
+def _spec_rejects(**entries: object) -> str:
     """Return why a spec rejects entries; empty if it accepts them."""
     try:
         EnvSpec.model_validate({"name": "x", "version": "1", **entries})
@@ -294,7 +297,7 @@ class _Importer:
                     self.note("unsupported", f"{word} {next(words, '')}", "a spec has no such option")
                 continue
             name = re.split("[=/:]", word)[0]
-            if word.endswith("-") or _refusal(packages={"system": (name,)}):
+            if word.endswith("-") or _spec_rejects(packages={"system": (name,)}):
                 self.note("unsupported", word, "it does not name a Debian package")
                 continue
             if mpi := _MPI_PACKAGE.fullmatch(name):
@@ -359,7 +362,7 @@ class _Importer:
             self.install_python(line.split(maxsplit=1), place, beside)
 
     def read_requirement(self, text: str, place: str) -> None:
-        if why := _refusal(packages={"python": (text,)}):
+        if why := _spec_rejects(packages={"python": (text,)}):
             self.note("unsupported", place + text, why)
             return
         requirement = Requirement(text)
@@ -421,18 +424,18 @@ class _Importer:
             self.read_conda_wheel(text, wheel, version)
 
     def read_conda_wheel(self, text: str, name: str, version: str) -> None:
-        wanted = as_requirement(f"{name}{version}")
+        wanted = corrected_requirement(f"{name}{version}")
         if wanted is None:
-            self.note("unsupported", text, f"`{version}` is no version of a Python package")
+            self.note("unsupported", text, f"`{version}` is not a version of a Python package")
             return
         before = set(self.requirements)
         self.read_requirement(wanted, "")
         self.from_conda |= dict.fromkeys(self.requirements.keys() - before, (self.line, text))
 
-    def check_wheels(self, lacking: Lacking) -> None:
+    def check_wheels(self, without_wheels: FindWithoutWheels) -> None:
         """Take back what comes from conda and has no wheel."""
         texts = [self.requirements[key] for key in self.from_conda]
-        without = lacking(texts, self.python) if texts else frozenset()
+        without = without_wheels(texts, self.python) if texts else frozenset()
         if without is None:
             self.line = 1
             self.note("unsupported", "dependencies", "no index could be asked which of them have wheels")
@@ -538,7 +541,7 @@ class _Importer:
             return "it depends on an unknown variable"
         if may_hold_secret(f"{name}={value}"):
             return "a secret does not belong in an image: set it where a process starts"
-        why = _refusal(environment={name: setting})
+        why = _spec_rejects(environment={name: setting})
         why = why or search_path_problem(name, Prepend(prepend=value) if in_front else value)
         if not why:
             self.environment[name] = setting
@@ -570,7 +573,7 @@ class _Importer:
         if os.access(path, os.X_OK):
             entry["executable"] = True
         reserved = reserved_at(target)
-        why = f"{reserved.tree} is reserved: {reserved.why}" if reserved else _refusal(files=(entry,))
+        why = f"{reserved.tree} is reserved: {reserved.why}" if reserved else _spec_rejects(files=(entry,))
         if not why:
             self.files[target] = entry
         return why

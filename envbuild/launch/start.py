@@ -36,6 +36,7 @@ from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.launchers import HostLibraries, LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun
 from envbuild.site.host_libs import HostLibraryPlan
+from envbuild.spec.accelerators import ACCELERATORS, BY_VENDOR
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
@@ -47,10 +48,8 @@ from envbuild.system.removal import remove
 # contained start. Ranks in one container each share the node's /tmp.
 _RESULTS_INSIDE = "/tmp"  # noqa: S108  # the path inside the image
 _RESULTS_OUTSIDE = "/mnt"
-# Vendor → Apptainer's flag, as the module's launcher has them (activate/launcher.sh).
-GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
-# Accelerator → vendor of its GPUs.
-_VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+# Vendor → Apptainer's flag; the module's launcher has a list of its own (activate/launcher.sh).
+GPU_FLAGS = {vendor: accelerator.apptainer_flag for vendor, accelerator in BY_VENDOR.items()}
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CDI_BYTES = 1 << 20
 # How much of the output of a launcher and its ranks is kept.
@@ -127,7 +126,8 @@ def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None
     image is for. A flag for GPUs that a machine lacks does no harm.
     """
     if launcher is not None and launcher.outside:
-        vendor = _VENDORS.get(container.runnable.accelerator, "")
+        accelerator = ACCELERATORS.get(container.runnable.accelerator)
+        vendor = accelerator.vendor if accelerator is not None else ""
         if site is not None and site.gpus is not None:
             vendor = site.gpus.vendor
         return (GPU_FLAGS[vendor],) if vendor in GPU_FLAGS else ()

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from envbuild.errors import Location
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.spec.model import SPEC_KEYS
-from envbuild.spec.python_platform import base_environment
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 # They write sources: what is compiled from these is not linked with them.
@@ -30,7 +31,7 @@ class LockDifference:
     """One difference between a lock and a spec."""
 
     scope: str
-    """What to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
+    """Scope to resolve again: ``python``, ``system``, ``base``, ``build``; or ``metadata`` for nothing."""
     sentence: str
     """For people, without a full stop: ``packages.python gained `tabulate```."""
 
@@ -65,7 +66,7 @@ def tool_differences(lock: Lock, tools: Sequence[ToolPin]) -> tuple[LockDifferen
         elif was.version != now.version:
             sentence = f"tool {name} is {now.version} here, the lock has {was.version}"
         else:
-            sentence = f"tool {name} {now.version} is another build than the one in the lock"
+            sentence = f"tool {name} {now.version} is not the build in the lock"
         differences.append(LockDifference("metadata", sentence))
     return tuple(differences)
 
@@ -176,9 +177,9 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec
 def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
-    environment = base_environment(resolved.base, resolved.architecture)
-    wanted = _by_name(resolved.python_requests(), environment)
-    before = _by_name(lock.requests, environment)
+    environment = resolved.target.environment
+    wanted = _by_name(resolved.python_requirements, environment)
+    before = _by_name(_entries(lock.requests, resolved), environment)
     places = _places(resolved)
     for name, requirements in sorted(wanted.items()):
         where = places.get(name, "packages.python")
@@ -197,13 +198,20 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
             yield LockDifference("metadata", sentence)
 
 
-def _by_name(texts: Iterable[str], environment: dict[str, str]) -> dict[str, list[Requirement]]:
+def _entries(texts: Iterable[str], resolved: ResolvedSpec) -> Iterator[RequirementEntry]:
+    """Parse requirements that no file of the spec writes."""
+    at = Location(path=resolved.path)
+    return (RequirementEntry(text=text, at=at) for text in texts)
+
+
+def _by_name(
+    entries: Iterable[RequirementEntry], environment: dict[str, str]
+) -> dict[str, list[Requirement]]:
     """Group requirements by canonical name; those whose marker is false here are dropped."""
     grouped: dict[str, list[Requirement]] = {}
-    for text in texts:
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            grouped.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    for entry in entries:
+        if entry.applies(environment):
+            grouped.setdefault(entry.name, []).append(entry.requirement)
     return grouped
 
 
@@ -230,8 +238,8 @@ def _unmet(
 
 def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield pins that constraints or hashes of files with requirements exclude."""
-    environment = base_environment(resolved.base, resolved.architecture)
-    for name, constraints in sorted(_by_name(resolved.constraints(), environment).items()):
+    environment = resolved.target.environment
+    for name, constraints in sorted(_by_name(resolved.constraints, environment).items()):
         pin = pins.get(name)
         for bound in constraints:
             if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
@@ -252,8 +260,8 @@ def _places(resolved: ResolvedSpec) -> dict[str, str]:
     """Return where each distribution is requested: the spec's own key first, then the first recipe."""
     places = {request.name: "packages.python" for request in resolved.requested}
     for chosen in resolved.recipes:
-        for requirement in map(Requirement, chosen.requirements()):
-            places.setdefault(canonicalize_name(requirement.name), f"recipe {chosen.recipe.name}")
+        for entry in chosen.requirements:
+            places.setdefault(entry.name, f"recipe {chosen.recipe.name}")
     return places
 
 
@@ -287,13 +295,13 @@ def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
 def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
-    environment = base_environment(resolved.base, resolved.architecture)
+    environment = resolved.target.environment
     locked_sources = {pin.name for pin in lock.python if not pin.is_wheel}
     for build in resolved.built.values():
         debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == build.layer}
         wheels = {pin.name for pin in lock.build_python if pin.layer == build.layer}
         lacking = [
-            *(name for name in _by_name(build.python, environment) if name not in wheels),
+            *(name for name in _by_name(_entries(build.python, resolved), environment) if name not in wheels),
             *(name for name in build.system if name not in debs),
         ]
         for name in lacking if build.distribution in locked_sources else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
 from packaging.utils import (
@@ -68,8 +68,9 @@ Sorted = AfterValidator(lambda entries: tuple(sorted(entries)))
 class DebPin:
     """One Debian package."""
 
+    directory: ClassVar[str] = "debs"
     name: DebianPackage
-    """Of the package, in Debian's words."""
+    """Name of the package, in Debian's words."""
     version: DebianVersion
     """In Debian's words, with its epoch (``1:2.39.5-0+deb12u3``)."""
     architecture: Name
@@ -111,6 +112,7 @@ class BuildDebPin(DebPin):
 class PythonPin:
     """One Python distribution, as one file."""
 
+    directory: ClassVar[str] = "wheels"
     name: PythonName
     """Canonical name (PEP 503)."""
     version: PythonVersion
@@ -128,6 +130,11 @@ class PythonPin:
     """Name of the layer that owns it (``mpi``, ``framework:pytorch``, ``python``)."""
     requires: Annotated[tuple[PythonName, ...], Sorted]
     """Canonical names of the locked distributions that it asked for."""
+
+    @property
+    def file_name(self) -> str:
+        """The same as `file`."""
+        return self.file
 
     @property
     def is_wheel(self) -> bool:
@@ -195,6 +202,7 @@ class ToolPin:
 class RootPin:
     """One file of a finished root."""
 
+    directory: ClassVar[str] = "roots"
     kind: Literal["tar", "oci", "squashfs"]
     """``tar``, ``squashfs``, or ``oci`` for a layer of an image."""
     file: FileName
@@ -203,6 +211,11 @@ class RootPin:
     """Length of the file."""
     sha256: Sha256
     """Hex digest of the file, 64 characters."""
+
+    @property
+    def file_name(self) -> str:
+        """The same as `file`."""
+        return self.file
 
     @property
     def name(self) -> str:
@@ -217,12 +230,17 @@ class RootPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class Lock:
-    """Everything an image is made from; the input of the planner beside the spec."""
+    """Everything an image is made from; the input of the planner beside the spec.
 
+    Fields are in the order of the file; a table with a default is left out there if it is empty.
+    """
+
+    format: Literal[1] = 1
+    """The format of the file."""
     name: Name
-    """Of the spec."""
+    """Name of the spec."""
     version: ReleaseVersion
-    """Of the spec."""
+    """Version of the spec."""
     accelerator: Text
     """As in the spec (``cpu``)."""
     base: BasePin
@@ -234,24 +252,22 @@ class Lock:
     recipes."""
     system_requests: Annotated[tuple[DebianPackage, ...], Sorted]
     """The Debian packages that were asked for beyond the base's own, sorted."""
+    tools: Annotated[tuple[ToolPin, ...], Sorted]
+    """The tools whose bytes decide those of the image, sorted by name."""
+    unproven: Annotated[tuple[Name, ...], Sorted] = ()
+    """Recipes whose version has no test result: the spec asks for it with ``proven: false``."""
     base_debs: Annotated[tuple[DebPin, ...], Sorted]
     """The Debian packages of the base, sorted by name."""
     system_debs: Annotated[tuple[DebPin, ...], Sorted]
     """The Debian packages that the system layer adds, sorted by name."""
     python: Annotated[tuple[PythonPin, ...], Sorted]
     """The Python distributions, sorted by name; one whose file is not a wheel is built from its source."""
-    tools: Annotated[tuple[ToolPin, ...], Sorted]
-    """The tools whose bytes decide those of the image, sorted by name."""
     base_root: tuple[RootPin, ...] = ()
     """The files of a finished root, from bottom to top; empty where the base is made of packages."""
     build_debs: Annotated[tuple[BuildDebPin, ...], Sorted] = ()
-    """What the builds from source add to the base for themselves."""
+    """Debian packages that builds from source add to the base for themselves."""
     build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
     """Wheels that the builds from source import; `layer` names whose build."""
-    unproven: Annotated[tuple[Name, ...], Sorted] = ()
-    """Recipes whose version has no test result: the spec asks for it with ``proven: false``."""
-    format: Literal[1] = 1
-    """The format of the file."""
 
     @model_validator(mode="before")
     @classmethod

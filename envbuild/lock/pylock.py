@@ -12,7 +12,7 @@ from envbuild.lock.model import Lock, PythonPin
 from envbuild.spec.python_platform import MACHINES
 
 WHEELS = "wheels"
-"""Where the files lie beside the text."""
+"""Directory of the files, beside the text."""
 
 
 def pylock_text(lock: Lock) -> str:

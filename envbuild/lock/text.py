@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,6 @@ HEADER = """\
 MAX_BYTES = 4 << 20  # some ten thousand pins
 
 _RESTORE = "restore it from version control, or delete it and run `envbuild lock SPEC`"
-# The order in the file: most important first.
-_KEYS = (
-    *("format", "name", "version", "accelerator", "base", "recipes", "requests", "system_requests", "tools"),
-    *("unproven", "base_debs", "system_debs", "python", "base_root", "build_debs", "build_python"),
-)
-# Finished roots need the first, builds from source the others.
-_OPTIONAL_TABLES = ("unproven", "base_root", "build_debs", "build_python")
 
 
 def digest(lock: Lock) -> str:
@@ -43,13 +36,13 @@ def dump(lock: Lock) -> str:
     """Return the canonical YAML text, ASCII only; `load` of it gives an equal lock."""
     values = asdict(lock)
     lines = []
-    for key in _KEYS:
-        value = values[key]
+    for field in fields(lock):
+        key, value = field.name, values[field.name]
         if not isinstance(value, tuple):
             lines.append(f"{key}: {_inline(value)}")
         elif value:
             lines += [f"{key}:", *(f"- {_inline(entry)}" for entry in value)]
-        elif key not in _OPTIONAL_TABLES:
+        elif field.default is MISSING:
             lines.append(f"{key}: []")
     return HEADER + "\n".join(lines) + "\n"
 

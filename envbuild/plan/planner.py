@@ -163,7 +163,7 @@ class _Planner:
         pins = {pin.name: pin for pin in lock.python if not pin.is_wheel}
         for build in self.resolved.built.values():
             pin = pins.get(build.distribution)
-            if pin is None and build.stated is None:  # nothing requires it
+            if pin is None and build.declared is None:  # nothing requires it
                 continue
             if pin is None:
                 raise AssertionError(f"the lock has no source archive for {build.name}")
@@ -253,7 +253,7 @@ def _base64(content: bytes) -> str:
 
 
 def _input_file(pin: DebPin | PythonPin | RootPin) -> InputFile:
-    return InputFile(name=pin.file_name if isinstance(pin, DebPin) else pin.file, sha256=pin.sha256)
+    return InputFile(name=pin.file_name, sha256=pin.sha256)
 
 
 def _sorted_files(pins: Iterable[DebPin | PythonPin]) -> tuple[InputFile, ...]:

@@ -37,7 +37,7 @@ from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
 from envbuild.system.files import read_input
-from envbuild.system.sealing import check_sealed_line, sealed_line
+from envbuild.system.sealing import check_seal, sealed
 
 # Incremented whenever the data of a scan change.
 SCAN_FORMAT = 8
@@ -276,7 +276,7 @@ def _record_name(digest: str) -> str:
 def _read(store: Store, digest: str) -> _Record | None:
     try:
         text = read_input(store.root / _record_name(digest), limit_bytes=_MAX_RECORD_BYTES).decode()
-        return TypeAdapter(_Record).validate_json(check_sealed_line(text))
+        return TypeAdapter(_Record).validate_json(check_seal(text))
     except (RequestError, ValueError):
         return None
 
@@ -285,6 +285,6 @@ def _write(store: Store, digest: str, record: _Record) -> None:
     text = json.dumps(asdict(record), default=sorted, sort_keys=True, separators=(",", ":"))
     try:
         # Sealed: a flipped bit would turn a library into another.
-        store.write(_record_name(digest), sealed_line(text))
+        store.write(_record_name(digest), sealed(text))
     except EnvbuildError:
         return  # the next call scans the image anew

@@ -139,7 +139,7 @@ def unknown(output: str) -> list[str]:
 
 
 def virtual(output: str) -> dict[str, list[str]]:
-    """Return names that are no packages, each with the packages that provide it."""
+    """Return names that are only provided by packages, each with these packages."""
     providers: dict[str, list[str]] = {}
     for name in re.findall(r"^E: Package '(\S+)' has no installation candidate$", output, re.MULTILINE):
         block = re.search(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from envbuild.errors import MachineError
 from envbuild.events import Emit
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources, python_sources
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.site import Site
 
 NOT_HERE_HINT = (
     "without `--offline` it would be fetched; or carry it here: `--from DIR` takes what"
@@ -48,11 +48,11 @@ class ResolveContext:
     """Directories that `fetch.export` filled, or that hold wheels themselves; these are found without a
     network, before all others."""
 
-    def python_sources(self, resolved: ResolvedSpec) -> PythonSources:
-        """Return where the Python distributions of a spec come from."""
-        sources = python_sources(resolved.site, self.machine)
+    def python_sources(self, site: Site | None, wheel_directories: Sequence[Path] = ()) -> PythonSources:
+        """Return where Python distributions come from, the `wheel_directories` of a spec among them."""
+        sources = python_sources(site, self.machine)
         kept = (path for root in self.directories for path in (root / "wheels", root))
-        wheels = [*kept, *resolved.wheel_directories]
+        wheels = [*kept, *wheel_directories]
         links = (str(path.absolute()) for path in wheels if path.is_dir())
         return replace(sources, find_links=(*links, *sources.find_links))
 

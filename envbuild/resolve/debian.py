@@ -68,10 +68,10 @@ def resolve_debian(
     """
     base_image = resolved.base
     sources = _sources(resolved, context)
-    kept = _kept(previous, resolved, upgrade)
+    preferred = _preferred_versions(previous, resolved, upgrade)
     with _apt(resolved, context) as apt:
         apt.update(sources)
-        apt.prefer(kept)
+        apt.prefer(preferred)
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
@@ -87,7 +87,9 @@ def resolve_debian(
             for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
+    renewed = [
+        pin.name for pin in (*base, *system, *build) if preferred.get(pin.name, pin.version) != pin.version
+    ]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
@@ -121,7 +123,7 @@ def _essential(suite: str) -> str:
     return f"?narrow(?or(?archive(^{name}$),?codename(^{name}$)),?essential)"
 
 
-def _kept(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
+def _preferred_versions(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
     """Return the versions to keep: name → version."""
     if previous is None or previous.base.architecture != resolved.architecture:
         return {}
@@ -168,7 +170,7 @@ class _Apt:
     def __init__(
         self, resolved: ResolvedSpec, context: ResolveContext, directory: Path, run_dir: Path
     ) -> None:
-        self._asked = resolved
+        self._resolved = resolved
         self._run_dir = run_dir
         self._context = context
         self._archives: dict[str, Archive] = {}
@@ -233,7 +235,7 @@ class _Apt:
 
     def _use(self, archives: dict[str, Archive]) -> None:
         self._archives = archives
-        components = self._asked.base.components
+        components = self._resolved.base.components
         stanzas = (
             apttext.stanza(archive, origin.partition(":")[2], components)
             for origin, archive in archives.items()
@@ -253,7 +255,7 @@ class _Apt:
         """Return what apt would install on an empty system for these names and patterns."""
         finished = self._run("apt-get", "install", "--yes", "--print-uris", *wanted)
         if not finished.ok:
-            self._refuse(finished.output)
+            self._raise_solve_error(finished.output)
         files = apttext.parse_uris(finished.stdout)
         if not files:
             return ()
@@ -298,10 +300,10 @@ class _Apt:
             sha256=file.sha256,
         )
 
-    def _refuse(self, output: str) -> NoReturn:
+    def _raise_solve_error(self, output: str) -> NoReturn:
         errors: list[EnvbuildError] = []
         for number, name in enumerate(apttext.unknown(output)):
-            problem = f"`{name}` is not a package of {self._asked.base.name}'s archives"
+            problem = f"`{name}` is not a package of {self._resolved.base.name}'s archives"
             hint = None
             if number < _MOST_HINTS:
                 # Only names of nearly that length are compared, there are many.
@@ -316,14 +318,14 @@ class _Apt:
         reason = apttext.conflict(output) or apttext.complaint(output)
         raise RequestError(
             f"the Debian packages cannot be installed together: {reason}",
-            at=Location(path=self._asked.path),
+            at=Location(path=self._resolved.path),
             hint="leave one out under `packages.system`, or `envbuild lock SPEC --upgrade`",
         )
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
-        resolved = self._asked
-        problem += resolved.system_asker(name)
-        return RequestError(problem, at=resolved.system_place(name), hint=hint or _SEARCH)
+        resolved = self._resolved
+        problem += _required_by(name, resolved)
+        return RequestError(problem, at=location_of(name, resolved), hint=hint or _SEARCH)
 
     def _write(self, name: str, text: str) -> None:
         (self._run_dir / name).write_text(text, encoding="utf-8")
@@ -355,6 +357,28 @@ class _Apt:
                 hint="`envbuild doctor lock --online` asks its archives",
             )
         return finished
+
+
+def location_of(name: str, resolved: ResolvedSpec) -> Location:
+    """Return where a spec asks for a Debian package; its file if it does not."""
+    names = resolved.spec.packages.system
+    at = resolved.spec_places.get(("packages", "system", names.index(name))) if name in names else None
+    return at or Location(path=resolved.path)
+
+
+def _required_by(name: str, resolved: ResolvedSpec) -> str:
+    """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
+    if name in resolved.spec.packages.system:
+        return ""
+    if name in resolved.base.packages:
+        return f", and the base image {resolved.base.name} asks for it"
+    for chosen in resolved.recipes:
+        if name in chosen.recipe.system:
+            return f", and the recipe {chosen.recipe.name} asks for it"
+    for build in resolved.built.values():
+        if name in build.system:
+            return f", and the build of {build.name} asks for it"
+    return ""
 
 
 def _comparable(address: str) -> str:

@@ -9,23 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
-from envbuild.events import Emit, Task, Warned, task
+from envbuild.events import Emit, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.resolve import named, repository
+from envbuild.resolve.commits import Commits
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
-from envbuild.resolve.files import FileCache, Pin, WrongBytes, check, file_name, is_whole
-from envbuild.resolve.origins import Machine, archives
-from envbuild.resolve.python import locate, resolver_of
-from envbuild.resolve.python27 import Python27
-from envbuild.resolve.roots import place_of as root_place
-from envbuild.resolve.uv import Uv
+from envbuild.resolve.explicit_wheels import ExplicitWheels
+from envbuild.resolve.files import FileCache, Pin, WrongBytes, apart, check, is_whole
+from envbuild.resolve.obtain import Download, download_all, is_gone, local_copy
+from envbuild.resolve.origins import Machine, PythonSources, archives
+from envbuild.resolve.python import Distributions
+from envbuild.resolve.request import PythonRequest, request_of, rules_of_pins
+from envbuild.resolve.roots import FinishedRoot
+from envbuild.resolve.sources import Source
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.site import Site
 from envbuild.system import network
 from envbuild.system.files import atomic_file, copy, copy_range
 from envbuild.system.process import thread_pool
@@ -35,9 +39,39 @@ _THREADS = 4
 _NAMED = 10  # files that an error names
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOrigins:
+    """Origins of the locked files of an image, beyond the cache and directories of `--from`."""
+
+    python: PythonRequest
+    """Its target, named wheels, commits and origin rules count."""
+    site: Site | None
+    components: tuple[str, ...] = ("main",)
+    """Components of Debian's archives."""
+    wheel_directories: tuple[Path, ...] = ()
+    """Directories with wheels that a spec names."""
+    root: FinishedRoot | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file of the spec or image, for messages."""
+        return self.python.path
+
+
+def origins_of(resolved: ResolvedSpec) -> FileOrigins:
+    """Return where the files of a spec's lock come from."""
+    return FileOrigins(
+        python=request_of(resolved),
+        site=resolved.site,
+        components=resolved.base.components,
+        wheel_directories=resolved.wheel_directories,
+        root=FinishedRoot.of(resolved.base, resolved.base_path),
+    )
+
+
 def fetch(
     pins: Iterable[Pin],
-    resolved: ResolvedSpec,
+    origins: FileOrigins,
     context: ResolveContext,
     limits: network.RequestLimits | None = None,
 ) -> None:
@@ -46,34 +80,47 @@ def fetch(
     RequestError: files are gone everywhere, or missing and `context.offline` is set; all are named.
     MachineError: an archive or index cannot be reached, or the cache cannot be written.
     """
-    files = context.files
-    missing = _not_cached(pins, files, context.emit)
-    wheels = context.python_sources(resolved).local_directories() if missing else ()
-    missing = [pin for pin in missing if not _take_local(pin, resolved, wheels, context)]
+    missing = _not_cached(pins, context.files, context.emit)
     if not missing:
         return
+    python_sources = context.python_sources(origins.site, origins.wheel_directories)
+    exclusive: tuple[Source, ...] = (
+        ExplicitWheels(origins.python, context),
+        Commits(origins.python, context),
+    )
+    missing = [pin for pin in missing if not _take_local(pin, origins, exclusive, python_sources, context)]
     raise_all(
-        [*_lost_roots(missing, resolved), *(_not_here(missing, resolved, context) if context.offline else ())]
+        [*_lost_roots(missing, origins), *(_not_here(missing, origins, context) if context.offline else ())]
     )
     missing = [
         pin
         for pin in missing
-        if not isinstance(pin, PythonPin) or not repository.pack_locked(resolved, pin, context)
+        if not (isinstance(pin, PythonPin) and any(source.remake(pin) for source in exclusive))
     ]
-    addresses = _archive_addresses(missing, resolved, context.machine)
+    if not missing:
+        return
+    addresses = _archive_addresses(missing, origins, context.machine)
     hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
-    python = [pin for pin in missing if isinstance(pin, PythonPin)]
-    # A build may import a wheel of what the image gets from its source.
-    for wants_wheel, spec in ((True, resolved.wheels_only()), (False, resolved)):
-        pins_of_kind = [pin for pin in python if pin.is_wheel == wants_wheel]
-        addresses |= _python_addresses(resolver_of(spec, context, pins=pins_of_kind), pins_of_kind)
-    total = sum(pin.size_bytes for pin in missing)
-    title = f"fetch {pluralize(len(missing), 'file')}"
+    addresses |= _python_addresses(missing, origins, exclusive, python_sources, context)
+    downloads = [Download(pin, pin.size_bytes, addresses.get(pin.sha256, ())) for pin in missing]
+    total = sum(download.size_bytes for download in downloads)
+    title = f"fetch {pluralize(len(downloads), 'file')}"
+
+    def wrong(address: str, difference: WrongBytes) -> EnvbuildError:
+        return RequestError(
+            f"{redact(address)} is not the locked file: {difference}",
+            at=Location(path=origins.path),
+            hint="it was not kept; a broken mirror or a proxy may have changed it",
+        )
+
     with (
         network.Client(limits, hosts) as client,
         task(context.emit, "fetch", title, total_bytes=total) as running,
     ):
-        _download(missing, addresses, resolved, files, client, running)
+        failed = download_all(downloads, context.files, client, running, wrong=wrong)
+        lost = {file.sha256 for file, error in failed if is_gone(error)}
+        others = {error.problem: error for _, error in failed if not is_gone(error)}  # each once
+        raise_all([*_gone([pin for pin in missing if pin.sha256 in lost], origins), *others.values()])
         running.detail = f"{total / 1e6:.0f} MB"
 
 
@@ -91,7 +138,7 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
                     copy_range(locked.fileno(), 0, pin.size_bytes, file, 0)
         (to_dir / "SHA256SUMS").write_text(sums, encoding="utf-8")
     except WrongBytes as error:
-        problem = f"`{file_name(pin)}` in the cache is not the locked file: {error}"
+        problem = f"`{pin.file_name}` in the cache is not the locked file: {error}"
         raise RequestError(problem, hint=f"remove `{cache.path(pin)}` and run it again") from error
     except OSError as error:
         raise MachineError(
@@ -104,108 +151,103 @@ def _names_of(pins: Sequence[Pin]) -> dict[str, str]:
     """Return the path of each file below the directory, by digest; of files of one name all are kept."""
     names: dict[str, str] = {}
     for pin in sorted({pin.sha256: pin for pin in pins}.values(), key=lambda pin: pin.sha256):
-        name = f"{_directory_of(pin)}/{file_name(pin)}"
-        names[pin.sha256] = _apart(pin) if name in names.values() else name
+        name = f"{pin.directory}/{pin.file_name}"
+        names[pin.sha256] = apart(pin) if name in names.values() else name
     return names
-
-
-def _apart(pin: Pin) -> str:
-    """Return the path below a directory of a file whose name another one has, too."""
-    return f"{_directory_of(pin)}/{pin.sha256[:12]}/{file_name(pin)}"
-
-
-def _directory_of(pin: Pin) -> str:
-    if isinstance(pin, RootPin):
-        return "roots"
-    return "debs" if isinstance(pin, DebPin) else "wheels"
 
 
 def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
     """Return the pins whose files the cache lacks, or has damaged: a disk may lose data."""
-    wanted = list({pin.sha256: pin for pin in pins}.values())
-    paths = [files.path(pin) for pin in wanted]
+    unique = list({pin.sha256: pin for pin in pins}.values())
+    paths = [files.path(pin) for pin in unique]
     with thread_pool(_THREADS) as pool:
-        whole = list(pool.map(is_whole, paths, wanted))
+        whole = list(pool.map(is_whole, paths, unique))
     missing = []
-    for pin, path, is_there in zip(wanted, paths, whole, strict=True):
+    for pin, path, is_there in zip(unique, paths, whole, strict=True):
         if is_there:
             with contextlib.suppress(OSError):
-                os.utime(path)  # `prune` leaves young files
+                os.utime(path)  # `prune` leaves files that were used recently
         else:
             missing.append(pin)
             if os.path.lexists(path):
-                text = f"`{file_name(pin)}` in the cache is damaged; it is fetched again"
-                emit(Warned(text=text))
+                emit(Warned(text=f"`{pin.file_name}` in the cache is damaged; it is fetched again"))
     return missing
 
 
-def _take_local(pin: Pin, resolved: ResolvedSpec, wheels: Sequence[Path], context: ResolveContext) -> bool:
+def _take_local(
+    pin: Pin,
+    origins: FileOrigins,
+    exclusive: Sequence[Source],
+    python_sources: PythonSources,
+    context: ResolveContext,
+) -> bool:
     """Copy a file from this machine into the cache; return whether it is here."""
-    name = file_name(pin)
-    below = (_apart(pin), f"{_directory_of(pin)}/{name}", name)
-    places = [root / path for root in context.directories for path in below]
+
+    def warn(path: Path, difference: WrongBytes) -> None:
+        context.emit(Warned(text=f"`{path}` is not the locked file and is not used: {difference}"))
+
+    further: list[Path] = []
     if isinstance(pin, PythonPin):
-        places += [directory / name for directory in wheels]
-        places += named.local_paths(resolved, pin)
-    if isinstance(pin, RootPin):
-        places.append(root_place(resolved, pin))
-    for place in filter(os.path.isfile, places):
-        try:
-            # Read before the cache is touched, so that an error names the right file.
-            check(place, pin)
-            with context.files.adding(pin) as part:
-                copy(place, part)
-        except WrongBytes as error:
-            context.emit(Warned(text=f"`{place}` is not the locked file and is not used: {error}"))
-        else:
-            return True
-    return False
+        further += [directory / pin.file_name for directory in python_sources.local_directories()]
+        files = (source.files({pin.name: pin.version}).get(pin.name, ()) for source in exclusive)
+        addresses = (file.address for offered in files for file in offered if file.is_same(pin))
+        further += [path for address in addresses if (path := network.local_path(address)) is not None]
+    if isinstance(pin, RootPin) and origins.root is not None:
+        further.append(origins.root.path_of(pin))
+    path = local_copy(pin, context, further, on_wrong_bytes=warn)
+    if path is None:
+        return False
+    try:
+        with context.files.adding(pin) as part:
+            copy(path, part)
+    except WrongBytes as difference:  # it changed meanwhile
+        warn(path, difference)
+        return False
+    return True
 
 
 def _not_here(
-    missing: Sequence[Pin], resolved: ResolvedSpec, context: ResolveContext
+    missing: Sequence[Pin], origins: FileOrigins, context: ResolveContext
 ) -> Iterator[EnvbuildError]:
-    files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=file_name)
+    files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=lambda pin: pin.file_name)
     if files:
         size = sum(pin.size_bytes for pin in files) / 1e6
-        named = "".join(f"\n  {file_name(pin)}" for pin in files[:_NAMED])
+        listed = "".join(f"\n  {pin.file_name}" for pin in files[:_NAMED])
         more = f"\n  and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-        places = (
-            f" and in {', '.join(f'`{place}`' for place in context.directories)}"
-            if context.directories
-            else ""
-        )
+        directories = ", ".join(f"`{directory}`" for directory in context.directories)
+        places = f" and in {directories}" if directories else ""
         missing_here = (
             f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{places}"
         )
         yield RequestError(
-            f"offline: {missing_here}{named}{more}",
-            at=Location(path=resolved.path),
+            f"offline: {missing_here}{listed}{more}",
+            at=Location(path=origins.path),
             hint="run `envbuild fetch SPEC --to DIR` on a machine with a network, then `--from DIR` here;"
             " or `layer export` there and `layer import` here",
         )
 
 
-def _lost_roots(missing: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
-    lost = [str(root_place(resolved, pin)) for pin in missing if isinstance(pin, RootPin)]
-    if lost:
+def _lost_roots(missing: Sequence[Pin], origins: FileOrigins) -> Iterator[EnvbuildError]:
+    root = origins.root
+    lost = [str(root.path_of(pin)) for pin in missing if root is not None and isinstance(pin, RootPin)]
+    if root is not None and lost:
         yield RequestError(
-            f"the root of the base image `{resolved.base.name}` is not where its definition says, or was"
+            f"the root of the base image `{root.base}` is not where its definition says, or was"
             f" changed: {', '.join(lost)}",
-            at=Location(path=resolved.base_path),
+            at=Location(path=root.definition),
             hint="`--from DIR` takes what `envbuild fetch SPEC --to DIR` kept of it",
         )
 
 
 def _archive_addresses(
-    missing: Sequence[Pin], resolved: ResolvedSpec, machine: Machine
+    missing: Sequence[Pin], origins: FileOrigins, machine: Machine
 ) -> dict[str, list[str]]:
     """Return the possible addresses of each Debian package, in order, by SHA-256."""
     pins = [pin for pin in missing if isinstance(pin, DebPin)]
     # An archive may be listed twice, with other keys.
     roots = {
         origin: dict.fromkeys(
-            archive.root for archive in archives(origin, resolved.base.components, resolved.site, machine)
+            archive.root for archive in archives(origin, origins.components, origins.site, machine)
         )
         for origin in sorted({pin.origin for pin in pins})
     }
@@ -214,78 +256,41 @@ def _archive_addresses(
     }
 
 
-def _python_addresses(resolver: Uv | Python27, left: Sequence[PythonPin]) -> dict[str, list[str]]:
+def _python_addresses(
+    missing: Sequence[Pin],
+    origins: FileOrigins,
+    exclusive: Sequence[Source],
+    python_sources: PythonSources,
+    context: ResolveContext,
+) -> dict[str, list[str]]:
     """Return the current addresses of each wheel or source archive by SHA-256; maybe none."""
-    addresses = {}
-    while left:
-        # An image and the builds from source in it may hold two versions of one distribution.
-        pins = {pin.name: pin for pin in left}
-        left = [pin for pin in left if pins[pin.name] != pin]
-        candidates = locate(resolver, {name: pin.version for name, pin in pins.items()})
-        for name, pin in pins.items():
-            addresses[pin.sha256] = [file.address for file in candidates.get(name, ()) if file.is_same(pin)]
+    addresses: dict[str, list[str]] = {}
+    # A build may import a wheel of what the image gets from its source.
+    for is_wheel in (True, False):
+        left = [pin for pin in missing if isinstance(pin, PythonPin) and pin.is_wheel == is_wheel]
+        request = replace(
+            origins.python,
+            built=frozenset(() if is_wheel else (pin.name for pin in left)),
+            origin_rules=(*origins.python.origin_rules, *rules_of_pins(left)),
+        )
+        distributions = Distributions.of(request, python_sources, context, tuple(exclusive))
+        while left:
+            # An image and the builds from source in it may hold two versions of one distribution.
+            pins = {pin.name: pin for pin in left}
+            left = [pin for pin in left if pins[pin.name] != pin]
+            offered = distributions.files({name: pin.version for name, pin in pins.items()})
+            for name, pin in pins.items():
+                addresses[pin.sha256] = [file.address for file in offered.get(name, ()) if file.is_same(pin)]
     return addresses
 
 
-def _download(
-    pins: Sequence[Pin],
-    addresses: Mapping[str, Sequence[str]],
-    resolved: ResolvedSpec,
-    files: FileCache,
-    client: network.Client,
-    running: Task,
-) -> None:
-    """Download files into the cache in parallel; report all errors at once.
-
-    `addresses` maps the SHA-256 of a file to its addresses, in order.
-    """
-
-    def download(pin: Pin) -> EnvbuildError | None:
-        """Try the addresses of a file until one serves the locked bytes; else return the last error."""
-        error: EnvbuildError = network.NetworkError(f"no origin has `{file_name(pin)}`", gone=True)
-        reported = 0
-        for address in addresses[pin.sha256]:
-            try:
-                with files.adding(pin) as part:
-                    for count in client.download(address, part, size_bytes=pin.size_bytes):
-                        if count > reported:  # less after a new address or a restarted transfer
-                            running.advance(count - reported)
-                            reported = count
-            except WrongBytes as difference:
-                error = RequestError(
-                    f"{redact(address)} is not the locked file: {difference}",
-                    at=Location(path=resolved.path),
-                    hint="it was not kept; a broken mirror or a proxy may have changed it",
-                )
-            except network.NetworkError as failure:
-                if _is_gone(error) or not failure.gone:
-                    error = failure
-            else:
-                return None
-        return error
-
-    files.check_room(pins)
-    # The largest first: a big file at the end would leave the other threads idle.
-    ordered = sorted(pins, key=lambda pin: (-pin.size_bytes, pin.sha256))
-    with thread_pool(_THREADS) as pool:
-        results = list(pool.map(download, ordered))
-    failed = [(pin, error) for pin, error in zip(ordered, results, strict=True) if error is not None]
-    gone = [pin for pin, error in failed if _is_gone(error)]
-    others = {error.problem: error for _, error in failed if not _is_gone(error)}  # each once
-    raise_all([*_gone(gone, resolved), *others.values()])
-
-
-def _is_gone(error: EnvbuildError) -> bool:
-    return isinstance(error, network.NetworkError) and error.gone
-
-
-def _gone(pins: Sequence[Pin], resolved: ResolvedSpec) -> Iterator[EnvbuildError]:
+def _gone(pins: Sequence[Pin], origins: FileOrigins) -> Iterator[EnvbuildError]:
     if pins:
         names = ", ".join(sorted(f"{pin.name} {pin.version}" for pin in pins))
         words = " ".join(sorted(pin.name for pin in pins))
-        again = f"`envbuild lock {shlex.quote(str(resolved.path))} --upgrade {words}` takes newer versions;"
+        again = f"`envbuild lock {shlex.quote(str(origins.path))} --upgrade {words}` takes newer versions;"
         yield RequestError(
             f"no origin has these locked files any more: {names}",
-            at=Location(path=resolved.path),
+            at=Location(path=origins.path),
             hint=f"{again} `--from DIR` takes the files from a directory that keeps them",
         )

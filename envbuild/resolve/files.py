@@ -10,17 +10,38 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import free_bytes, make_directory, sha256, sync
 
 Pin = DebPin | PythonPin | RootPin
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class CachedFile(Protocol):
+    """A file that the cache can hold: that of a pin, or of a distribution that is not locked yet."""
+
+    @property
+    def file_name(self) -> str:
+        """Its name."""
+
+    @property
+    def directory(self) -> str:
+        """The directory of its kind (``wheels``), below one that `export` filled."""
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest, 64 characters."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Its length; None if that is not known."""
 
 
 class WrongBytes(Exception):
@@ -33,23 +54,20 @@ class FileCache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def path(self, pin: Pin) -> Path:
-        """Return the path of a pin's file, which need not exist."""
-        return self.place(pin.sha256, file_name(pin))
-
-    def place(self, digest: str, name: str) -> Path:
-        """Return the path of a file with a SHA-256 and a name, which need not exist."""
+    def path(self, file: CachedFile) -> Path:
+        """Return the path of a file, which need not exist."""
+        digest, name = file.sha256, file.file_name
         if not _SHA256.fullmatch(digest) or not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a file's digest and name: {digest!r} {name!r}")
         return self.root / "sha256" / digest[:2] / digest / name
 
     @contextlib.contextmanager
-    def adding(self, pin: Pin) -> Iterator[Path]:
-        """Yield a path to write; when the block ends, the file joins the cache if it matches the pin.
+    def adding(self, file: CachedFile) -> Iterator[Path]:
+        """Yield a path to write; when the block ends, the file joins the cache if its bytes are right.
 
         If it does not, WrongBytes is raised and nothing is kept.
         """
-        final = self.path(pin)
+        final = self.path(file)
         try:
             make_directory(final.parent)
             handle, name = tempfile.mkstemp(prefix=".unverified-", dir=self.root)
@@ -57,7 +75,7 @@ class FileCache:
             part = Path(name)
             try:
                 yield part
-                check(part, pin)
+                check(part, file)
                 part.chmod(0o444)
                 sync(part)
                 part.replace(final)
@@ -65,13 +83,12 @@ class FileCache:
                 part.unlink(missing_ok=True)
             sync(final.parent)
         except OSError as error:
-            root = named(str(self.root))
+            root = with_real_paths(str(self.root))
             problem = f"the cache `{root}` cannot be written: {error.strerror or error}"
             raise MachineError(problem, hint="`--store DIR` names another place") from error
 
-    def check_room(self, pins: Iterable[Pin]) -> None:
-        """Raise a MachineError if files that are to be fetched need more space than is free."""
-        needed = sum(pin.size_bytes for pin in pins)
+    def check_room(self, needed: int) -> None:
+        """Raise a MachineError if files that are to be fetched need more bytes than are free."""
         try:
             make_directory(self.root)
             free = free_bytes(self.root)
@@ -83,29 +100,30 @@ class FileCache:
             raise MachineError(f"{needed / 1e6:.0f} MB are to be fetched, and {free_mb}", hint=hint)
 
 
-def file_name(pin: Pin) -> str:
-    """Return the name of a pin's file."""
-    return pin.file_name if isinstance(pin, DebPin) else pin.file
+def apart(file: CachedFile) -> str:
+    """Return the path below a directory of a file whose name another one has, too."""
+    return f"{file.directory}/{file.sha256[:12]}/{file.file_name}"
 
 
-def check(path: Path, pin: Pin) -> None:
-    """Compare a file with a pin; WrongBytes if length or digest differ, or it cannot be read."""
+def check(path: Path, file: CachedFile) -> None:
+    """Compare a path with a file; WrongBytes if length or digest differ, or it cannot be read."""
+    expected_bytes = file.size_bytes
     try:
         size_bytes, digest = path.stat().st_size, ""
-        if size_bytes == pin.size_bytes:
+        if expected_bytes in (None, size_bytes):
             digest = sha256(path)
     except OSError as error:
         raise WrongBytes(f"it cannot be read: {error.strerror or error}") from error
-    if size_bytes != pin.size_bytes:
-        raise WrongBytes(f"it has {size_bytes} bytes, {pin.size_bytes} are locked")
-    if digest != pin.sha256:
-        raise WrongBytes(f"its sha256 is {digest[:12]}…, {pin.sha256[:12]}… is locked")
+    if expected_bytes not in (None, size_bytes):
+        raise WrongBytes(f"it has {size_bytes} bytes, {expected_bytes} are locked")
+    if digest != file.sha256:
+        raise WrongBytes(f"its sha256 is {digest[:12]}…, {file.sha256[:12]}… is locked")
 
 
-def is_whole(path: Path, pin: Pin) -> bool:
+def is_whole(path: Path, file: CachedFile) -> bool:
     """Return whether a file is the locked one."""
     try:
-        check(path, pin)
+        check(path, file)
     except WrongBytes:
         return False
     return True

@@ -39,13 +39,15 @@ def make_lock(
     versions: empty for all, None for none. RequestError: a package is unknown, or requirements clash.
     MachineError: an archive or index cannot be reached.
     """
-    old = previous if previous is not None and previous.base.architecture == resolved.architecture else None
-    parts = {difference.scope for difference in diff(old, resolved)} if old is not None else set()
-    renewal = _Renewal(
+    previous = (
+        previous if previous is not None and previous.base.architecture == resolved.architecture else None
+    )
+    scopes = {difference.scope for difference in diff(previous, resolved)} if previous is not None else set()
+    update = _LockUpdate(
         resolved=resolved,
-        old=old,
-        parts=parts,
-        upgrade=_upgradable(resolved, old, upgrade),
+        previous=previous,
+        scopes=scopes,
+        upgrade=_upgradable(resolved, previous, upgrade),
         context=context,
     )
     errors: list[EnvbuildError] = []
@@ -57,12 +59,16 @@ def make_lock(
     with task(context.emit, "resolve", "resolve packages"):
         with _collected(errors):
             if resolved.base.root is not None:
-                root = old.base_root if old is not None and "base" not in parts else root_pins(resolved)
+                root = (
+                    previous.base_root
+                    if previous is not None and "base" not in scopes
+                    else root_pins(resolved)
+                )
             else:
-                debs = renewal.debian()
+                debs = update.debian()
         with _collected(errors):
-            wheels = renewal.python()
-            build_tools = renewal.build_tools(wheels)
+            wheels = update.python()
+            build_tools = update.build_tools(wheels)
         raise_all(errors)
     with _collected(errors):
         return Lock(
@@ -118,66 +124,71 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Renewal:
+class _LockUpdate:
     """A lock to be renewed, and what changed since."""
 
     resolved: ResolvedSpec
-    old: Lock | None
-    parts: set[str]
+    previous: Lock | None
+    scopes: set[str]
     """Scopes of the differences between the old lock and the spec."""
     upgrade: Upgrade
     context: ResolveContext
 
     def debian(self) -> Debs:
-        old, resolved = self.old, self.resolved
+        previous, resolved = self.previous, self.resolved
         if (
-            old is not None
-            and self._keeps({"base", "system", "build"}, _debs(old))
-            and self._same_builds(old)
+            previous is not None
+            and self._keeps({"base", "system", "build"}, _debs(previous))
+            and self._same_builds(previous)
         ):
-            build = tuple(pin for pin in old.build_debs if pin.layer in self._built_layers())
-            return Debs(base=old.base_debs, system=old.system_debs, build=build)
+            build = tuple(pin for pin in previous.build_debs if pin.layer in self._built_layers())
+            return Debs(base=previous.base_debs, system=previous.system_debs, build=build)
         with task(self.context.emit, "lock:debian", "resolve Debian packages"):
-            return resolve_debian(resolved, previous=old, upgrade=self.upgrade, context=self.context)
+            return resolve_debian(resolved, previous=previous, upgrade=self.upgrade, context=self.context)
 
     def python(self) -> tuple[PythonPin, ...]:
-        old, resolved = self.old, self.resolved
-        if old is not None and self._keeps({"python"}, old.python) and same_python(resolved, old):
+        previous, resolved = self.previous, self.resolved
+        if (
+            previous is not None
+            and self._keeps({"python"}, previous.python)
+            and same_python(resolved, previous)
+        ):
             # The owner of a distribution may have changed nevertheless.
-            return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in old.python)
+            return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in previous.python)
         with task(self.context.emit, "lock:python", "resolve Python packages"):
-            return resolve_python(resolved, previous=old, upgrade=self.upgrade, context=self.context)
+            return resolve_python(resolved, previous=previous, upgrade=self.upgrade, context=self.context)
 
     def build_tools(self, image: tuple[PythonPin, ...]) -> tuple[PythonPin, ...]:
-        old, resolved = self.old, self.resolved
+        previous, resolved = self.previous, self.resolved
         if not resolved.built:
             return ()
         if (
-            old is not None
-            and self._keeps({"build"}, old.build_python)
-            and same_python(resolved, old)
-            and self._same_builds(old)
-            and _sources(image) == _sources(old.python)
-            and not any(other_versions(old.build_python, image))
+            previous is not None
+            and self._keeps({"build"}, previous.build_python)
+            and same_python(resolved, previous)
+            and self._same_builds(previous)
+            and _sources(image) == _sources(previous.python)
+            and not any(other_versions(previous.build_python, image))
             and all(
-                imported(build, image) == imported(build, old.python) for build in resolved.built.values()
+                imported(build, image) == imported(build, previous.python)
+                for build in resolved.built.values()
             )
         ):
-            return tuple(pin for pin in old.build_python if pin.layer in self._built_layers())
+            return tuple(pin for pin in previous.build_python if pin.layer in self._built_layers())
         with task(self.context.emit, "lock:build", "resolve what the builds from source import"):
             return resolve_build_tools(
-                resolved, image, previous=old, upgrade=self.upgrade, context=self.context
+                resolved, image, previous=previous, upgrade=self.upgrade, context=self.context
             )
 
-    def _keeps(self, parts: set[str], pins: Sequence[DebPin | PythonPin]) -> bool:
-        return not self.parts & parts and not any(self.upgrade.covers(pin.name) for pin in pins)
+    def _keeps(self, scopes: set[str], pins: Sequence[DebPin | PythonPin]) -> bool:
+        return not self.scopes & scopes and not any(self.upgrade.covers(pin.name) for pin in pins)
 
     def _built_layers(self) -> set[str]:
         return {build.layer for build in self.resolved.built.values()}
 
-    def _same_builds(self, old: Lock) -> bool:
+    def _same_builds(self, previous: Lock) -> bool:
         """Return whether the recipes that build from source are unchanged since the lock was made."""
-        before = {(pin.name, pin.version, pin.digest) for pin in old.recipes}
+        before = {(pin.name, pin.version, pin.digest) for pin in previous.recipes}
         built = (chosen for chosen in self.resolved.recipes if chosen.recipe.source)
         return {(chosen.recipe.name, chosen.version, chosen.digest) for chosen in built} <= before
 
@@ -190,12 +201,12 @@ def _debs(lock: Lock) -> tuple[DebPin, ...]:
     return (*lock.base_debs, *lock.system_debs, *lock.build_debs)
 
 
-def _upgradable(resolved: ResolvedSpec, old: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
+def _upgradable(resolved: ResolvedSpec, previous: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
-    if not upgrade or old is None:
+    if not upgrade or previous is None:
         return Upgrade() if upgrade is None else Upgrade(None)
-    debs = {pin.name for pin in _debs(old)}
-    known = sorted(debs | {pin.name for pin in (*old.python, *old.build_python)})
+    debs = {pin.name for pin in _debs(previous)}
+    known = sorted(debs | {pin.name for pin in (*previous.python, *previous.build_python)})
     names = [name if name in debs else str(canonicalize_name(name)) for name in upgrade]
     errors: list[EnvbuildError] = [
         RequestError(

@@ -2,38 +2,167 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, RequestError, raise_all, some
+from envbuild.errors import RequestError, raise_all, some
 from envbuild.events import Emit, Warned
 from envbuild.lock.diff import is_compiled_against, other_versions
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve import named, passed_over, repository, wheels
-from envbuild.resolve.bring import bring, local_copy, not_here
+from envbuild.resolve.commits import Commits
 from envbuild.resolve.context import ResolveContext, Upgrade
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files
+from envbuild.resolve.explicit_wheels import ExplicitWheels
+from envbuild.resolve.index import Index
+from envbuild.resolve.obtain import local_copy, not_here, obtain
+from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.sources import SourceMetadata, read_archive
-from envbuild.resolve.uv import PYTORCH, Uv
-from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.python_platform import base_environment, base_tags
+from envbuild.resolve.request import PythonRequest, request_of
+from envbuild.resolve.source_archives import SourceMetadata, read_archive
+from envbuild.resolve.sources import Resolver, Source
+from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.spec.accelerators import CUDA
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import Build, ResolvedSpec
 from envbuild.system import network
 
 _THREADS = 8
-_ROUNDS = 10
 # Distribution whose plain build brings CUDA → the recipe that takes another for cpu.
 _RECIPES = {"torch": "pytorch", "tensorflow": "tensorflow"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distributions:
+    """All distributions that an image can get: those of exclusive sources, and of a resolver all others."""
+
+    request: PythonRequest
+    context: ResolveContext
+    resolver: Resolver
+    exclusive: tuple[Source, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        request: PythonRequest,
+        sources: PythonSources,
+        context: ResolveContext,
+        exclusive: tuple[Source, ...] = (),
+    ) -> Distributions:
+        """Return the distributions for an interpreter, by uv or pip."""
+        resolver: Resolver
+        if request.target.is_legacy:
+            resolver = Python27(request, sources, context)
+        else:
+            resolver = Index(request, sources, context, exclusive=exclusive)
+        return cls(request=request, context=context, resolver=resolver, exclusive=exclusive)
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the files of exact versions, by distribution."""
+        files: dict[str, list[DistFile]] = {}
+        for source in self.exclusive:
+            files |= source.files({name: text for name, text in versions.items() if source.owns(name)})
+        return files | self.resolver.files({name: versions[name] for name in versions if name not in files})
+
+    def resolve(
+        self,
+        requirements: Sequence[RequirementEntry],
+        constraints: Sequence[RequirementEntry],
+        *,
+        previous: Sequence[PythonPin],
+        upgrade: Upgrade,
+        preferred: Sequence[PythonPin] = (),
+        reports_skipped: bool = False,
+    ) -> tuple[PythonPin, ...]:
+        """Resolve requirements together and pin a file for each distribution.
+
+        Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
+        `reports_skipped`, newer releases that are not taken are warned of.
+        """
+        kept = [pin for pin in previous if not upgrade.covers(pin.name)]
+        resolution = self.resolver.resolve(
+            requirements,
+            constraints=constraints,
+            preferred_versions={pin.name: pin.version for pin in (*kept, *preferred)},
+        )
+        versions = resolution.versions
+        files = self.files(versions)
+        if reports_skipped:
+            before = {pin.name: pin.version for pin in kept}
+            new = sorted(name for name, version in versions.items() if before.get(name) != version)
+            for warning in self.resolver.skipped_releases(resolution, new, files):
+                self.context.emit(warning)
+        return self.pin(
+            resolution,
+            resolution.distributions,
+            files,
+            preferred=[*kept, *preferred],
+            locked=[*previous, *preferred],
+        )
+
+    def pin(
+        self,
+        resolution: Resolution,
+        chosen: Sequence[ResolvedDistribution],
+        files: Mapping[str, Sequence[DistFile]],
+        *,
+        preferred: Sequence[PythonPin] = (),
+        locked: Sequence[PythonPin] = (),
+    ) -> tuple[PythonPin, ...]:
+        """Pin one of the offered `files` for `chosen` distributions of a resolution, in the layer ``python``.
+
+        Files of `preferred` pins are taken if they still fit; lengths of `locked` ones need not be asked for.
+        Errors are as of `resolve_python`.
+        """
+        taken = choose_files(self.request, chosen, files, preferred={pin.name: pin for pin in preferred})
+        sizes, requires = self._sizes(taken, locked), resolution.requires
+        return tuple(
+            sorted(
+                PythonPin(
+                    name=entry.name,
+                    version=entry.version,
+                    origin=self._origin(entry, file),
+                    file=file.file_name,
+                    size_bytes=sizes[file.sha256],
+                    sha256=file.sha256,
+                    layer="python",
+                    requires=tuple(requires[entry.name]),
+                )
+                for entry, file in zip(chosen, taken, strict=True)
+            )
+        )
+
+    def _origin(self, entry: ResolvedDistribution, file: DistFile) -> str:
+        source = next((source for source in self.exclusive if source.owns(entry.name)), None)
+        if source is not None:
+            return source.origin(entry.name)
+        return entry.origin or self.resolver.origin_of(file)
+
+    def _sizes(self, files: Sequence[DistFile], locked: Sequence[PythonPin]) -> dict[str, int]:
+        """Return the length of each file by digest: from the index, the last lock, a copy here, or a request.
+
+        RequestError: without a network, files are not on this machine; all are named.
+        """
+        sizes = {pin.sha256: pin.size_bytes for pin in locked}
+        sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
+        for file in files:
+            if file.sha256 not in sizes and (path := _copy_of(file, self.context)) is not None:
+                sizes[file.sha256] = path.stat().st_size
+        unknown = [file for file in files if file.sha256 not in sizes]
+        if self.context.offline:
+            raise_all([not_here(file, self.request.location_of(file.name)) for file in unknown])
+        with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
+            lengths = pool.map(lambda file: client.length(file.address), unknown)
+            return sizes | dict(zip((file.sha256 for file in unknown), lengths, strict=True))
+
+
+def _copy_of(file: DistFile, context: ResolveContext) -> Path | None:
+    path = network.local_path(file.address)
+    return local_copy(file, context, [path] if path is not None else [])
 
 
 def resolve_python(
@@ -44,58 +173,33 @@ def resolve_python(
     Versions of the `previous` lock are preferred. RequestError: requirements clash, or a distribution has no
     wheel for the base. MachineError: an index cannot be reached.
     """
-    requests = resolved.python_requests()
-    if not requests:
+    request = request_of(resolved)
+    if not request.requirements:
         return ()
-    old = previous.python if previous is not None else ()
-    raise_all(list(named.changed(resolved, old, upgrade)))
-    packed = repository.pack_all(resolved, context, old)
-    raise_all(list(_excluded(resolved, packed)))
-    resolver = resolver_of(resolved, context, wheels=named.bring_here(resolved, context))
-    if isinstance(resolver, Uv):
-        resolver.packed = packed
-    pins = _resolve(
-        requests,
-        resolver,
-        constraints=resolved.constraints(),
-        hashes=resolved.allowed_hashes(),
-        old=old,
+    pins_before = previous.python if previous is not None else ()
+    exclusive = (ExplicitWheels(request, context), Commits(request, context))
+    raise_all([error for source in exclusive for error in source.prepare(pins_before, upgrade)])
+    sources = context.python_sources(resolved.site, resolved.wheel_directories)
+    pins = Distributions.of(request, sources, context, exclusive).resolve(
+        request.requirements,
+        request.constraints,
+        previous=pins_before,
         upgrade=upgrade,
-        remark=True,
+        reports_skipped=True,
     )
-    raise_all([*_other_builds(resolved, pins), *_builds_for_cuda(resolved, pins)])
+    pins = tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in pins)
+    raise_all([*_other_builds(resolved, request, pins), *_builds_for_cuda(resolved, pins)])
     _warn_of_accelerator(resolved, pins, context.emit)
-    for name in sorted(resolved.built.keys() - {pin.name for pin in pins}):
+    for name in sorted(request.built - {pin.name for pin in pins}):
         hint = "remove it from `packages.from_source`, or ask for it under `packages.python`"
         context.emit(Warned(text=f"`{name}` is not built: nothing requires it", hint=hint))
     return pins
 
 
-def same_python(resolved: ResolvedSpec, old: Lock) -> bool:
+def same_python(resolved: ResolvedSpec, previous: Lock) -> bool:
     """Return whether a lock was made for the Python and C library of the spec's base."""
-    python = resolved.base.python
-    return (old.base.python, old.base.abi, old.base.glibc) == (
-        python.version,
-        python.abi,
-        resolved.base.glibc,
-    )
-
-
-def resolver_of(
-    resolved: ResolvedSpec,
-    context: ResolveContext,
-    *,
-    pins: Iterable[PythonPin] = (),
-    wheels: Mapping[str, Path] | None = None,
-) -> Uv | Python27:
-    """Return the resolver for a base's Python.
-
-    `pins` of PyTorch's origins are looked for there; `wheels` are the only ones of their distributions.
-    """
-    if resolved.base.python.is_legacy:
-        return Python27(resolved, context)
-    builds = {pin.name: pin.origin.removeprefix(PYTORCH) for pin in pins if pin.origin.startswith(PYTORCH)}
-    return Uv(resolved, context, builds=builds, named=wheels or {})
+    target, base = resolved.target, previous.base
+    return (base.python, base.abi, base.glibc) == (target.version, target.abi, target.glibc)
 
 
 def resolve_build_tools(
@@ -114,35 +218,40 @@ def resolve_build_tools(
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
-    uv = Uv(resolved.wheels_only(), context, named=named.bring_here(resolved, context))
+    request = replace(request_of(resolved), built=frozenset(), declared={}, commits={}, hashes={})
+    exclusive = (ExplicitWheels(request, context),)
+    raise_all([error for source in exclusive for error in source.prepare((), upgrade)])
+    sources = context.python_sources(resolved.site, resolved.wheel_directories)
+    distributions = Distributions.of(request, sources, context, exclusive)
     locked = {pin.name: pin for pin in image}
     for build in resolved.built.values():
         if build.distribution not in locked:
             continue
+        at = request.location_of(build.distribution)
         pins_of_layers = imported(build, image)
-        requests = [*build.python, *(pin.name for pin in pins_of_layers)]
-        if build.stated is None:
-            requests += _archive_of(locked[build.distribution], resolved, context).imports
-        if not requests:
+        texts = [*build.python, *(pin.name for pin in pins_of_layers)]
+        if build.declared is None:
+            texts += _metadata_of(locked[build.distribution], resolved, context).imports
+        if not texts:
             continue
-        old = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
-        raise_all(list(_excluding(build, requests, locked, resolved)))
-        own = [locked[name] for name in sorted(set(map(_name, requests)) & locked.keys())]
+        requirements = [RequirementEntry(text=text, at=at) for text in texts]
+        before = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
+        raise_all(list(_excluding(build, requirements, locked, request)))
+        of_image = [locked[name] for name in sorted({entry.name for entry in requirements} & locked.keys())]
         same = [pin for pin in image if _must_be_same(pin)]
         try:
-            tools = _resolve(
-                requests,
-                uv,
-                old=old,
+            tools = distributions.resolve(
+                requirements,
+                [RequirementEntry(text=f"{pin.name}==={pin.version}", at=at) for pin in same],
+                previous=before,
                 upgrade=upgrade,
-                like=[*pins_of_layers, *(pin for pin in own if pin.is_wheel)],
-                constraints=[f"{pin.name}==={pin.version}" for pin in same],
+                preferred=[*pins_of_layers, *(pin for pin in of_image if pin.is_wheel)],
             )
         except RequestError as error:
             raise _not_buildable(build, error, same) from error
         raise_all(
             [
-                _other_version(build, f"{tool.name} {tool.version}", pin, resolved)
+                _other_version(build, f"{tool.name} {tool.version}", pin, request)
                 for tool, pin in other_versions(tools, image)
             ]
         )
@@ -157,7 +266,8 @@ def _must_be_same(pin: PythonPin) -> bool:
 
 def _not_buildable(build: Build, error: RequestError, same: Sequence[PythonPin]) -> RequestError:
     """Return the error of a build whose imports cannot be resolved, with what it must take from the image."""
-    concerned = [f"{pin.name} {pin.version}" for pin in same if re.search(rf"\b{pin.name}\b", error.problem)]
+    names = error.names if isinstance(error, ResolutionError) else ()
+    concerned = [f"{pin.name} {pin.version}" for pin in same if pin.name in names]
     hint = error.hint
     if concerned:
         hint = f"a build must import what the image gets ({', '.join(concerned)}): ask for other versions"
@@ -165,45 +275,48 @@ def _not_buildable(build: Build, error: RequestError, same: Sequence[PythonPin])
 
 
 def _excluding(
-    build: Build, requests: Iterable[str], image: Mapping[str, PythonPin], resolved: ResolvedSpec
+    build: Build,
+    requirements: Sequence[RequirementEntry],
+    image: Mapping[str, PythonPin],
+    request: PythonRequest,
 ) -> Iterator[RequestError]:
     """Yield the requirements of a build that exclude the version that the image gets."""
-    environment = base_environment(resolved.base, resolved.architecture)
-    for wanted in map(Requirement, requests):
-        pin = image.get(canonicalize_name(wanted.name))
-        if pin is None or not _must_be_same(pin) or wanted.specifier.contains(pin.version, prereleases=True):
+    for entry in requirements:
+        pin, specifier = image.get(entry.name), entry.requirement.specifier
+        if pin is None or not _must_be_same(pin) or specifier.contains(pin.version, prereleases=True):
             continue
-        # What an archive asks for under a marker of its own, uv refuses.
+        # uv rejects a marker that cannot be evaluated.
         with suppress(UndefinedComparison, UndefinedEnvironmentName):
-            if wanted.marker is None or wanted.marker.evaluate(environment):
-                yield _other_version(build, str(wanted), pin, resolved)
+            if entry.applies(request.target.environment):
+                yield _other_version(build, str(entry.requirement), pin, request)
 
 
-def _other_version(build: Build, needs: str, pin: PythonPin, resolved: ResolvedSpec) -> RequestError:
+def _other_version(build: Build, needs: str, pin: PythonPin, request: PythonRequest) -> RequestError:
     return RequestError(
         f"the build of `{build.name}` needs {needs}, and the image gets {pin.name} {pin.version}: what is"
         " compiled against another version does not load",
-        at=resolved.python_place(build.distribution),
+        at=request.location_of(build.distribution),
         hint=f"ask for a version of `{build.name}` that builds against {pin.name} {pin.version}, or for"
         f" another version of {pin.name}",
     )
 
 
-def _name(requirement: str) -> str:
-    return canonicalize_name(Requirement(requirement).name)
-
-
-def _archive_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext) -> SourceMetadata:
+def _metadata_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext) -> SourceMetadata:
     """Read a locked source archive, which is fetched if it is not here."""
-    at = resolved.python_place(pin.name)
-    cached = context.files.path(pin)
-    file = Candidate(
-        name=pin.name, version=pin.version, file=pin.file, address=str(cached), sha256=pin.sha256
-    )
-    if local_copy(file, context) is None and not repository.pack_locked(resolved, pin, context):
-        offered = locate(Uv(resolved, context), {pin.name: pin.version}).get(pin.name, ())
-        file = next((other for other in offered if other.is_same(pin)), file)
-    return read_archive(bring(file, at, context), at=at)
+    request = request_of(resolved)
+    at = request.location_of(pin.name)
+    path = local_copy(pin, context)
+    if path is None and Commits(request, context).remake(pin):
+        path = context.files.path(pin)
+    if path is None:
+        index = Index(request, context.python_sources(resolved.site, resolved.wheel_directories), context)
+        offered = index.files({pin.name: pin.version}).get(pin.name, ())
+        file = next((file for file in offered if file.is_same(pin)), None)
+        if file is None:
+            hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks another"
+            raise RequestError(f"no origin has `{pin.file}` any more", at=at, hint=hint)
+        path = obtain(file, at, context)
+    return read_archive(path, at=at)
 
 
 def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
@@ -220,205 +333,16 @@ def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
     return tuple(pins[name] for name in sorted(seen))
 
 
-def _resolve(
-    requests: Sequence[str],
-    resolver: Uv | Python27,
-    *,
-    old: Sequence[PythonPin],
-    upgrade: Upgrade,
-    like: Sequence[PythonPin] = (),
-    constraints: Sequence[str] = (),
-    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
-    remark: bool = False,
-) -> tuple[PythonPin, ...]:
-    """Resolve requests together and pin a file for each distribution.
-
-    Preferred are the versions of `like`, and those of `old` that may not be upgraded. With `remark`, releases
-    that are passed over are warned of.
-    """
-    kept = [pin for pin in old if not upgrade.covers(pin.name)]
-    keep = {pin.name: pin.version for pin in (*kept, *like)}
-    resolution = resolver.resolve(requests, constraints=constraints, keep=keep)
-    if isinstance(resolver, Uv):
-        resolution = _with_sources(requests, resolution, resolver, constraints=constraints, keep=keep)
-    if remark and isinstance(resolver, Uv):
-        before = {pin.name: pin.version for pin in kept}
-        for warning in passed_over.warnings(requests, constraints, resolution, resolver, kept=before):
-            resolver.context.emit(warning)
-    return pin_files(resolver, resolution, resolution, kept=[*kept, *like], old=[*old, *like], hashes=hashes)
-
-
-def _with_sources(
-    requests: Sequence[str],
-    resolution: tuple[Resolved, ...],
-    uv: Uv,
-    *,
-    constraints: Sequence[str],
-    keep: Mapping[str, str],
-) -> tuple[Resolved, ...]:
-    """Resolve again until the requirements of every source archive that is chosen are known."""
-    builds = uv.resolved.built
-    for _ in range(_ROUNDS):
-        unread = {
-            entry.name: entry.version
-            for entry in resolution
-            if entry.name in builds
-            and builds[entry.name].stated is None
-            and (entry.name, entry.version) not in uv.stated
-            and entry.name not in uv.packed
-        }
-        if not unread:
-            return resolution
-        wanted = [entry for entry in resolution if entry.name in unread]
-        files = _choose(uv.resolved, wanted, locate(uv, unread), {}, {})
-        places = {file.name: uv.resolved.python_place(file.name) for file in files}
-        uv.stated |= {
-            (file.name, unread[file.name]): read_archive(
-                bring(file, places[file.name], uv.context), at=places[file.name]
-            )
-            for file in files
-        }
-        resolution = uv.resolve(requests, constraints=constraints, keep=keep)
-    raise RequestError(
-        f"versions of what is built from source change each other: {', '.join(sorted(unread))}",
-        at=uv.resolved.python_place(next(iter(unread))),
-        hint="ask for an exact version of one of them",
-    )
-
-
-def pin_files(
-    resolver: Uv | Python27,
-    wanted: Sequence[Resolved],
-    resolution: Sequence[Resolved],
-    *,
-    kept: Sequence[PythonPin] = (),
-    old: Sequence[PythonPin] = (),
-    hashes: Mapping[str, frozenset[str]] = MappingProxyType({}),
-) -> tuple[PythonPin, ...]:
-    """Choose a file for each `wanted` distribution of a resolution.
-
-    Files of `kept` are preferred if they still fit; lengths of `old` need not be asked for. Errors are as of
-    `resolve_python`.
-    """
-    candidates = locate(resolver, {entry.name: entry.version for entry in wanted})
-    files = _choose(resolver.resolved, wanted, candidates, {pin.name: pin for pin in kept}, hashes)
-    sizes = _sizes(files, old, resolver)
-    requires: dict[str, list[str]] = {}
-    for entry in resolution:
-        for name in entry.via:
-            requires.setdefault(name, []).append(entry.name)
-    return tuple(
-        sorted(
-            PythonPin(
-                name=entry.name,
-                version=entry.version,
-                origin=_origin(entry, file, resolver),
-                file=file.file,
-                size_bytes=size_bytes,
-                sha256=file.sha256,
-                layer=resolver.resolved.owner(entry.name),
-                requires=tuple(sorted(requires.get(entry.name, ()))),
-            )
-            for entry, file, size_bytes in zip(wanted, files, sizes, strict=True)
-        )
-    )
-
-
-def _excluded(resolved: ResolvedSpec, packed: Mapping[str, repository.Packed]) -> Iterator[RequestError]:
-    """Yield an error for each requirement that excludes the version of a commit."""
-    for request in resolved.requested:
-        name = request.name
-        if name in packed and not request.requirement.specifier.contains(
-            packed[name].file.version, prereleases=True
-        ):
-            problem = f"`{request.text}` excludes {packed[name].file.version}, the version of the commit"
-            yield RequestError(problem, at=request.at, hint="change one of them")
-
-
-def _origin(entry: Resolved, file: Candidate, resolver: Uv | Python27) -> str:
-    own = named.origin(resolver.resolved, entry.name)
-    return own or entry.origin or resolver.sources.origin_of(file.address)
-
-
-def locate(resolver: Uv | Python27, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
-    """Return the files of exact versions; only the named one where a spec names a wheel itself."""
-    own = {name: files for name, files in named.candidates(resolver.resolved).items() if name in versions}
-    if isinstance(resolver, Uv):
-        own |= {name: [packed.file] for name, packed in resolver.packed.items() if name in versions}
-    return own | resolver.locate({name: version for name, version in versions.items() if name not in own})
-
-
-def _choose(
-    resolved: ResolvedSpec,
-    resolution: Sequence[Resolved],
-    candidates: Mapping[str, Sequence[Candidate]],
-    kept: Mapping[str, PythonPin],
-    hashes: Mapping[str, frozenset[str]],
-) -> list[Candidate]:
-    """Return the file of each distribution: the locked one if it is still offered and fits, else the best."""
-    base = resolved.base
-    accepted = base_tags(base, resolved.architecture)
-    files: list[Candidate] = []
-    errors: list[EnvbuildError] = []
-    for entry in resolution:
-        fitting = [
-            file
-            for file in candidates.get(entry.name, ())
-            if file.is_wheel != (entry.name in resolved.built)
-            and Version(file.version) == Version(entry.version)
-            and (entry.name not in hashes or file.sha256 in hashes[entry.name])
-        ]
-        pin = kept.get(entry.name)
-        locked = [file for file in fitting if pin is not None and file.is_same(pin)]
-        if entry.name in resolved.built:
-            # Other archives of it (`.zip`) hold the same.
-            best = next((file for file in (*locked, *fitting) if file.file.endswith(".tar.gz")), None)
-            lack = "no source archive (.tar.gz)"
-        else:
-            best = wheels.best(locked, accepted) or wheels.best(fitting, accepted)
-            lack = f"no wheel for {base.python.abi} with glibc {base.glibc}"
-        if best is None:
-            hint = "ask for another version of it"
-            if entry.name in hashes:
-                lack += " and one of the hashes that are listed"
-                hint = "list the sha256 of a wheel, or remove the hashes: the lock has them"
-            problem = f"{entry.name} {entry.version} has {lack}"
-            at = resolved.python_place(entry.name)
-            errors.append(RequestError(problem, at=at, hint=hint))
-        else:
-            files.append(best)
-    raise_all(errors)
-    return files
-
-
-def _sizes(files: Sequence[Candidate], old: Sequence[PythonPin], resolver: Uv | Python27) -> list[int]:
-    """Return the length of each file: from the index, the last lock or a copy here, else by a request.
-
-    RequestError: without a network, files are not on this machine; all are named.
-    """
-    context, resolved = resolver.context, resolver.resolved
-    sizes = {pin.sha256: pin.size_bytes for pin in old}
-    sizes |= {file.sha256: file.size_bytes for file in files if file.size_bytes is not None}
-    unknown = [file for file in files if file.sha256 not in sizes]
-    copies = {file.sha256: path for file in unknown if (path := local_copy(file, context)) is not None}
-    sizes |= {digest: path.stat().st_size for digest, path in copies.items()}
-    unknown = [file for file in unknown if file.sha256 not in sizes]
-    if context.offline:
-        raise_all([not_here(file, resolved.python_place(file.name)) for file in unknown])
-    with network.Client() as client, ThreadPoolExecutor(_THREADS) as pool:
-        lengths = pool.map(lambda file: client.length(file.address), unknown)
-        sizes |= zip((file.sha256 for file in unknown), lengths, strict=True)
-    return [sizes[file.sha256] for file in files]
-
-
-def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:
-    """Yield the companions of a framework that are another build than the framework itself."""
+def _other_builds(
+    resolved: ResolvedSpec, request: PythonRequest, pins: Sequence[PythonPin]
+) -> Iterator[RequestError]:
+    """Yield the companions of a framework that are not the same build as the framework itself."""
     by_name = {pin.name: pin for pin in pins}
     # `===` asks for a build as it is.
     accepted = {
-        canonicalize_name(requirement.name)
-        for requirement in map(Requirement, resolved.python_requests())
-        if any(specifier.operator == "===" for specifier in requirement.specifier)
+        entry.name
+        for entry in request.requirements
+        if any(specifier.operator == "===" for specifier in entry.requirement.specifier)
     }
     for chosen in resolved.recipes:
         frameworks = [by_name[name] for name in chosen.recipe.owns if name in by_name]
@@ -431,22 +355,22 @@ def _other_builds(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator
             origin = next(iter(chosen.variant.origins), "pypi")
             framework = f"`{frameworks[0].name}` {frameworks[0].version}"
             yield RequestError(
-                f"`{pin.name}` {pin.version} is no build for {framework}, and does not load with it",
-                at=resolved.python_place(" ".join([pin.name, *_askers(pin.name, pins)])),
+                f"`{pin.name}` {pin.version} is not a build for {framework}, and does not load with it",
+                at=request.location_of(pin.name, *_dependents(pin.name, pins)),
                 hint=f"write `{line}` under `packages.python`, and name a place that has it: an address of"
                 f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)"
                 + (f"; `{pin.name}==={pin.version}` takes this build all the same" if wanted else ""),
             )
 
 
-def _askers(name: str, pins: Sequence[PythonPin]) -> list[str]:
+def _dependents(name: str, pins: Sequence[PythonPin]) -> list[str]:
     """Return the distributions that lead to another, the nearest first."""
-    askers: dict[str, None] = {}
+    dependents: dict[str, None] = {}
     new = [name]
     while new:
-        new = [pin.name for pin in pins if pin.name not in askers and set(pin.requires) & set(new)]
-        askers |= dict.fromkeys(new)
-    return [*askers]
+        new = [pin.name for pin in pins if pin.name not in dependents and set(pin.requires) & set(new)]
+        dependents |= dict.fromkeys(new)
+    return [*dependents]
 
 
 def _builds_for_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:
@@ -475,7 +399,7 @@ def _unwanted_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> set[str
     """Return the distributions of CUDA that an image for cpu gets; they are gigabytes."""
     if resolved.spec.accelerator.name != "cpu":
         return set()
-    return {pin.name for pin in pins if pin.name.startswith(("nvidia-cu", "cuda-"))}
+    return {pin.name for pin in pins if pin.name.startswith(CUDA.libraries)}
 
 
 def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
@@ -493,7 +417,7 @@ def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit
             hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
         emit(
             Warned(
-                text=f"this image is for cpu, and CUDA packages come along: {names}{because}",
+                text=f"this image is for cpu, and CUDA packages are installed too: {names}{because}",
                 hint=hint,
             )
         )

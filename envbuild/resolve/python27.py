@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,10 +23,11 @@ from packaging.version import Version
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
 from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.python_platform import base_environment, platforms
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.resolve.request import PythonRequest
+from envbuild.spec.python_platform import platforms
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
 from envbuild.system.space import refuse_full
@@ -36,47 +37,64 @@ _MAX_FAILURES = 20  # of pip: it names one requirement, and stops
 _HINT = "an index or a directory with wheels (find-links) must have it for this Python"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Python27:
     """pip for one image whose Python is 2.7; the indexes of named origins are not asked."""
 
-    resolved: ResolvedSpec
+    request: PythonRequest
+    sources: PythonSources
     context: ResolveContext
-    sources: PythonSources = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sources = self.context.python_sources(self.resolved)
 
     def resolve(
-        self, requirements: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
-    ) -> tuple[Resolved, ...]:
-        """Return the distributions that the requirements name; each must be exact. `keep` changes nothing."""
-        del keep
-        environment = base_environment(self.resolved.base, self.resolved.architecture)
+        self,
+        requirements: Sequence[RequirementEntry],
+        *,
+        constraints: Sequence[RequirementEntry] = (),
+        preferred_versions: Mapping[str, str],
+    ) -> Resolution:
+        """Return the distributions that the requirements name; each must be exact, so none is preferred."""
+        del preferred_versions
+        target = self.request.target
         versions: dict[str, str] = {}
         errors: list[EnvbuildError] = []
-        for text in requirements:
-            wanted = Requirement(text)
-            if wanted.marker is not None and not wanted.marker.evaluate(environment):
+        for entry in requirements:
+            if not entry.applies(target.environment):
                 continue
-            name, version = canonicalize_name(wanted.name), _exact(wanted)
-            if version is None or wanted.extras:
-                problem = f"`{text}` is not of the form `name==version`"
-                hint = f"nothing resolves for Python {self.resolved.base.python.version}: name all, exactly"
+            name, version = entry.name, _exact(entry.requirement)
+            if version is None or entry.requirement.extras:
+                problem = f"`{entry.text}` is not of the form `name==version`"
+                hint = f"nothing resolves for Python {target.version}: name all, exactly"
                 errors.append(RequestError(problem, at=self._at, hint=hint))
             elif versions.setdefault(name, version) != version:
                 problem = f"`{name}` is to be {versions[name]} and {version}"
                 errors.append(RequestError(problem, at=self._at, hint="name it once"))
-        for bound in map(Requirement, constraints):
-            chosen = versions.get(canonicalize_name(bound.name))
+        for entry in constraints:
+            bound, chosen = entry.requirement, versions.get(entry.name)
             if chosen is not None and not bound.specifier.contains(chosen, prereleases=True):
                 problem = f"the constraint `{bound}` excludes {bound.name} {chosen}"
-                at = self.resolved.python_place(bound.name)
+                at = self.request.location_of(entry.name)
                 errors.append(RequestError(problem, at=at, hint="change one of them"))
         raise_all(errors)
-        return tuple(Resolved(name=name, version=version) for name, version in versions.items())
+        return Resolution(
+            requirements=requirements,
+            constraints=constraints,
+            distributions=tuple(
+                ResolvedDistribution(name=name, version=version) for name, version in versions.items()
+            ),
+        )
 
-    def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
+    def skipped_releases(
+        self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
+    ) -> Iterator[Warned]:
+        """Yield nothing: each release is asked for."""
+        del resolution, new, files
+        return iter(())
+
+    def origin_of(self, file: DistFile) -> str:
+        """Return the logical origin of a file."""
+        return self.sources.origin_of(file.address)
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
         """Return the wheel of each exact version, with its address; none if no origin has it."""
         wanted = dict(sorted(versions.items()))
         failures = 0
@@ -87,7 +105,7 @@ class Python27:
                 for address, _ in unread:
                     text = f"`{redact(address)}` cannot be read; it is left out"
                     self.context.emit(Warned(text=text, hint="another origin has to serve its packages"))
-                return {file.name: [file] for file in self._candidates(report)}
+                return {file.name: [file] for file in self._files(report)}
             if unread:
                 address, reason = unread[0]
                 if error := network.dead_proxy(address):
@@ -109,12 +127,12 @@ class Python27:
         return {}
 
     def _run(self, requirements: Sequence[str]) -> tuple[process.Finished, str]:
-        base = self.resolved.base
+        target = self.request.target
         # `-vv`: otherwise pip does not mention indexes that it could not read.
         argv = [sys.executable, "-I", "-m", "pip", "install", "-vv", "--dry-run"]
         argv += ["--no-input", "--no-deps", "--no-cache-dir", "--ignore-installed", "--only-binary", ":all:"]
-        argv += ["--python-version", base.python.version, "--implementation", "cp", "--abi", base.python.abi]
-        for platform in platforms(self.resolved.architecture, base.glibc):
+        argv += ["--python-version", target.version, "--implementation", "cp", "--abi", target.abi]
+        for platform in platforms(target.architecture, target.glibc):
             argv += ["--platform", platform]
         with tempfile.TemporaryDirectory() as name:
             report = Path(name, "report.json")
@@ -138,21 +156,21 @@ class Python27:
             extra["PIP_EXTRA_INDEX_URL"] = " ".join(mirrors)
         return host.environment(network=True, extra=extra)
 
-    def _candidates(self, report: str) -> Iterator[Candidate]:
+    def _files(self, report: str) -> Iterator[DistFile]:
         for entry in json.loads(report)["install"]:
             download = entry["download_info"]
             if digest := download["archive_info"].get("hashes", {}).get("sha256"):
-                yield Candidate(
+                yield DistFile(
                     name=canonicalize_name(entry["metadata"]["name"]),
                     version=entry["metadata"]["version"],
-                    file=unquote(urlsplit(download["url"]).path.rpartition("/")[2]),
+                    file_name=unquote(urlsplit(download["url"]).path.rpartition("/")[2]),
                     address=self.sources.with_credentials(download["url"]),
                     sha256=digest,
                 )
 
     @property
     def _at(self) -> Location:
-        return Location(path=self.resolved.path)
+        return Location(path=self.request.path)
 
 
 def _exact(wanted: Requirement) -> str | None:

@@ -10,11 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.lock.model import RootPin
+from envbuild.spec.base import BaseImage
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system.files import IrregularError, is_directory, read_input, sha256
 
@@ -32,9 +34,10 @@ def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
 
     RequestError: it is missing, differs from the definition's digest, or is for another architecture.
     """
-    root, place = resolved.base.root, resolved.root_place
-    if root is None or place is None:
+    root, finished = resolved.base.root, FinishedRoot.of(resolved.base, resolved.base_path)
+    if root is None or finished is None:
         return ()
+    place = finished.path
     at = Location(path=resolved.base_path)
     if root.kind == "oci":
         if not is_directory(place):
@@ -61,12 +64,27 @@ def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
     return (RootPin(kind=root.kind, file=place.name, size_bytes=size_bytes, sha256=digest),)
 
 
-def place_of(resolved: ResolvedSpec, pin: RootPin) -> Path:
-    """Return the path of a file of a base's root, as its definition states it."""
-    place = resolved.root_place
-    if place is None:
-        raise AssertionError("a base with pins of a root has one")
-    return place / "blobs" / "sha256" / pin.sha256 if pin.kind == "oci" else place
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRoot:
+    """The place of a base image's finished root."""
+
+    base: str
+    """Name of the base image."""
+    definition: Path
+    """Its file."""
+    path: Path
+    """The root: a file, or the directory of an OCI image layout."""
+
+    @classmethod
+    def of(cls, base: BaseImage, definition: Path) -> FinishedRoot | None:
+        """Return the root of a base image; None for one that is made of packages."""
+        if base.root is None:
+            return None
+        return cls(base=base.name, definition=definition, path=definition.parent / base.root.place)
+
+    def path_of(self, pin: RootPin) -> Path:
+        """Return the path of one of its files, as the definition states it."""
+        return self.path / "blobs" / "sha256" / pin.sha256 if pin.kind == "oci" else self.path
 
 
 _WRITTEN = "name a layout as `skopeo copy docker://IMAGE oci:DIR` or `podman save` writes it, whole"
@@ -107,7 +125,7 @@ class _Layout:
             value = json.loads(content)
             if isinstance(value, dict):
                 return value
-        raise self._wrong(digest, "is no manifest or configuration")
+        raise self._wrong(digest, "is not a manifest or configuration")
 
     def _hex(self, descriptor: object) -> str:
         digest = descriptor.get("digest") if isinstance(descriptor, dict) else None

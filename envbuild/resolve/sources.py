@@ -1,140 +1,72 @@
-"""What source archives say of themselves: what they require, and what their builds import.
-
-Nothing of an archive is run. Sources: the PyPA specifications of source distributions, core metadata and
-pyproject.toml; setuptools' documentation of ``requires.txt``.
-"""
+"""The interfaces of what offers distributions: sources of single ones, and a resolver for all others."""
 
 from __future__ import annotations
 
-import gzip
-import re
-import tarfile
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
-from packaging.metadata import parse_email
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
-from envbuild.errors import Location, RequestError
-from envbuild.spec.model import MAX_PACKAGES, python_requirement
-from envbuild.spec.tomlfile import read_toml
-from envbuild.system.tarmembers import TarMembers
-
-_MAX_FILE_BYTES = 4 << 20
-_MAX_BYTES = 8 << 30  # unpacked
-_MAX_MEMBERS = 200_000
-_STATIC_SINCE = Version("2.2")  # of core metadata
-# Of an archive without a pyproject.toml (PEP 517); older ones make no wheels without `wheel`.
-_DEFAULT_IMPORTS = ("setuptools>=40.8.0", "wheel")
-_SECTION = re.compile(r"\[(?P<extra>[^:\]]*)(?::(?P<marker>.*))?\]")
+from envbuild.errors import EnvbuildError
+from envbuild.events import Warned
+from envbuild.lock.model import PythonPin
+from envbuild.resolve.context import Upgrade
+from envbuild.resolve.distributions import DistFile, Resolution
+from envbuild.resolve.uv import UvRequest
+from envbuild.spec.requirements import RequirementEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceMetadata:
-    """What a source archive says of itself."""
+class Source(Protocol):
+    """A source of single distributions, in place of an index."""
 
-    requires: tuple[str, ...]
-    """PEP 508; those of extras have a marker."""
-    imports: tuple[str, ...]
-    """What the build imports (``build-system.requires``)."""
+    def owns(self, name: str) -> bool:
+        """Return whether a distribution comes from here alone."""
 
+    def origin(self, name: str) -> str:
+        """Return the logical origin of a distribution that comes from here."""
 
-def read_archive(path: Path, *, at: Location) -> SourceMetadata:
-    """Read a source archive (``.tar.gz``).
+    def prepare(self, previous: Sequence[PythonPin], upgrade: Upgrade) -> Iterator[EnvbuildError]:
+        """Bring the files to this machine, for a resolution; yield what keeps them from it.
 
-    RequestError: it cannot be read, or asks for something that is not in an index.
-    """
-    try:
-        files = _files(path)
-        project = read_toml(files.get("pyproject.toml", b"").decode())
-        stated = _requires(files, project.get("project", {}))
-        requires = tuple(islice(stated, MAX_PACKAGES + 1))
-        system = project.get("build-system", {"requires": _DEFAULT_IMPORTS})
-        imports = tuple(system.get("requires", _DEFAULT_IMPORTS))
-        if not all(isinstance(text, str) for text in (*requires, *imports)):
-            raise ValueError("its `pyproject.toml` is malformed")
-        if len(requires) > MAX_PACKAGES or len(imports) > MAX_PACKAGES:
-            raise ValueError(f"it has more than {MAX_PACKAGES} requirements")
-        for text in (*requires, *imports):
-            python_requirement(text)
-    except (
-        tarfile.TarError,
-        OSError,
-        EOFError,
-        zlib.error,
-        AttributeError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
-        problem = f"`{path.name}` cannot be built: {error}"
-        hint = "take another version, or build a wheel of it yourself and name that (`{wheel: PATH}`)"
-        raise RequestError(problem, at=at, hint=hint) from error
-    return SourceMetadata(requires=requires, imports=imports)
+        `previous` are the pins of the last lock.
+        """
+
+    def add_to(self, request: UvRequest) -> UvRequest:
+        """Return a request by which uv knows what comes from here; `prepare` was called."""
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the files of those distributions that come from here."""
+
+    def remake(self, pin: PythonPin) -> bool:
+        """Make a locked file again and put it into the cache; return False if it is to be downloaded.
+
+        RequestError: the file cannot be made, or has other bytes.
+        """
 
 
-def _files(path: Path) -> dict[str, bytes]:
-    """Return what an archive has of the files that state something, by name."""
-    files: dict[str, bytes] = {}
-    with gzip.open(path, "rb") as stream:
-        members = TarMembers(stream)
-        for count, member in enumerate(members):
-            if members.offset > _MAX_BYTES:
-                raise ValueError(f"it unpacks to more than {_MAX_BYTES} bytes")
-            if count >= _MAX_MEMBERS:
-                raise ValueError(f"it has more than {_MAX_MEMBERS} files")
-            # All lie in one directory.
-            place = PurePosixPath(member.name)
-            in_root = len(place.parts) == 2 and place.name in ("pyproject.toml", "PKG-INFO")
-            if not in_root and not place.match("*.egg-info/requires.txt"):
-                continue
-            if member.isreg() and member.size <= _MAX_FILE_BYTES:
-                files.setdefault(place.name, members.open(member).read())
-    return files
+class Resolver(Protocol):
+    """Chooses versions, and knows the files of all distributions that no `Source` owns."""
 
+    def resolve(
+        self,
+        requirements: Sequence[RequirementEntry],
+        *,
+        constraints: Sequence[RequirementEntry] = (),
+        preferred_versions: Mapping[str, str],
+    ) -> Resolution:
+        """Choose a version of each distribution that requirements need; `constraints` bound versions.
 
-def _requires(files: dict[str, bytes], project: dict[str, Any]) -> Iterator[str]:
-    """Yield what an archive requires, from the first of its files that is certain of it."""
-    stated, _ = parse_email(files.get("PKG-INFO", b""))
-    static = Version(stated.get("metadata_version", "1.0")) >= _STATIC_SINCE
-    dynamic = {name.lower() for name in stated.get("dynamic", ())}
-    if static and "requires-dist" not in dynamic:
-        yield from stated.get("requires_dist", ())
-    elif project and "dependencies" not in project.get("dynamic", ()):
-        yield from project.get("dependencies", ())
-        for extra, wanted in project.get("optional-dependencies", {}).items():
-            for text in wanted:
-                yield _of_extra(text, extra)
-    elif "requires.txt" in files:
-        yield from _of_setuptools(files["requires.txt"].decode())
-    else:
-        # Of setuptools without requirements, or of other programs.
-        yield from stated.get("requires_dist", ())
+        RequestError: requirements clash. MachineError: an index cannot be reached.
+        """
 
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the files of exact versions; none of a version that no index has."""
 
-def _of_setuptools(text: str) -> Iterator[str]:
-    """Yield the requirements in a ``requires.txt``: sections are extras with markers (``[test:marker]``)."""
-    extra = marker = ""
-    for line in filter(None, map(str.strip, text.splitlines())):
-        section = _SECTION.fullmatch(line)
-        if section:
-            extra, marker = section["extra"], section["marker"] or ""
-        else:
-            yield _of_extra(f"{line} ; {marker}" if marker else line, extra)
+    def origin_of(self, file: DistFile) -> str:
+        """Return the logical origin of one of these files."""
 
+    def skipped_releases(
+        self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
+    ) -> Iterator[Warned]:
+        """Yield a warning for each of the `new` distributions whose newer or final release was not taken.
 
-def _of_extra(text: str, extra: str) -> str:
-    """Return a requirement that only holds for an extra, if there is one."""
-    if not extra:
-        return text
-    requirement = Requirement(text)
-    condition = f"extra == '{canonicalize_name(extra)}'"
-    marker = f"({requirement.marker}) and {condition}" if requirement.marker else condition
-    requirement.marker = None
-    return f"{requirement} ; {marker}"
+        `files` has the files of the releases that were.
+        """

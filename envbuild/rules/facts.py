@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from envbuild.errors import Location
 from envbuild.rules.tables import look_up
 
 Value = str | bool | tuple[str, ...]
@@ -94,12 +95,19 @@ class Fact:
     value: Value
     source: str = ""
     """Its source: ``lock``, ``image``, ``site:NAME``, ``table:NAME``, or a line of a file."""
+    at: Location | None = field(default=None, compare=False)
+    """That line, if it is one."""
 
     def __str__(self) -> str:
         return shown(self.value)
 
 
 Facts = Mapping[str, Fact]
+
+
+def fact_at(value: Value, at: Location | None, otherwise: str) -> Fact:
+    """Return a fact whose source is a line of a file, or else another one."""
+    return Fact(value, otherwise) if at is None else Fact(value, str(at), at)
 
 
 def facts_from(values: Mapping[str, Value | None], source: str) -> dict[str, Fact]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin
 from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, facts_from, texts_of
+from envbuild.spec.accelerators import ACCELERATORS
 
 # Framework → its distribution, if the names differ.
 _DISTRIBUTIONS = {"pytorch": "torch"}
@@ -118,10 +119,10 @@ def _build_of(local: str) -> dict[str, str]:
     """Read a local version: ``cpu``, ``cu130``, ``rocm6.4``; empty for another."""
     if local == "cpu":
         return {"accelerator": "cpu"}
-    if cuda := re.fullmatch(r"cu([0-9]{2})([0-9])", local):
-        return {"accelerator": "cuda", "toolkit": f"{cuda[1]}.{cuda[2]}"}
-    rocm = re.fullmatch(r"rocm([0-9.]+)", local)
-    return {"accelerator": "rocm", "toolkit": rocm[1]} if rocm else {}
+    for name, accelerator in ACCELERATORS.items():
+        if release := accelerator.release_of(local):
+            return {"accelerator": name, "toolkit": release}
+    return {}
 
 
 def _build_of_wheels(name: str, pin: PythonPin | None, lock: Lock, toolkit: str | None) -> dict[str, str]:
@@ -155,8 +156,8 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     for pin in sorted(lock.python):
         named = _OF_A_MAJOR.fullmatch(pin.name)
         if named or _OF_CUDA.fullmatch(pin.name):
-            askers = sorted(other.name for other in lock.python if pin.name in other.requires)
-            because = f" (required by {', '.join(askers)})" if askers else ""
+            required_by = sorted(other.name for other in lock.python if pin.name in other.requires)
+            because = f" (required by {', '.join(required_by)})" if required_by else ""
             major = named[1] if named else pin.version.partition(".")[0]
             brought.setdefault(major, []).append(f"{pin.name}{because}")
     majors = sorted(brought)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from envbuild.errors import Location
-from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, takes_tcp, with_tables
+from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, fact_at, takes_tcp, with_tables
 from envbuild.rules.tables import look_up
 from envbuild.spec.site import Site, SiteFabric
 
@@ -67,7 +67,7 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
     for name in _RUNTIME if runtimes else ():
         stated[f"runtime.{name}"] = (("runtimes",), getattr(runtimes[0], name))
     facts = {
-        path: Fact(value, str(nearest(places, key) or f"site:{site.name}"))
+        path: fact_at(value, nearest(places, key), f"site:{site.name}")
         for path, (key, value) in stated.items()
         if value is not None
     }
@@ -98,15 +98,17 @@ def _fabric_variables(site: Site, fabric: SiteFabric, places: Places, host_fabri
     If the site names no variable, they are unknown; if it names some, the list is complete.
     """
     settings = fabric_settings(fabric) if host_fabric else fabric.environment
-    place = str(nearest(places, ("fabric", "environment")) or f"site:{site.name}")
+    origin = f"site:{site.name}"
+    at = nearest(places, ("fabric", "environment"))
     facts = {}
     for path, (name, read) in TRANSPORT_VARIABLES.items() if settings else ():
         from_table = name in settings and name not in fabric.environment
-        facts[path] = Fact(read(settings.get(name, "")), f"table:{SETTINGS}" if from_table else place)
+        value = read(settings.get(name, ""))
+        facts[path] = Fact(value, f"table:{SETTINGS}") if from_table else fact_at(value, at, origin)
     if host_fabric:
         closed = look_up(SETTINGS, fabric.provider or "") is not None
         facts["fabric.settings_known"] = Fact(closed, f"table:{SETTINGS}")
-        facts["fabric.overridden"] = Fact(tuple(_overridden(fabric)), place)
+        facts["fabric.overridden"] = fact_at(tuple(_overridden(fabric)), at, origin)
     return facts
 
 

@@ -183,7 +183,7 @@ def _mpi(machine: Survey, prefix: str, libraries: Mapping[str, str], abis: Abstr
     versions: dict[str, str] = {}
     launcher = _program(machine, prefix, "mpiexec")
     for name, arguments, pattern, implementation in _VERSION_COMMANDS:
-        match = re.search(pattern, machine.says(_program(machine, prefix, name), *arguments))
+        match = re.search(pattern, machine.output_of(_program(machine, prefix, name), *arguments))
         if match and (implementation == "openmpi") == is_openmpi:
             versions.setdefault(implementation, match[1])
         elif match and name == "mpiexec":

@@ -129,7 +129,7 @@ class _Detector:
         word = _LOADER_WORDS.get(machine.architecture, "")
         self.cached: dict[str, str] = {}
         """The loader's cache for this architecture: soname → path."""
-        for soname, kind, path in _CACHED.findall(self.says("ldconfig", "-p")):
+        for soname, kind, path in _CACHED.findall(self.output_of("ldconfig", "-p")):
             if word in kind:
                 self.cached.setdefault(soname, path)
 
@@ -163,8 +163,8 @@ class _Detector:
     def remark(self, key: str, text: str) -> None:
         self.remarks.setdefault(key, []).append(text)
 
-    def says(self, program: str, *arguments: str) -> str:
-        return self.machine.says(self.machine.program(program), *arguments)
+    def output_of(self, program: str, *arguments: str) -> str:
+        return self.machine.output_of(self.machine.program(program), *arguments)
 
     def newest(self, soname: str, pattern: str) -> str | None:
         """Return the newest version that a library of the loader's cache defines (``2.36``)."""
@@ -201,7 +201,7 @@ class _Detector:
 
     def nvidia(self, driver: str) -> SiteGpus:
         count = len(self.machine.names("/proc/driver/nvidia/gpus")) or None
-        output = self.says("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+        output = self.output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
         capabilities = re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)
         architectures = tuple(sorted({f"sm_{major}{minor}" for major, minor in capabilities}))
         return SiteGpus(vendor="nvidia", count=count, architectures=architectures, driver=driver)
@@ -235,9 +235,9 @@ class _Detector:
         return SiteGpus(vendor="none", count=0)
 
     def scheduler(self) -> SiteScheduler | None:
-        version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.says("srun", "--version"))
+        version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.output_of("srun", "--version"))
         # The programs alone are not a cluster; without a configuration they do not even print a version.
-        listed = self.says("srun", "--mpi=list") if version else ""
+        listed = self.output_of("srun", "--mpi=list") if version else ""
         if version is None or not listed:
             program = self.machine.program("srun")
             if program in self.machine.hung:
@@ -245,7 +245,7 @@ class _Detector:
                 self.reasons["scheduler"] = f"`{program}` did not answer within {timeout}"
             return None
         types = mpi_types(listed)
-        config = self.says("scontrol", "show", "config")
+        config = self.output_of("scontrol", "show", "config")
         default = re.search(r"^MpiDefault\s*=\s*([a-z0-9_]+)", config, re.MULTILINE)
         # The server's own, which it puts into the environment of its tasks.
         pmix = re.match(VERSION, self.machine.variables.get("PMIX_VERSION", ""))
@@ -258,9 +258,9 @@ class _Detector:
         )
 
     def fabric(self) -> SiteFabric | None:
-        version = re.search(rf"libfabric: ({VERSION})", self.says("fi_info", "--version"))
-        providers = re.findall(r"^(\S+):$", self.says("fi_info", "-l"), re.MULTILINE)
-        ucx = re.search(rf"(?:Library version: |UCT version=)({VERSION})", self.says("ucx_info", "-v"))
+        version = re.search(rf"libfabric: ({VERSION})", self.output_of("fi_info", "--version"))
+        providers = re.findall(r"^(\S+):$", self.output_of("fi_info", "-l"), re.MULTILINE)
+        ucx = re.search(rf"(?:Library version: |UCT version=)({VERSION})", self.output_of("ucx_info", "-v"))
         libfabric = f"libfabric {version[1]} ({', '.join(providers)})" if version else self.absence("fi_info")
         self.remark("fabric", f"Here: {libfabric}, {f'UCX {ucx[1]}' if ucx else self.absence('ucx_info')}.")
         name, devices = self.fabric_devices()
@@ -301,14 +301,14 @@ class _Detector:
         return tuple(f"{directory}/{name}" for name in names if re.fullmatch(pattern, name))
 
     def runtimes(self) -> tuple[SiteRuntime, ...]:
-        version = re.search(rf"apptainer version ({VERSION})", self.says("apptainer", "--version"))
+        version = re.search(rf"apptainer version ({VERSION})", self.output_of("apptainer", "--version"))
         if version is None:
             return ()
         runtime = SiteRuntime(
             name="apptainer",
             version=version[1],
             user_namespaces=self.machine.allows_user_namespaces(),
-            setuid=configuration(self.says("apptainer", "buildcfg"), self.machine).setuid,
+            setuid=configuration(self.output_of("apptainer", "buildcfg"), self.machine).setuid,
         )
         return (runtime,)
 

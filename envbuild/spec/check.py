@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.base import BaseImage
+from envbuild.spec.corrections import corrected_requirement, spec_line
 from envbuild.spec.load import Loaded
-from envbuild.spec.meant import line as meant_line
-from envbuild.spec.meant import requirement as as_requirement
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
-from envbuild.spec.python_platform import base_environment
+from envbuild.spec.python_platform import target_of
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
-from envbuild.spec.requirements import PylockFile, Requested
+from envbuild.spec.requirements import RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
-    Candidate,
-    Refusal,
+    DriverConflict,
+    RecipeConstraint,
     accelerator_errors,
     base_conflicts,
     first_fitting_base,
@@ -41,9 +41,22 @@ from envbuild.spec.spec_rules import spec_errors
 Errors = Iterator[EnvbuildError]
 
 
+class Catalog(Protocol):
+    """The recipes and base images that a spec can name."""
+
+    def recipe_names(self) -> tuple[str, ...]:
+        """Return the names of all recipes, sorted."""
+
+    def base_names(self) -> tuple[str, ...]:
+        """Return the names of all base images, sorted."""
+
+    def readable_recipes(self, names: Iterable[str]) -> list[Recipe]:
+        """Read recipes; those with errors, and those that do not exist, are omitted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInputs:
-    """Everything that a spec is checked against."""
+    """A spec, and everything that it is checked against."""
 
     spec: Loaded[EnvSpec]
     base: Loaded[BaseImage] | None
@@ -54,26 +67,17 @@ class CheckInputs:
     """Errors of base images that were read in the search for one."""
     recipes: Mapping[str, RecipeSource]
     """The recipes that it names, as far as they can be read."""
-    known_recipes: tuple[str, ...]
-    owners: Mapping[str, str]
-    """Distribution → the recipe that brings it, if the spec names a recipe that does not exist."""
-    known_bases: tuple[str, ...]
-    known_variants: tuple[str, ...]
-    """Variants of all recipes, if none that the spec names can judge the accelerator's release."""
+    catalog: Catalog
+    """For errors: what there is besides."""
     faulty: frozenset[str]
     """Names of recipes and base images with errors, which are reported already."""
-    required_kinds: Mapping[str, str]
-    """Name → kind of the recipes that others require and the spec does not name."""
     site: Loaded[Site] | None
-    refusal: Refusal
+    driver_conflict: DriverConflict
     """Releases of an accelerator that the site does not run."""
     files: dict[str, bytes]
-    requirements: tuple[Requested | PylockFile, ...]
-    """What the spec and the files that it names ask for of Python packages."""
-    remarks: tuple[str, ...]
-    """Sentences on lines of these files that change nothing."""
-    wheel_directories: tuple[Path, ...]
-    """Directories with wheels that these files and the spec name."""
+    """Source path in the spec → content."""
+    requirements: RequirementFiles
+    """Python requirements of the spec and of the files that it names."""
     architecture: str
 
 
@@ -101,49 +105,49 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
     invalid key are skipped. `errors` are those of the files themselves; they are raised with the others.
     """
     check = _Check(inputs)
-    every = [*errors, *check.named_base()]
-    every += _unknown_recipes(inputs.spec, inputs.known_recipes, inputs.owners)
+    all_errors = [*errors, *check.named_base()]
+    all_errors += _unknown_recipes(inputs.spec, inputs.catalog)
     recipes, recipe_problems = check.recipes()
     base, base_problems = check.base(recipes)
-    every += [*recipe_problems, *base_problems]
+    all_errors += [*recipe_problems, *base_problems]
     # A base image with errors may be the one that was searched for.
-    every += inputs.base_errors if base is None else ()
-    every += check.missing_recipes()
+    all_errors += inputs.base_errors if base is None else ()
+    all_errors += check.missing_recipes()
     requested, request_problems = _requested(inputs, base.value if base else None)
     requested, left_out = _left_to_recipes(requested, recipes, inputs.spec.path)
-    every += request_problems
-    every += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
-    every += unknown_accelerator_errors(inputs.spec, inputs.known_variants, every)
-    raise_all(every)
+    all_errors += request_problems
+    all_errors += spec_errors(inputs.spec, recipes, requested, base.value if base else None)
+    all_errors += unknown_accelerator_errors(inputs.spec, lambda: _known_variants(inputs), all_errors)
+    raise_all(all_errors)
     if base is None:
         raise AssertionError("a base image that does not exist is an error")
-    remarks = (*inputs.remarks, *left_out)
+    remarks = (*inputs.requirements.remarks, *left_out)
     return _resolved(inputs, base, recipes, requested, remarks, check.why_release)
 
 
 def _requested(
     inputs: CheckInputs, base: BaseImage | None
-) -> tuple[list[Requested], Sequence[EnvbuildError]]:
+) -> tuple[list[RequirementEntry], Sequence[EnvbuildError]]:
     """Return the Python requirements for a base, and what a pylock.toml has that cannot be used."""
-    requested: list[Requested] = []
+    requested: list[RequirementEntry] = []
     errors: list[EnvbuildError] = []
-    environment = base_environment(base, inputs.architecture) if base is not None else {}
-    for entry in inputs.requirements:
-        if isinstance(entry, Requested):
+    target = target_of(base, inputs.architecture) if base is not None else None
+    for entry in inputs.requirements.entries:
+        if isinstance(entry, RequirementEntry):
             # The lock keeps what the spec itself says, with its marker.
             in_spec = entry.at.path == inputs.spec.path
-            if base is None or in_spec or entry.applies(environment):
+            if target is None or in_spec or entry.applies(target.environment):
                 requested.append(entry)
-        elif base is not None:
-            selected, problems = entry.select(base, inputs.architecture)
+        elif base is not None and target is not None:
+            selected, problems = entry.select(target, base.name)
             requested += selected
             errors += problems
     return requested, errors
 
 
 def _left_to_recipes(
-    requested: Sequence[Requested], recipes: Sequence[ChosenRecipe], spec: Path
-) -> tuple[list[Requested], list[str]]:
+    requested: Sequence[RequirementEntry], recipes: Sequence[ChosenRecipe], spec: Path
+) -> tuple[list[RequirementEntry], list[str]]:
     """Return the requests without lines of files that a recipe decides on, and a remark on each of these.
 
     A recipe decides on what it owns beside its main distribution, such as `triton` beside `torch`.
@@ -153,7 +157,7 @@ def _left_to_recipes(
         for chosen in recipes
         for name in {*chosen.recipe.owns} - chosen.recipe.main_distributions
     }
-    kept: list[Requested] = []
+    kept: list[RequirementEntry] = []
     remarks: list[str] = []
     for request in requested:
         is_named = request.wheel is not None or request.repository is not None
@@ -171,7 +175,7 @@ def _resolved(
     inputs: CheckInputs,
     base: Loaded[BaseImage],
     recipes: Sequence[ChosenRecipe],
-    requested: Sequence[Requested],
+    requested: Sequence[RequirementEntry],
     remarks: tuple[str, ...],
     why_release: str,
 ) -> ResolvedSpec:
@@ -186,7 +190,7 @@ def _resolved(
         recipes=tuple(recipes),
         requested=tuple(requested),
         file_remarks=remarks,
-        wheel_directories=inputs.wheel_directories,
+        wheel_directories=tuple(path.absolute() for path, _ in inputs.requirements.directories),
         why_release=why_release,
         site=site.value if site is not None else None,
         spec_places=spec.document.places,
@@ -219,7 +223,7 @@ class _Check:
             return
         if inputs.base is None:
             if choice.name not in inputs.faulty:
-                yield not_known("base image", choice.name, inputs.known_bases, at)
+                yield not_known("base image", choice.name, inputs.catalog.base_names(), at)
             return
         base = inputs.base.value
         if not choice.admits(base.version):
@@ -238,7 +242,7 @@ class _Check:
         errors: list[EnvbuildError] = []
         chosen: list[ChosenRecipe] = []
         accelerator, self.why_release = pick_accelerator_release(
-            self._spec.value.accelerator, self._candidates(), self._inputs.refusal
+            self._spec.value.accelerator, self._candidates(), self._inputs.driver_conflict
         )
         for reference in self._references:
             source = self._inputs.recipes.get(reference.choice.name)
@@ -297,12 +301,13 @@ class _Check:
 
     def _missing_hint(self, dependency: _Dependency) -> str:
         name, mpi = dependency.choice.name, self._spec.value.mpi
-        kind = self._inputs.required_kinds.get(name)
+        catalog = self._inputs.catalog
+        kind = next((recipe.kind for recipe in catalog.readable_recipes([name])), None)
         if kind == "mpi":
             return f"write `mpi: {name}`" + (f" instead of `mpi: {mpi.name}`" if mpi is not None else "")
         if kind is not None:
             return f"name `{name}` under `{SPEC_KEYS[kind]}`"
-        if name in self._inputs.known_recipes:
+        if name in catalog.recipe_names():
             return f"the recipe `{name}` cannot be read: `envbuild recipes check {name}` says why"
         return f"no recipe has that name; `envbuild recipes check {dependency.by}` checks the recipe"
 
@@ -312,9 +317,9 @@ class _Check:
         others = (dependency.choice for dependency in self._dependencies if dependency.choice.name == name)
         return (reference.choice, *others)
 
-    def _candidates(self, but: _Reference | None = None) -> list[Candidate]:
+    def _candidates(self, but: _Reference | None = None) -> list[RecipeConstraint]:
         """Return the recipes of the spec that have a matching version, except one."""
-        candidates: list[Candidate] = []
+        candidates: list[RecipeConstraint] = []
         for reference in self._references:
             source, choices = self._inputs.recipes.get(reference.choice.name), self._choices(reference)
             recipe = source.loaded.value if source and reference != but else None
@@ -334,7 +339,7 @@ class _Check:
             yield RequestError(problem, at=at, hint=f"name it under `{SPEC_KEYS[recipe.kind]}`")
             return
         choices = self._choices(reference)
-        candidates: list[Candidate] = [(recipe, choices), *self._candidates(but=reference)]
+        candidates: list[RecipeConstraint] = [(recipe, choices), *self._candidates(but=reference)]
         yield from self._version_errors(reference, recipe, choices, candidates)
         if "accelerator" not in spec.invalid_keys:
             yield from accelerator_errors(spec, at, recipe, candidates)
@@ -347,7 +352,7 @@ class _Check:
         reference: _Reference,
         recipe: Recipe,
         choices: Sequence[Choice],
-        candidates: Sequence[Candidate],
+        candidates: Sequence[RecipeConstraint],
     ) -> Errors:
         variant = variant_for(self._spec.value.accelerator, recipe, choices)
         versions = proven(recipe, variant[1]) if variant else recipe.versions
@@ -421,14 +426,23 @@ def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None
     return not_known("recipe", name, known, at, "`envbuild recipes ls` lists all")
 
 
-def _unknown_recipes(
-    spec: Loaded[EnvSpec], known: Sequence[str], owners: Mapping[str, str]
-) -> Iterator[RequestError]:
+def _known_variants(inputs: CheckInputs) -> tuple[str, ...]:
+    """Return the variants of all recipes, unless a recipe of the spec has one for its accelerator."""
+    accelerator, catalog = inputs.spec.value.accelerator, inputs.catalog
+    own = {name for source in inputs.recipes.values() for name in source.loaded.value.variants}
+    if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
+        return ()
+    recipes = catalog.readable_recipes(catalog.recipe_names())
+    return tuple(name for recipe in recipes for name in recipe.variants)
+
+
+def _unknown_recipes(spec: Loaded[EnvSpec], catalog: Catalog) -> Iterator[RequestError]:
     """Yield an error, with the line to write, for each name of a recipe that does not exist.
 
-    Lists with other errors are read as well, values that are no name at all are not.
+    Lists with other errors are read as well; values that are not names are skipped.
     """
-    values = spec.document.value
+    values, known = spec.document.value, catalog.recipe_names()
+    owners: dict[str, str] | None = None
     for key in SPEC_KEYS.values():
         written = values.get(key)
         is_list = isinstance(written, tuple)
@@ -441,18 +455,21 @@ def _unknown_recipes(
             at = spec.at(key, index) if is_list else spec.at(key)
             if (key, name) == ("mpi", "none"):
                 hint = "leave the line out for an image without an MPI"
-                yield RequestError("`none` is no MPI", at=at, hint=hint)
+                yield RequestError("`none` is not an MPI", at=at, hint=hint)
                 continue
             error = recipe_not_known(name, known, at)
+            if owners is None:
+                recipes = catalog.readable_recipes(reversed(known))
+                owners = {name: recipe.name for recipe in recipes for name in recipe.owns}
             if name in owners:
-                meant = f"{owners[name]}@{constraint}" if constraint else owners[name]
-                whole = meant_line(values, (key,), meant, index) if is_list else f"{key}: {meant}"
-                error.hint = f"the recipe `{owners[name]}` brings it: write `{whole}`"
+                corrected = f"{owners[name]}@{constraint}" if constraint else owners[name]
+                line = spec_line(values, (key,), corrected, index) if is_list else f"{key}: {corrected}"
+                error.hint = f"the recipe `{owners[name]}` brings it: write `{line}`"
                 if isinstance(written, tuple) and owners[name] in {
                     str(entry).partition("@")[0] for entry in written
                 }:
                     error.hint = f"the recipe `{owners[name]}`, which is named as well, brings it: remove it"
             elif key == "frameworks" and did_you_mean(name, known) is None:
-                whole = meant_line(values, ("packages", "python"), as_requirement(entry) or name)
-                error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{whole}`"
+                line = spec_line(values, ("packages", "python"), corrected_requirement(entry) or name)
+                error.hint = f"`envbuild recipes ls` lists all; for a Python package write `{line}`"
             yield error

@@ -11,10 +11,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
+from envbuild.spec.corrections import (
+    OTHER_KEYS,
+    corrected_choice,
+    corrected_requirement,
+    python_file,
+    spec_line,
+)
 from envbuild.spec.fields import without_secrets
-from envbuild.spec.meant import OTHER_KEYS, line, python_file
-from envbuild.spec.meant import choice as choice_as_meant
-from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
@@ -186,16 +190,16 @@ def _meant_hint(problem: SchemaProblem, document: Document) -> str:
     if key == ("packages", "python"):
         if entry := python_file(written):
             return f"write `{entry}`"
-        meant = requirement_as_meant(written)
+        corrected = corrected_requirement(written)
     elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",)):
-        meant = choice_as_meant(written)
+        corrected = corrected_choice(written)
     else:
-        meant = None
-    if meant is None:
+        corrected = None
+    if corrected is None:
         return ""
     if isinstance(steps[-1], int):
-        return f"write `{line(document.value, key, meant, steps[-1])}`"
-    return f"write `{key[0]}: {meant}`"
+        return f"write `{spec_line(document.value, key, corrected, steps[-1])}`"
+    return f"write `{key[0]}: {corrected}`"
 
 
 def _other_key_hint(key: str, document: Document) -> str:
@@ -206,10 +210,10 @@ def _other_key_hint(key: str, document: Document) -> str:
     given = document.value.get(key)
     entries = [entry for entry in given if isinstance(entry, str)] if isinstance(given, tuple) else []
     if own == ("packages", "python"):
-        entries = [requirement_as_meant(entry) or entry for entry in entries]
+        entries = [corrected_requirement(entry) or entry for entry in entries]
     if own[0] != "packages" or not entries:
         return f"a spec has `{'.'.join(own)}`"
-    return f"write `{line({'packages': {own[1]: tuple(entries[:-1])}}, own, entries[-1])}`"
+    return f"write `{spec_line({'packages': {own[1]: tuple(entries[:-1])}}, own, entries[-1])}`"
 
 
 def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None]:
@@ -269,9 +273,9 @@ def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
 
 def _allowed_hint(value: str, allowed: Sequence[str]) -> str | None:
     """Return the allowed value that another one stands for."""
-    meant = _OTHER_VALUES.get(value.lower())
-    if meant in allowed:
-        return f"write `{meant}`, which is Debian's name of {value}"
+    corrected = _OTHER_VALUES.get(value.lower())
+    if corrected in allowed:
+        return f"write `{corrected}`, which is Debian's name of {value}"
     return did_you_mean(value.lower(), allowed)
 
 

@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 FORMAT = 1
-NO_CREDENTIALS = "an address may not hold a user or password; they belong into ~/.netrc"
+NO_CREDENTIALS = "an address may not hold a user or password; put them in ~/.netrc"
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Checked(AfterValidator):
     keywords: Mapping[str, object] = field(hash=False)  # an annotation has to be hashable
     """JSON Schema's keywords, which replace those of an inner check. They may allow more than the check,
     never less."""
-    what: str = ""
+    description: str = ""
     """The expected value in words, for the reference and for editors (`patternErrorMessage`)."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Return the JSON Schema of what is checked."""
-        message = {"patternErrorMessage": f"expected {self.what}"} if self.what else {}
+        message = {"patternErrorMessage": f"expected {self.description}"} if self.description else {}
         return {**handler(schema), **self.keywords, **message}
 
 

@@ -126,17 +126,17 @@ def _check_constraint(constraint: str, written: str, example: str) -> None:
     raise ValueError(f"`{written}` is not a version constraint, such as {example}")
 
 
-def full_match(pattern: str, what: str, limit: int = MAX_NAME) -> Checked:
-    """Return a check that the whole of a text matches a pattern; `what` says what it is for people."""
+def full_match(pattern: str, description: str, limit: int = MAX_NAME) -> Checked:
+    """Return a check that the whole of a text matches a pattern; `description` says what it is for people."""
 
     def check(value: str) -> str:
         if len(value) > limit:
             raise ValueError(f"`{value[:40]}…` is longer than {limit} characters")
         if not re.fullmatch(pattern, value):
-            raise ValueError(f"`{value}` is not {what}")
+            raise ValueError(f"`{value}` is not {description}")
         return value
 
-    return Checked(check, {"pattern": f"^(?:{pattern})$", "maxLength": limit}, what)
+    return Checked(check, {"pattern": f"^(?:{pattern})$", "maxLength": limit}, description)
 
 
 def python_requirement(value: str) -> str:
@@ -436,7 +436,7 @@ class SourcePackage(Model):
     name: Distribution
     """The distribution."""
     python: tuple[PythonRequirement, ...] = ()
-    """What the build imports beyond what the archive's ``pyproject.toml`` asks for."""
+    """Further requirements of the build, beyond those in the archive's ``pyproject.toml``."""
     system: tuple[DebianPackage, ...] = ()
     """Debian packages of the toolchain (``g++``, ``python3-dev``); they are not in the image."""
 
@@ -492,7 +492,7 @@ class TestSettings(Model):
 
 
 class Excuse(Model):
-    """A finding that is no failure for this image."""
+    """A finding that is accepted for this image."""
 
     id: Annotated[
         str,
@@ -502,14 +502,14 @@ class Excuse(Model):
     path: Text = "*"
     """Pattern of the paths of its files; ``*`` stands for any text (``*/cv2/qt/*``)."""
     reason: Annotated[Text, Field(min_length=1)]
-    """Why it is no failure; reports show it."""
+    """Why it is accepted; reports show it."""
 
 
 class CheckSettings(Model):
     """Settings of `envbuild check`."""
 
     excuse: tuple[Excuse, ...] = ()
-    """Findings that are no failures."""
+    """Findings that are accepted."""
 
 
 class ModuleSettings(Model):
@@ -562,7 +562,7 @@ class EnvSpec(Model):
     """Python package → the modules of it that `envbuild test` imports; none for an empty list. Of all other
     packages it imports the top-level modules."""
     check: CheckSettings = CheckSettings()
-    """Findings that are no failures for this image."""
+    """Findings that are accepted for this image."""
     module: ModuleSettings = ModuleSettings()
     """Contents of the modulefile beyond name and version."""
     labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}

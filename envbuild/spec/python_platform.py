@@ -1,9 +1,12 @@
-"""The platform of a base's Python, as packages select by it: environment markers and wheel tags.
+"""The interpreter that packages are for, as they select by it: environment markers and wheel tags.
 
 Sources: the PyPA specifications of dependency specifiers and of platform compatibility tags.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 
@@ -35,14 +38,43 @@ def marker_environment(python: str, architecture: str) -> dict[str, str]:
     }
 
 
-def base_environment(base: BaseImage, architecture: str) -> dict[str, str]:
-    """Return the environment markers of a base's Python."""
-    return marker_environment(base.python.version, architecture)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived from it is kept
+class PythonTarget:
+    """The interpreter of an image for which packages are chosen."""
+
+    version: str
+    """Two numbers (``3.11``)."""
+    abi: str
+    """ABI tag (``cp311``)."""
+    glibc: str
+    """Version of the C library (``2.36``)."""
+    architecture: str
+    """In Debian's words (``amd64``)."""
+
+    def __str__(self) -> str:
+        return f"Python {self.version} with glibc {self.glibc} on {self.architecture}"
+
+    @property
+    def is_legacy(self) -> bool:
+        """Whether it is Python 2.7, which uv does not support."""
+        return self.version.startswith("2.")
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """Its environment markers (PEP 508)."""
+        return marker_environment(self.version, self.architecture)
+
+    @cached_property
+    def tags(self) -> tuple[Tag, ...]:
+        """The wheel tags that it accepts, the best first."""
+        return tags(self.architecture, self.glibc, self.abi)
 
 
-def base_tags(base: BaseImage, architecture: str) -> tuple[Tag, ...]:
-    """Return the wheel tags that a base's Python accepts, the best first."""
-    return tags(architecture, base.glibc, base.python.abi)
+def target_of(base: BaseImage, architecture: str) -> PythonTarget:
+    """Return the Python of a base image."""
+    return PythonTarget(
+        version=base.python.version, abi=base.python.abi, glibc=base.glibc, architecture=architecture
+    )
 
 
 def platforms(architecture: str, glibc: str) -> list[str]:

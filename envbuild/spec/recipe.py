@@ -117,7 +117,7 @@ class VerifyJob(Model):
     file: Annotated[JobFile, Field(alias="job")]
     """A file under the recipe's ``verify/``."""
     title: Text
-    """What the job proves, in one line."""
+    """Claim that the job proves, in one line."""
     expect: dict[ReportedName, Arithmetic] = {}
     """Reported value's name → expression in ``n``, ``r`` and ``h``; compared for equality on every rank."""
     same_on_all_ranks: tuple[ReportedName, ...] = ()
@@ -131,7 +131,7 @@ class VerifyJob(Model):
     """Reported value's name → name of another value of the same rank, such as the exact result → relative
     tolerance between them."""
     hint: Text = ""
-    """What to check if it fails."""
+    """Hint for a failed job: the first things to check."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """Wall-clock limit in seconds, if it differs from the default."""
     launcher: LauncherName = "mpiexec"
@@ -180,7 +180,7 @@ class SourceBuild(Model):
     system: tuple[DebianPackage, ...] = ()
     """Debian packages of the toolchain (compilers)."""
     against: tuple[Name, ...] = ()
-    """What to compile against: ``mpi``, or names of required recipes."""
+    """Layers to compile against: ``mpi``, or names of required recipes."""
     environment: dict[VariableName, Text] = {}
     """Variables of the build."""
     patches: tuple[PatchName, ...] = ()
@@ -223,7 +223,7 @@ class Recipe(Model):
     """Distributions that are built with the one that it owns: they come from the same origins, in builds with
     the same local version (``+cpu``)."""
     family: Name | None = None
-    """Of an MPI: family whose launcher it has (``openmpi``); its own name if omitted."""
+    """Family of an MPI whose launcher it has (``openmpi``); its own name if omitted."""
     base: BaseRequirement = BaseRequirement()
     """Constraints on Python, suite and C library of the base image."""
     requires: tuple[Pick, ...] = ()

@@ -29,7 +29,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError
-from envbuild.spec.base import BaseImage
+from envbuild.spec.corrections import corrected_requirement
 from envbuild.spec.fields import (
     NO_CREDENTIALS,
     relative_path,
@@ -37,9 +37,8 @@ from envbuild.spec.fields import (
     wheel_location,
     without_secrets,
 )
-from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, python_requirement
-from envbuild.spec.python_platform import base_environment, base_tags
+from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
 
@@ -73,7 +72,7 @@ _KINDS = "a requirements file (`*.txt`, `*.in`), `pyproject.toml` or `pylock.tom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedWheel:
+class ExplicitWheel:
     """A wheel that is named itself, in place of a version."""
 
     file: str
@@ -81,7 +80,7 @@ class NamedWheel:
     sha256: str
     address: str
     """An address without credentials, or a path."""
-    states_digest: bool
+    has_declared_digest: bool
     """Whether the digest is written where the wheel is named, and not read from the file."""
 
 
@@ -94,7 +93,7 @@ class Repository:
     """40 hexadecimal digits."""
     subdirectory: str = ""
     version: str = ""
-    """Of the distribution; empty if the commit states it."""
+    """Version of the distribution; empty if the commit states it."""
 
     @property
     def origin(self) -> str:
@@ -108,7 +107,7 @@ class Repository:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requested:
+class RequirementEntry:
     """A Python requirement, and where it is written."""
 
     text: str
@@ -118,10 +117,12 @@ class Requested:
     """sha256 of the files that may be installed; empty for any."""
     is_constraint: bool = False
     """Whether it only bounds the version of what something else asks for."""
-    wheel: NamedWheel | None = None
+    recipe: str = ""
+    """The recipe that asks for it; empty for the spec and its files."""
+    wheel: ExplicitWheel | None = None
     """The only file that meets it; None for any of an index."""
     repository: Repository | None = None
-    """What it is built from; None for any file of an index."""
+    """Commit that it is built from; None for any file of an index."""
     requirement: Requirement = field(init=False, compare=False, repr=False)
     """The text, parsed once."""
     name: str = field(init=False, compare=False, repr=False)
@@ -140,26 +141,29 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PylockFile:
-    """A pylock.toml, which only a base can select from."""
+    """A pylock.toml, from which an interpreter selects packages."""
 
     pylock: Pylock
     path: Path
     text: str
 
-    def select(self, base: BaseImage, architecture: str) -> tuple[list[Requested], list[EnvbuildError]]:
-        """Return the packages for a base's Python, each pinned to one wheel, and what cannot be used."""
-        environment = cast("Environment", base_environment(base, architecture))
+    def select(self, target: PythonTarget, base: str) -> tuple[list[RequirementEntry], list[EnvbuildError]]:
+        """Return the packages for an interpreter, each pinned to one wheel, and those that cannot be used.
+
+        `base` is the name of its base image, for messages.
+        """
+        environment = cast("Environment", target.environment)
         try:
-            selected = list(self.pylock.select(environment=environment, tags=base_tags(base, architecture)))
+            selected = list(self.pylock.select(environment=environment, tags=target.tags))
         except PylockSelectError as error:
-            hint = f"lock for Python {base.python.version} and glibc {base.glibc} as well"
-            problem = f"it has no selection for the base image `{base.name}`: {shorten(str(error), 300)}"
+            hint = f"lock for Python {target.version} and glibc {target.glibc} as well"
+            problem = f"it has no selection for the base image `{base}`: {shorten(str(error), 300)}"
             return [], [RequestError(problem, at=Location(path=self.path), hint=hint)]
         lines: dict[str, int] = {}
         for number, line in enumerate(self.text.split("\n"), 1):
             if match := _PACKAGE.match(line):
                 lines.setdefault(match[1], number)
-        requested: list[Requested] = []
+        requested: list[RequirementEntry] = []
         errors: list[EnvbuildError] = []
         for package, artifact in selected:
             at = Location(path=self.path, line=lines.get(package.name, 0), column=1)
@@ -167,7 +171,7 @@ class PylockFile:
             if isinstance(artifact, PackageWheel) and _SHA256.fullmatch(digest):
                 version = parse_wheel_filename(artifact.filename)[1]
                 text = f"{package.name}=={version}"
-                requested.append(Requested(text=text, at=at, hashes=frozenset({digest})))
+                requested.append(RequirementEntry(text=text, at=at, hashes=frozenset({digest})))
             else:
                 problem = f"`{package.name}` {_lack(package)}: only wheels from an index can be used"
                 hint = "remove it, or lock a release of it that has a wheel with a sha256"
@@ -193,7 +197,7 @@ class RequirementFiles:
     """Returns the sha256 of a wheel that is named at a place, as `read`; None if no wheels can be named."""
     directories: list[tuple[Path, Location]] = field(default_factory=list)
     """Directories with wheels, and where each is named."""
-    entries: list[Requested | PylockFile] = field(default_factory=list)
+    entries: list[RequirementEntry | PylockFile] = field(default_factory=list)
     errors: list[EnvbuildError] = field(default_factory=list)
     _unused: list[str] = field(default_factory=list)
     _unused_count: int = 0
@@ -210,7 +214,7 @@ class RequirementFiles:
     def asked(self) -> Iterator[tuple[str, Location]]:
         """Yield what the files ask for, whatever the base is, and where."""
         for entry in self.entries:
-            if isinstance(entry, Requested):
+            if isinstance(entry, RequirementEntry):
                 yield from () if entry.is_constraint else ((entry.text, entry.at),)
             else:
                 for package in entry.pylock.packages:
@@ -325,12 +329,14 @@ class RequirementFiles:
         try:
             python_requirement(text)
         except ValueError as error:
-            meant = requirement_as_meant(text)
+            corrected = corrected_requirement(text)
             hint = "write the name and the version of a distribution that an index has, or remove the line"
-            hint = f"did you mean `{meant}`?" if meant else hint
+            hint = f"did you mean `{corrected}`?" if corrected else hint
             self._reject(shorten(str(error), 300), at, hint)
         else:
-            self.entries.append(Requested(text=text, at=at, hashes=hashes, is_constraint=is_constraint))
+            self.entries.append(
+                RequirementEntry(text=text, at=at, hashes=hashes, is_constraint=is_constraint)
+            )
 
     def _wheel(self, name: str, place: str, marker: str, at: Location, hashes: frozenset[str]) -> None:
         place, _, fragment = place.partition("#")
@@ -369,7 +375,7 @@ class RequirementFiles:
             self._reject(shorten(str(error), 300), at, hint)
         else:
             repository = Repository(url=address, commit=commit, subdirectory=subdirectory)
-            self.entries.append(Requested(text=text, at=at, repository=repository))
+            self.entries.append(RequirementEntry(text=text, at=at, repository=repository))
 
     def add_wheel(
         self, place: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""
@@ -389,9 +395,9 @@ class RequirementFiles:
         except EnvbuildError as error:
             self.errors += error.each()
             return
-        wheel = NamedWheel(file=file, sha256=sha256, address=place, states_digest=bool(digests))
+        wheel = ExplicitWheel(file=file, sha256=sha256, address=place, has_declared_digest=bool(digests))
         text = f"{name or distribution}==={version}{marker}"
-        self.entries.append(Requested(text=text, at=at, hashes=frozenset({sha256}), wheel=wheel))
+        self.entries.append(RequirementEntry(text=text, at=at, hashes=frozenset({sha256}), wheel=wheel))
 
     def _digest(self, path: Path, digests: Collection[str], at: Location) -> str:
         if self.digest is None:

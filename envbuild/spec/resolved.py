@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,26 +12,18 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location
+from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, SourcePackage
-from envbuild.spec.python_platform import base_environment
+from envbuild.spec.python_platform import PythonTarget, target_of
 from envbuild.spec.recipe import Recipe, Variant
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.site import Site
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Accelerator → prefixes of its vendor's distributions: a layer that frameworks share.
-_VENDORS = {"cuda": ("nvidia-", "cuda-"), "rocm": ("rocm-",)}
-
-
-def owned_by_vendor(distribution: str, accelerator: str) -> bool:
-    """Return whether the vendor of an accelerator (``cuda``, ``cuda-13.0``) makes a distribution."""
-    return distribution.startswith(_VENDORS.get(accelerator.partition("-")[0], ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stated:
-    """What a recipe says of a distribution that it builds."""
+class DeclaredMetadata:
+    """Version and requirements of a distribution that a recipe builds."""
 
     version: str
     requires: tuple[str, ...]
@@ -49,7 +40,7 @@ class Build:
     layer: str
     """Name of the layer that is built (``framework:horovod``, ``source:docopt``)."""
     python: tuple[str, ...]
-    """What the build imports; beyond what the archive asks for if that is read."""
+    """Requirements of the build, in addition to those of the archive if that is read."""
     system: tuple[str, ...]
     """Debian packages of the toolchain, sorted."""
     against: tuple[str, ...] = ()
@@ -57,11 +48,11 @@ class Build:
     environment: Mapping[str, str] = field(default_factory=dict)
     patches: Mapping[str, bytes] = field(default_factory=dict)
     """File name → content, in their order."""
-    stated: Stated | None = None
+    declared: DeclaredMetadata | None = None
     """If None, the archive itself says what it requires and imports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived from it is kept
 class ChosenRecipe:
     """A recipe, the version that met the spec's constraint, and its files."""
 
@@ -83,16 +74,23 @@ class ChosenRecipe:
         """Name of the layer that it owns."""
         return "mpi" if self.recipe.kind == "mpi" else f"framework:{self.recipe.name}"
 
-    def requirements(self) -> tuple[str, ...]:
-        """Return the Python requirements of this recipe and its companions."""
-        return (*self.own_requirements(), *self.recipe.python)
+    @cached_property
+    def requirements(self) -> tuple[RequirementEntry, ...]:
+        """The Python requirements of this recipe and its companions."""
+        return (*self.own_requirements, *map(self._entry, self.recipe.python))
 
-    def own_requirements(self) -> tuple[str, ...]:
-        """Return the requirements of the variant, without the companions."""
-        texts = self.variant.requirements
+    @cached_property
+    def own_requirements(self) -> tuple[RequirementEntry, ...]:
+        """The requirements of the variant, without the companions."""
+        texts: Iterable[str] = self.variant.requirements
         if self.is_proven:
-            return tuple(text.replace("{version}", self.version) for text in texts)
-        return tuple(self._any_build(text) if "{version}" in text else text for text in texts)
+            texts = (text.replace("{version}", self.version) for text in texts)
+        else:
+            texts = (self._any_build(text) if "{version}" in text else text for text in texts)
+        return tuple(map(self._entry, texts))
+
+    def _entry(self, text: str) -> RequirementEntry:
+        return RequirementEntry(text=text, at=self.at, recipe=self.recipe.name)
 
     def _any_build(self, text: str) -> str:
         """Return a requirement for a release and its fixes, in whatever build the origin has."""
@@ -102,13 +100,13 @@ class ChosenRecipe:
         wanted.specifier = SpecifierSet(f"=={self.version}.*")
         return str(wanted)
 
-    @property
+    @cached_property
     def distributions(self) -> frozenset[str]:
         """The distributions (canonical names) that have exactly the recipe's version."""
-        own = (text for text in self.variant.requirements if "{version}" in text and self.is_proven)
-        return frozenset(
-            canonicalize_name(Requirement(text.replace("{version}", self.version)).name) for text in own
-        )
+        if not self.is_proven:
+            return frozenset()
+        written = zip(self.variant.requirements, self.own_requirements, strict=True)
+        return frozenset(entry.name for text, entry in written if "{version}" in text)
 
     def build(self) -> Build | None:
         """Return its source build, if it has one."""
@@ -124,7 +122,7 @@ class ChosenRecipe:
             against=source.against,
             environment=source.environment,
             patches={name: self.files[f"patches/{name}"] for name in source.patches},
-            stated=Stated(version=self.version, requires=self.recipe.python),
+            declared=DeclaredMetadata(version=self.version, requires=self.recipe.python),
         )
 
 
@@ -140,7 +138,7 @@ class ResolvedSpec:
     """``sha256:…`` over the canonical JSON of the base image definition."""
     recipes: tuple[ChosenRecipe, ...]
     """The MPI first if there is one, then frameworks in the spec's order."""
-    requested: tuple[Requested, ...]
+    requested: tuple[RequirementEntry, ...]
     """The Python requirements of the spec and of the files that it names."""
     site: Site | None
     files: dict[str, bytes]
@@ -177,23 +175,10 @@ class ResolvedSpec:
         """The framework recipes."""
         return tuple(chosen for chosen in self.recipes if chosen.recipe.kind == "framework")
 
-    @property
-    def root_place(self) -> Path | None:
-        """Path of the base's finished root; None for a base that is made of packages."""
-        return self.base_path.parent / self.base.root.place if self.base.root else None
-
-    def askers(self, text: str, *, bounds: bool = True) -> tuple[tuple[str, str], ...]:
-        """Return the recipes that require distributions which a text names, each with its requirement.
-
-        With `bounds`, only requirements that limit the version count.
-        """
-        words = {canonicalize_name(word) for word in _NAME.findall(text)}
-        return tuple(
-            (chosen.recipe.name, str(wanted))
-            for chosen in self.recipes
-            for wanted in map(Requirement, chosen.requirements())
-            if (wanted.specifier or not bounds) and canonicalize_name(wanted.name) in words
-        )
+    @cached_property
+    def target(self) -> PythonTarget:
+        """The Python of the base, for which packages are chosen."""
+        return target_of(self.base, self.architecture)
 
     @cached_property
     def built(self) -> Mapping[str, Build]:
@@ -215,35 +200,6 @@ class ResolvedSpec:
         )
         return {build.distribution: build for build in builds}
 
-    def wheels_only(self) -> ResolvedSpec:
-        """Return the spec without what it takes from sources itself."""
-        packages = self.spec.packages.model_copy(update={"from_source": ()})
-        return replace(
-            self,
-            spec=self.spec.model_copy(update={"packages": packages}),
-            requested=tuple(request for request in self.requested if request.repository is None),
-        )
-
-    def remarks(self) -> tuple[str, ...]:
-        """Return remarks for users: base images that cannot be read, and what is frozen or untested."""
-        frozen = {self.base.name: self.base.frozen}
-        untried = {self.base.name: self.base.untried}
-        for chosen in self.recipes:
-            frozen[chosen.recipe.name] = chosen.recipe.frozen
-            untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
-        unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
-        return (
-            *(f"`{path}` is no base image: {error.problem}" for path, error in sorted(unread.items())),
-            *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
-            *(f"{name} is untried: {why}" for name, why in untried.items() if why),
-            *(
-                f"{chosen.recipe.name} {chosen.version} has no test result yet"
-                for chosen in self.recipes
-                if not chosen.is_proven
-            ),
-            *self.file_remarks,
-        )
-
     def modules_of_packages(self) -> dict[str, tuple[str, ...]]:
         """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
         modules = dict(self.spec.imports)
@@ -251,31 +207,36 @@ class ResolvedSpec:
             modules = {**chosen.recipe.modules_of_packages, **modules}
         return modules
 
+    @cached_property
+    def python_requirements(self) -> tuple[RequirementEntry, ...]:
+        """All Python requirements, sorted by text and without repeats."""
+        entries = (entry for entry in self._asked_for() if not entry.is_constraint)
+        of_recipes = (entry for chosen in self.recipes for entry in chosen.requirements)
+        return _sorted((*entries, *of_recipes))
+
     def python_requests(self) -> tuple[str, ...]:
-        """Return all Python requirements, sorted and without repeats."""
-        wanted = {request.text for request in self._asked_for() if not request.is_constraint}
-        for chosen in self.recipes:
-            wanted.update(chosen.requirements())
-        return tuple(sorted(wanted))
+        """Return the texts of all Python requirements, as a lock keeps them."""
+        return tuple(entry.text for entry in self.python_requirements)
 
     @cached_property
-    def named_wheels(self) -> Mapping[str, Requested]:
+    def explicit_wheels(self) -> Mapping[str, RequirementEntry]:
         """The requests that name a wheel itself, by distribution."""
         return {request.name: request for request in self._applying if request.wheel is not None}
 
     @cached_property
-    def repositories(self) -> Mapping[str, Requested]:
+    def repositories(self) -> Mapping[str, RequirementEntry]:
         """The requests that name a commit of a repository, by distribution."""
         return {request.name: request for request in self._applying if request.repository is not None}
 
     @cached_property
-    def _applying(self) -> tuple[Requested, ...]:
-        environment = base_environment(self.base, self.architecture)
+    def _applying(self) -> tuple[RequirementEntry, ...]:
+        environment = self.target.environment
         return tuple(request for request in self._asked_for() if request.applies(environment))
 
-    def constraints(self) -> tuple[str, ...]:
-        """Return the requirements that bound versions and ask for nothing, sorted and without repeats."""
-        return tuple(sorted({request.text for request in self._asked_for() if request.is_constraint}))
+    @cached_property
+    def constraints(self) -> tuple[RequirementEntry, ...]:
+        """The requirements that bound versions and ask for nothing, sorted by text and without repeats."""
+        return _sorted(entry for entry in self._asked_for() if entry.is_constraint)
 
     def allowed_hashes(self) -> dict[str, frozenset[str]]:
         """Return the sha256 of the files that may be installed, by distribution, where a file lists them."""
@@ -285,7 +246,7 @@ class ResolvedSpec:
                 allowed[request.name] = allowed.get(request.name, request.hashes) & request.hashes
         return allowed
 
-    def _asked_for(self) -> Iterator[Requested]:
+    def _asked_for(self) -> Iterator[RequirementEntry]:
         """Yield the requirements of the spec and its files, without what the recipes decide."""
         decided = {name for chosen in self.recipes for name in chosen.distributions}
         return (request for request in self.requested if request.name not in decided)
@@ -297,36 +258,6 @@ class ResolvedSpec:
             wanted.update(chosen.recipe.system)
         return tuple(sorted(wanted - set(self.base.packages)))
 
-    def system_place(self, name: str) -> Location:
-        """Return where the spec asks for a Debian package; its file if it does not."""
-        names = self.spec.packages.system
-        at = self.spec_places.get(("packages", "system", names.index(name))) if name in names else None
-        return at or Location(path=self.path)
-
-    def python_place(self, text: str) -> Location:
-        """Return where the spec asks for the first distribution that a text names; else its file."""
-        names = (canonicalize_name(word) for word in _NAME.findall(text))
-        places = self._python_places
-        return next((places[name] for name in names if name in places), Location(path=self.path))
-
-    @cached_property
-    def _python_places(self) -> Mapping[str, Location]:
-        return {request.name: request.at for request in reversed(self.requested)}
-
-    def system_asker(self, name: str) -> str:
-        """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
-        if name in self.spec.packages.system:
-            return ""
-        if name in self.base.packages:
-            return f", and the base image {self.base.name} asks for it"
-        for chosen in self.recipes:
-            if name in chosen.recipe.system:
-                return f", and the recipe {chosen.recipe.name} asks for it"
-        for build in self.built.values():
-            if name in build.system:
-                return f", and the build of {build.name} asks for it"
-        return ""
-
     def owner(self, distribution: str) -> str:
         """Return the layer that owns a Python distribution."""
         name = canonicalize_name(distribution)
@@ -336,3 +267,11 @@ class ResolvedSpec:
         if owned_by_vendor(name, self.spec.accelerator.name):
             return "accelerator"
         return "python"
+
+
+def _sorted(entries: Iterable[RequirementEntry]) -> tuple[RequirementEntry, ...]:
+    """Return entries in the order of their texts; of equal texts the first."""
+    by_text: dict[str, RequirementEntry] = {}
+    for entry in entries:
+        by_text.setdefault(entry.text, entry)
+    return tuple(by_text[text] for text in sorted(by_text))

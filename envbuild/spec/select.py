@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,20 +10,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice, EnvSpec
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 
-ANY = "any"
-"""The variant of a recipe that serves every accelerator."""
-
-KNOWN_VARIANT = re.compile(r"any|cpu|(cuda|rocm)(-[0-9]+(\.[0-9]+)*)?")
-"""Names of variants: an accelerator, and the release of its software."""
-
-_ACCELERATORS = ("cpu", "cuda", "rocm")
-
-Candidate = tuple[Recipe, Sequence[Choice]]
+RecipeConstraint = tuple[Recipe, Sequence[Choice]]
 """A recipe of a spec, and the constraints on its version."""
 
 
@@ -67,12 +59,14 @@ def _variants_for(accelerator: Choice, recipe: Recipe) -> Iterator[tuple[str, Va
 # Accelerators
 
 
-Refusal = Callable[[str, str], str]
+DriverConflict = Callable[[str, str], str]
 """Accelerator and release → why the site does not run it, such as ``needs driver 580``; empty if it may."""
 
 
 def pick_accelerator_release(
-    accelerator: Choice, candidates: Sequence[Candidate], refusal: Refusal = lambda _family, _release: ""
+    accelerator: Choice,
+    candidates: Sequence[RecipeConstraint],
+    driver_conflict: DriverConflict = lambda _family, _release: "",
 ) -> tuple[Choice, str]:
     """Return the newest release of an accelerator that all recipes have and the site runs, and why in a line.
 
@@ -91,11 +85,11 @@ def pick_accelerator_release(
     shared = [release for release in releases if not lacking[release]]
     if not shared:
         return accelerator, ""
-    chosen = next((release for release in shared if not refusal(family, release)), shared[0])
+    chosen = next((release for release in shared if not driver_conflict(family, release)), shared[0])
     passed_over: dict[str, list[str]] = {}
     for release in releases[: releases.index(chosen)]:
         without = ", ".join(f"`{name}`" for name in lacking[release])
-        reason = f"not for {without}" if without else refusal(family, release)
+        reason = f"not for {without}" if without else driver_conflict(family, release)
         passed_over.setdefault(reason, []).append(release)
     reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in passed_over.items()]
     # Without reasons nothing else was judged: a driver may be unknown.
@@ -104,7 +98,7 @@ def pick_accelerator_release(
     return _accelerator_of(f"{family}-{chosen}"), why if len(releases) > 1 else ""
 
 
-def shared_accelerators(candidates: Sequence[Candidate]) -> tuple[str, ...]:
+def shared_accelerators(candidates: Sequence[RecipeConstraint]) -> tuple[str, ...]:
     """Return the values of ``accelerator`` that suit all recipes (``cpu``, ``cuda@13.0``), sorted."""
     names = {name for name in _variant_names(candidates) if name != ANY}
     shared = (
@@ -113,7 +107,7 @@ def shared_accelerators(candidates: Sequence[Candidate]) -> tuple[str, ...]:
     return tuple(sorted(_as_written(name) for name in shared))
 
 
-def older_accelerators(chosen: Collection[str], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+def older_accelerators(chosen: Collection[str], candidates: Sequence[RecipeConstraint]) -> tuple[str, ...]:
     """Return the values of ``accelerator`` for an older major release than that of the chosen variants.
 
     Another minor release would not help: it runs on the same drivers and GPUs.
@@ -131,7 +125,7 @@ def older_accelerators(chosen: Collection[str], candidates: Sequence[Candidate])
     )
 
 
-def _variant_names(candidates: Sequence[Candidate]) -> Iterator[str]:
+def _variant_names(candidates: Sequence[RecipeConstraint]) -> Iterator[str]:
     for recipe, _ in candidates:
         yield from (name for name in recipe.variants if KNOWN_VARIANT.fullmatch(name))
 
@@ -146,7 +140,7 @@ def _as_written(variant: str) -> str:
     return variant.replace("-", "@", 1)
 
 
-def _serves(candidate: Candidate, accelerator: Choice) -> bool:
+def _serves(candidate: RecipeConstraint, accelerator: Choice) -> bool:
     # A variant that does not name its release meets no constraint; untried ones are never offered.
     recipe, choices = candidate
     return any(
@@ -156,7 +150,9 @@ def _serves(candidate: Candidate, accelerator: Choice) -> bool:
     )
 
 
-def proven_hint(recipe: Recipe, variant: tuple[str, Variant] | None, candidates: Sequence[Candidate]) -> str:
+def proven_hint(
+    recipe: Recipe, variant: tuple[str, Variant] | None, candidates: Sequence[RecipeConstraint]
+) -> str:
     """Return which versions of a recipe are proven, and which accelerators meet all constraints."""
     versions = proven(recipe, variant[1]) if variant else recipe.versions
     for_variant = f" for {variant[0]}" if variant and variant[1].versions else ""
@@ -166,7 +162,7 @@ def proven_hint(recipe: Recipe, variant: tuple[str, Variant] | None, candidates:
 
 
 def accelerator_errors(
-    spec: Loaded[EnvSpec], at: Location, recipe: Recipe, candidates: Sequence[Candidate]
+    spec: Loaded[EnvSpec], at: Location, recipe: Recipe, candidates: Sequence[RecipeConstraint]
 ) -> Iterator[EnvbuildError]:
     """Yield an error if a recipe has no variant for the accelerator of a spec.
 
@@ -193,20 +189,21 @@ def accelerator_errors(
 
 
 def unknown_accelerator_errors(
-    spec: Loaded[EnvSpec], known_variants: Sequence[str], errors: Sequence[EnvbuildError]
+    spec: Loaded[EnvSpec], read_variants: Callable[[], Sequence[str]], errors: Sequence[EnvbuildError]
 ) -> Iterator[EnvbuildError]:
     """Yield an error for an accelerator that does not exist, unless one of `errors` already reports it.
 
-    `known_variants` are those of all recipes; empty if the recipes of the spec have checked its release.
+    `read_variants` returns those of all recipes; none if the recipes of the spec have checked its release.
     """
     accelerator, at = spec.value.accelerator, spec.at("accelerator")
     name = accelerator.name
     if ("accelerator",) not in spec.document.places or any(error.at == at for error in errors):
         return
-    if name not in _ACCELERATORS:
-        known = ", ".join(f"`{family}`" for family in _ACCELERATORS)
+    if name not in NAMES:
+        known = ", ".join(f"`{family}`" for family in NAMES)
         yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
         return
+    known_variants = read_variants()
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
     if known_variants and not any(accelerator.admits(variant.partition("-")[2]) for variant in releases):
         ways = ", ".join(map(_as_written, releases))

@@ -13,7 +13,7 @@ from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import search_path_errors
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.reserved import reserved_at
 from envbuild.spec.resolved import ChosenRecipe
 
@@ -23,7 +23,7 @@ Errors = Iterator[EnvbuildError]
 def spec_errors(
     spec: Loaded[EnvSpec],
     recipes: Sequence[ChosenRecipe],
-    requested: Sequence[Requested],
+    requested: Sequence[RequirementEntry],
     base: BaseImage | None,
 ) -> Errors:
     """Yield the errors that a spec and its chosen recipes make together."""
@@ -95,11 +95,11 @@ def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base:
 
 
 def _python_packages(
-    spec_path: Path, requested: Sequence[Requested], recipes: Sequence[ChosenRecipe]
+    spec_path: Path, requested: Sequence[RequirementEntry], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
     owners = {name: chosen for chosen in recipes for name in chosen.recipe.owns}
     named = {request.name: request for request in reversed(requested) if request.wheel or request.repository}
-    first: dict[str, Requested] = {}
+    first: dict[str, RequirementEntry] = {}
     for request in requested:
         text, at, name, requirement = request.text, request.at, request.name, request.requirement
         in_spec = at.path == spec_path
@@ -138,7 +138,7 @@ def _python_packages(
 
 def _from_source(
     spec: Loaded[EnvSpec],
-    requested: Sequence[Requested],
+    requested: Sequence[RequirementEntry],
     recipes: Sequence[ChosenRecipe],
     base: BaseImage | None,
 ) -> Errors:
@@ -165,7 +165,7 @@ def _from_source(
             yield RequestError(problem, at=at, hint="build a wheel of it yourself, and name that")
 
 
-def _same_file(request: Requested, other: Requested) -> bool:
+def _same_file(request: RequirementEntry, other: RequirementEntry) -> bool:
     return (request.hashes, request.repository) == (other.hashes, other.repository)
 
 

@@ -90,7 +90,7 @@ def read_root(path: Path) -> Root:
     try:
         return Root.model_validate(json.loads(read_small(path, limit_bytes=_LIMIT_BYTES)))
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is no root of this version") from error
+        raise ValueError("it is not a root of this version") from error
 
 
 def root_files(store: Store) -> list[Path]:
@@ -129,7 +129,7 @@ def needs_of(roots: Iterable[StoredRoot]) -> Needs:
 
 
 def remove_roots(roots: Iterable[StoredRoot]) -> None:
-    """Remove roots; a missing file is no error."""
+    """Remove roots; missing files are ignored."""
     for stored in roots:
         stored.file.unlink(missing_ok=True)
 

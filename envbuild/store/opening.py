@@ -33,7 +33,8 @@ def check_store(descriptor: int, path: Path) -> bool:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         raise RequestError(
             f"{who} can write to the store `{path}`, and so into images",
-            hint=f"if nobody has, `chmod -R go-w {shlex.quote(str(path))}`; else delete it and build again",
+            hint=f"if no other user did, `chmod -R go-w {shlex.quote(str(path))}`; else delete it and build"
+            " again",
         )
     with os.scandir(descriptor) as entries:
         # A file system's own directory may lie in an empty directory.
@@ -41,14 +42,14 @@ def check_store(descriptor: int, path: Path) -> bool:
     del kinds["lost+found"]
     if kinds and MARKER not in kinds:
         if not _AREAS & kinds.keys():
-            raise RequestError(f"`{path}` is no store: it holds other files", hint=_ANOTHER)
+            raise RequestError(f"`{path}` is not a store; it contains other files", hint=_ANOTHER)
         raise RequestError(
             f"an earlier version of envbuild made the store `{path}`",
             hint=f"delete it with `rm -rf {shlex.quote(str(path))}`, and build the images again",
         )
     for name in sorted(_AREAS & kinds.keys()):
         if not kinds[name]:
-            problem = f"`{name}` in the store `{path}` is no directory"
+            problem = f"`{name}` in the store `{path}` is not a directory"
             raise RequestError(problem, hint="remove it: what it held is built and fetched again")
     return bool(kinds)
 
@@ -66,5 +67,5 @@ def not_opened(path: Path, error: OSError, hint: str = _ANOTHER) -> RequestError
     if path.is_symlink():
         return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
     if isinstance(error, NotADirectoryError | FileExistsError):
-        return RequestError(f"`{error.filename}` is no directory, and so no store", hint=hint)
+        return RequestError(f"`{error.filename}` is not a directory, so it is not a store", hint=hint)
     return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=hint)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from envbuild.store.gc_roots import Needs
 from envbuild.store.inventory import Item, items, walk_files
 from envbuild.store.store import Store
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.removal import remove
 
 # People read the log of a failed build days later.
@@ -18,15 +18,15 @@ _LOGS_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was, or would be, removed."""
+    """Items that were, or would be, removed."""
 
     removed: tuple[Item, ...]
     """Least recently used first. `size_bytes` is what a removal frees: 0 if another layer names the blob."""
     freed_bytes: int
-    young: tuple[Item, ...]
+    recently_used: tuple[Item, ...]
     """Layers, blobs and files that nothing needs, but that were used recently."""
-    refused: tuple[tuple[Item, str], ...]
-    """What could not be removed, and why."""
+    failed: tuple[tuple[Item, str], ...]
+    """Items that could not be removed, and why."""
 
 
 def prune(
@@ -42,13 +42,13 @@ def prune(
     # A blob counts once, however many layers name it.
     left_bytes = sum({item.blob or item.path: item.size_bytes for item in stored}.values())
     removed: list[Item] = []
-    young: list[Item] = []
-    refused: list[tuple[Item, str]] = []
+    recently_used: list[Item] = []
+    failed: list[tuple[Item, str]] = []
     for item in sorted(stored, key=lambda item: (item.used_s, item.kind, item.id)):
         if item.id in needs:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
-            young += [item] if item.kind in ("layer", "blob", "file") else []
+            recently_used += [item] if item.kind in ("layer", "blob", "file") else []
             continue
         if keep_bytes is not None and left_bytes <= keep_bytes:
             break
@@ -62,7 +62,9 @@ def prune(
                 if item.kind == "layer" and is_last:
                     store.blob_path(item.blob).unlink(missing_ok=True)
             except OSError as error:
-                refused.append((item, f"{named(str(error.filename or item.path))}: {error.strerror}"))
+                failed.append(
+                    (item, f"{with_real_paths(str(error.filename or item.path))}: {error.strerror}")
+                )
                 continue
         if item.blob:
             users[item.blob] -= 1
@@ -71,8 +73,8 @@ def prune(
     return Pruned(
         removed=tuple(removed),
         freed_bytes=sum(item.size_bytes for item in removed),
-        young=tuple(young),
-        refused=tuple(refused),
+        recently_used=tuple(recently_used),
+        failed=tuple(failed),
     )
 
 

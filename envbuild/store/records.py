@@ -25,7 +25,7 @@ from envbuild.system.sealing import check_seal
 
 # More than twice as much as a million paths take.
 RECORD_LIMIT_BYTES = 256 << 20
-RECORD_FORMAT = 3
+RECORD_FORMAT = 4
 
 _Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 _Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._:+-]*$")]
@@ -96,13 +96,13 @@ def read_record(path: Path) -> LayerRecord:
         raise ValueError("it is nested too deep") from None
     try:
         if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-            raise ValueError("it is no record of this version")
+            raise ValueError("it is not a record of this version")
         return _RECORD.validate_python(data)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(f"no record has such a `{place}`") from None
     except RecursionError as error:
-        raise ValueError("it is no record") from error
+        raise ValueError("it is not a record") from error
 
 
 def record_data(record: LayerRecord) -> dict[str, object]:

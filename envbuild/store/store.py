@@ -34,10 +34,10 @@ from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, 
 from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import host, locks
-from envbuild.system.descriptors import close, named, open_directory, through
+from envbuild.system.descriptors import close, descriptor_path, open_directory, with_real_paths
 from envbuild.system.files import copy, make_directory, sha256, sync
 from envbuild.system.leftovers import private_work, remove_leftover
-from envbuild.system.privacy import PrivateTree, closed_temporary_directory, open_parents
+from envbuild.system.privacy import PrivateTree, parents_others_can_write, private_temporary_directory
 from envbuild.system.removal import remove
 from envbuild.system.sealing import sealed
 from envbuild.system.space import Place, explained, temporary_places
@@ -65,7 +65,7 @@ class Store:
         self.upstreams = tuple(upstreams)
         self._opened: Path | None = None
         self._tree = PrivateTree(_NOWHERE)
-        self._open_parents: tuple[Path, ...] = ()
+        self._parents_others_can_write: tuple[Path, ...] = ()
         # Records of large layers are slow to read, and a build reads each of them many times.
         self._records: dict[str, LayerRecord] = {}
 
@@ -107,13 +107,13 @@ class Store:
                 try:
                     mark_store(descriptor)
                 except OSError as error:
-                    raise self.refusal(error) from error
+                    raise self.write_error(error) from error
             opened.pop_all()
         weakref.finalize(self, close, descriptor)
-        self._opened = through(descriptor)
+        self._opened = descriptor_path(descriptor)
         self._tree = PrivateTree(self._opened)
         # Taken once, from the open directory: the name may lead elsewhere by now.
-        self._open_parents = open_parents(self._opened.readlink())
+        self._parents_others_can_write = parents_others_can_write(self._opened.readlink())
         return self._opened
 
     def directory(self, name: str) -> Path:
@@ -125,7 +125,7 @@ class Store:
         try:
             make_directory(path, mode=0o700 if name in _PRIVATE else 0o755)
         except OSError as error:
-            raise self.refusal(error) from error
+            raise self.write_error(error) from error
         return path
 
     @contextlib.contextmanager
@@ -136,12 +136,12 @@ class Store:
         """
         path = self.directory(name)
         if not self.can_be_renamed:
-            yield Path(named(str(path)))
+            yield Path(with_real_paths(str(path)))
             return
-        with private_work(closed_temporary_directory(), before=f"envbuild-{name}-") as elsewhere:
+        with private_work(private_temporary_directory(), before=f"envbuild-{name}-") as elsewhere:
             yield elsewhere
 
-    def refusal(self, error: OSError) -> EnvbuildError:
+    def write_error(self, error: OSError) -> EnvbuildError:
         """Return the error for a store that cannot be written."""
         return self._full(error) or MachineError(
             f"the store `{self.path}` cannot be written: {error.strerror}",
@@ -179,14 +179,14 @@ class Store:
         return _copied(path, work / path.parent.name / path.name) if self.can_be_renamed else path
 
     @property
-    def open_parents(self) -> tuple[Path, ...]:
+    def parents_others_can_write(self) -> tuple[Path, ...]:
         """The directories above it in which others can rename a part of its path."""
-        return self._open_parents if self.exists else open_parents(self.path)
+        return self._parents_others_can_write if self.exists else parents_others_can_write(self.path)
 
     @property
     def can_be_renamed(self) -> bool:
         """Whether others than this user and root can rename it, and replace it with something else."""
-        return bool(self.open_parents)
+        return bool(self.parents_others_can_write)
 
     def blob_path(self, digest: str) -> Path:
         """Return the path of a blob of this store, whether it exists or not."""
@@ -199,9 +199,9 @@ class Store:
         it is built again.
         """
         records = (store.get(key) for store in self.upstreams)
-        return self.own(key) or next((record for record in records if record is not None), None)
+        return self.get_local(key) or next((record for record in records if record is not None), None)
 
-    def own(self, key: str) -> LayerRecord | None:
+    def get_local(self, key: str) -> LayerRecord | None:
         """Return the finished layer of a key, of this store only, or None."""
         root = self.root
         try:
@@ -221,7 +221,7 @@ class Store:
     def records(self) -> list[LayerRecord]:
         """Return all finished layers of this store only, sorted by key."""
         keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
-        records = (self.own(f"sha256:{key}") for key in keys if len(key) == 64)
+        records = (self.get_local(f"sha256:{key}") for key in keys if len(key) == 64)
         return [record for record in records if record is not None]
 
     def is_intact(self, record: LayerRecord) -> bool:
@@ -270,7 +270,7 @@ class Store:
             squashfs.replace(target)
             sync(target.parent)
         except OSError as error:
-            raise self.refusal(error) from error
+            raise self.write_error(error) from error
         self.write(record_name(key), sealed(canonical_json(record_data(record))))
         self._records.pop(key, None)
         return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
@@ -296,7 +296,7 @@ class Store:
                 staged.replace(path)
                 sync(path.parent)
             except OSError as error:
-                raise self.refusal(error) from error
+                raise self.write_error(error) from error
             finally:
                 # It still exists after an error or an interrupt.
                 with contextlib.suppress(OSError):
@@ -310,7 +310,7 @@ class Store:
         """
         self.directory("stage")
         if self.can_be_renamed:
-            with private_work(closed_temporary_directory(), before="envbuild-stage-") as path:
+            with private_work(private_temporary_directory(), before="envbuild-stage-") as path:
                 yield path
             return
         path = self._staged()
@@ -319,7 +319,7 @@ class Store:
             # Without an inherited set-group-ID bit: modes become bytes of the layer.
             path.chmod(0o700)
         except OSError as error:
-            raise self.refusal(error) from error
+            raise self.write_error(error) from error
         try:
             yield path
         except BuildError:
@@ -368,7 +368,7 @@ class Store:
         try:
             lock = locks.open_lock(self.root / "lock")
         except OSError as error:
-            raise self.refusal(error) from error
+            raise self.write_error(error) from error
         try:
             yield lock
         finally:
@@ -395,7 +395,7 @@ class Store:
         try:
             lock = locks.open_lock(path)
         except OSError as error:
-            raise self.refusal(error) from error
+            raise self.write_error(error) from error
         try:
             locks.wait_for_lock(lock, shared=False, waiting=waiting, patience_s=_PATIENCE_S)
             try:

@@ -17,8 +17,8 @@ from envbuild.errors import RequestError
 from envbuild.store.opening import MARKER, not_opened
 from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
 from envbuild.system import host
-from envbuild.system.descriptors import close, open_directory, open_file, through
-from envbuild.system.privacy import PrivateTree, open_parents
+from envbuild.system.descriptors import close, descriptor_path, open_directory, open_file
+from envbuild.system.privacy import PrivateTree, parents_others_can_write
 
 _ANOTHER = "name the directory that its owner builds with (--store): --upstream DIR, `upstreams` in site.yaml"
 
@@ -38,7 +38,7 @@ class Upstream:
             with contextlib.ExitStack() as opened:
                 descriptor = open_directory(path)
                 opened.callback(close, descriptor)
-                self.root = through(descriptor)
+                self.root = descriptor_path(descriptor)
                 self._tree = self._checked(owners)
                 opened.pop_all()
         except FileNotFoundError as error:
@@ -55,12 +55,12 @@ class Upstream:
             )
         if not (self.root / MARKER).is_file():
             raise RequestError(
-                f"`{self.path}` is no store of this version",
+                f"`{self.path}` is not a store of this version",
                 hint=_ANOTHER,
             )
         directory, tree = self.root.readlink(), PrivateTree(self.root, [status.st_uid])
-        opened = list(open_parents(directory, [status.st_uid]))
-        if not tree.is_closed(status):
+        opened = list(parents_others_can_write(directory, [status.st_uid]))
+        if not tree.only_trusted_can_write(status):
             opened.append(directory)
         if opened:
             problem = f"others can change or replace the store `{self.path}`"
@@ -102,6 +102,6 @@ class Upstream:
             if not self.is_private(name):
                 return False
             descriptor = open_file(self.root / name)
-            self._blobs[record.blob] = through(descriptor)
+            self._blobs[record.blob] = descriptor_path(descriptor)
         status = self._blobs[record.blob].stat()
         return stat.S_ISREG(status.st_mode) and status.st_size == record.size_bytes

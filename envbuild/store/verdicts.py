@@ -21,7 +21,7 @@ from envbuild.store.records import hex_of
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.system.sealing import check_sealed_line, sealed_line
+from envbuild.system.sealing import check_seal, sealed
 
 Outcome = Literal["passed", "cpu-only", "failed", "unproven"]
 OUTCOMES: dict[Outcome, str] = {
@@ -59,7 +59,7 @@ class TestVerdict:
     nodes: int
     """Nodes of a test across nodes (count), else 0."""
     launcher: str
-    """What started the ranks, if not the image's own mpiexec."""
+    """Launcher of the ranks, if not the image's own mpiexec."""
     when: str
     """ISO 8601, UTC."""
     failed: tuple[str, ...]
@@ -113,7 +113,7 @@ def record(store: Store, report: Report) -> str:
         "unproven": report.unproven,
         "gpu_untested": report.gpu_untested,
     }
-    store.write(name, sealed_line(json.dumps(data, indent=1, sort_keys=True)))
+    store.write(name, sealed(json.dumps(data, indent=1, sort_keys=True)))
     return name
 
 
@@ -168,7 +168,7 @@ def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestV
 def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
     """Read a record; None for a damaged one, which proves nothing."""
     try:
-        data = json.loads(check_sealed_line(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
+        data = json.loads(check_seal(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
         launcher = str(data["launcher"])

@@ -16,9 +16,9 @@ from envbuild.system import host
 from envbuild.system.files import sha256
 from envbuild.system.removal import remove
 
-What = Literal["record", "blob", "file", "root", "unknown"]
+DamageKind = Literal["record", "blob", "file", "root", "unknown"]
 
-REPLACEABLE: tuple[What, ...] = ("record", "blob", "file")
+REPLACEABLE: tuple[DamageKind, ...] = ("record", "blob", "file")
 """Kinds that the next build builds or fetches again."""
 
 _STRAY = "no store writes this here"
@@ -29,7 +29,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 class Damage:
     """A damaged, missing or unknown file of a store."""
 
-    what: What
+    kind: DamageKind
     """``unknown`` is a file that no store writes there."""
     id: str
     """Layer key, blob digest, or hex digest of a file; empty for others."""
@@ -68,11 +68,11 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
         results = list(pool.map(lambda path: _read(path, expected[path], advanced), expected))
     for (path, digest), (_, problem) in zip(expected.items(), results, strict=True):
         if problem and path in files:
-            damages.append(Damage(what="file", id=digest, path=path, problem=problem))
+            damages.append(Damage(kind="file", id=digest, path=path, problem=problem))
         elif problem:
             blob = f"sha256:{digest}"
             keys = tuple(record.key for record in records if record.blob == blob)
-            damages.append(Damage(what="blob", id=blob, path=path, problem=problem, keys=keys))
+            damages.append(Damage(kind="blob", id=blob, path=path, problem=problem, keys=keys))
     for record in records:
         if store.blob_path(record.blob) not in blobs:
             problem = f"its squashfs {record.blob[:19]}… is missing"
@@ -93,7 +93,7 @@ def remove_damaged(store: Store, damages: Iterable[Damage]) -> None:
     The caller holds the store (`Store.alone`).
     """
     for damage in damages:
-        if damage.what in REPLACEABLE:
+        if damage.kind in REPLACEABLE:
             for key in damage.keys:
                 store.record_path(key).unlink(missing_ok=True)
             remove(damage.path)
@@ -117,7 +117,7 @@ def _records(store: Store, damages: list[Damage]) -> Iterator[LayerRecord]:
 
 def _damaged_record(path: Path, problem: str) -> Damage:
     key = f"sha256:{path.stem}"
-    return Damage(what="record", id=key, path=path, problem=problem, keys=(key,))
+    return Damage(kind="record", id=key, path=path, problem=problem, keys=(key,))
 
 
 def _damaged_roots(store: Store) -> Iterator[Damage]:
@@ -127,7 +127,7 @@ def _damaged_roots(store: Store) -> Iterator[Damage]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            yield Damage(what="root", id="", path=path, problem=f"{error}: what it needs is not known")
+            yield Damage(kind="root", id="", path=path, problem=f"{error}: what it needs is not known")
 
 
 def _entries(
@@ -136,14 +136,14 @@ def _entries(
     """Yield the entries ``ab/<hex>SUFFIX`` below a directory, by path; report others as unknown."""
     for group in sorted(directory.iterdir()) if directory.exists() else ():
         if group.is_symlink() or not group.is_dir():
-            damages.append(Damage(what="unknown", id="", path=group, problem=_STRAY))
+            damages.append(Damage(kind="unknown", id="", path=group, problem=_STRAY))
             continue
         for path in sorted(group.iterdir()):
             is_named = _HEX.fullmatch(path.name.removesuffix(suffix)) and path.name[:2] == group.name
             if is_named and (not directories or (path.is_dir() and not path.is_symlink())):
                 yield path
             else:
-                damages.append(Damage(what="unknown", id="", path=path, problem=_STRAY))
+                damages.append(Damage(kind="unknown", id="", path=path, problem=_STRAY))
 
 
 def _read(path: Path, digest: str, advanced: Callable[[int], None]) -> tuple[int, str]:

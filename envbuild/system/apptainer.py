@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import host, process
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import read_input
 from envbuild.system.process import Finished, plain
 from envbuild.system.survey import Survey
@@ -63,7 +63,7 @@ class Bind:
 
     def __str__(self) -> str:
         """Return what ``--mount`` takes: quoted as in CSV, since ``--bind`` splits at colons and commas."""
-        fields = ("type=bind", f"src={named(str(self.source))}", f"dst={self.target}")
+        fields = ("type=bind", f"src={with_real_paths(str(self.source))}", f"dst={self.target}")
         quoted = ['"' + field.replace('"', '""') + '"' for field in fields]
         return ",".join(quoted if self.writable else [*quoted, "ro"])
 
@@ -147,9 +147,9 @@ def find(path: Path | None = None) -> Apptainer:
 
     SingularityCE is used if PATH has no Apptainer. One that is too old is an OldApptainerError.
     """
-    named = path or os.environ.get("ENVBUILD_APPTAINER")
+    given = path or os.environ.get("ENVBUILD_APPTAINER")
     # Absolute: it is started in another directory.
-    program = Path(named).absolute() if named else _on_path()
+    program = Path(given).absolute() if given else _on_path()
     if not program.is_file():
         raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
     finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)

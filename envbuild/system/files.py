@@ -29,7 +29,7 @@ _ROOM = "free some space, or name another place"
 
 
 class IrregularError(OSError):
-    """A path is no regular file; ``strerror`` says what it is."""
+    """A path is not a regular file; ``strerror`` says which kind it is."""
 
 
 class TooLargeError(ValueError):

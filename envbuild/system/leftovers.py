@@ -15,7 +15,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.system import host, process
-from envbuild.system.privacy import open_parents
+from envbuild.system.privacy import parents_others_can_write
 from envbuild.system.removal import remove
 
 
@@ -45,7 +45,7 @@ def sweep(parent: Path, *, before: str = "", after: str = "") -> None:
     except OSError:
         return
     # Others who can rename our directories could give them such names.
-    files_alone = bool(open_parents(parent / "below"))
+    files_alone = bool(parents_others_can_write(parent / "below"))
     for path in paths:
         owner = ours.fullmatch(path.name)
         if owner is None or Path(f"/proc/{owner[1]}").exists():

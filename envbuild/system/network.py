@@ -201,7 +201,9 @@ class Client:
         with self._answer(method, address, {"Accept-Encoding": "identity", **(headers or {})}) as response:
             code = response.status_code
             if code == 416:
-                raise NetworkError(f"{redact(address)} ends before what was asked for", hint=_ADDRESS)
+                raise NetworkError(
+                    f"{redact(address)} has fewer bytes than requested (HTTP 416)", hint=_ADDRESS
+                )
             if code >= 400:
                 problem = f"{redact(address)} answered with status {code}"
                 raise NetworkError(problem, gone=code in _NOT_FOUND)
@@ -237,7 +239,7 @@ class Client:
         try:
             # `iter_content` would wait for whole chunks, and unpack more than was sent.
             while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=False):
-                if process.closing():
+                if process.is_shutting_down():
                     raise KeyboardInterrupt
                 size += len(chunk)
                 if size > limit_bytes:
@@ -308,6 +310,6 @@ def _first_byte(response: requests.Response, offset: int) -> int:
         return 0  # the server sends all of it again
     match = re.fullmatch(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)", response.headers.get("Content-Range", ""))
     if match is None or int(match[1]) != offset:
-        problem = f"{redact(response.url)} answered with another part than the one asked for"
+        problem = f"{redact(response.url)} answered with a different range than requested"
         raise NetworkError(problem, hint=_ADDRESS)
     return offset

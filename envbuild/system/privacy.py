@@ -32,23 +32,27 @@ class PrivateTree:
     def is_private(self, name: str | Path) -> bool:
         """Return whether a path below the top is a file that others can neither write to nor replace."""
         status = (self._root / name).lstat()
-        return stat.S_ISREG(status.st_mode) and self.is_closed(status) and self._holds(Path(name).parent)
+        return (
+            stat.S_ISREG(status.st_mode)
+            and self.only_trusted_can_write(status)
+            and self._ancestors_are_private(Path(name).parent)
+        )
 
-    def is_closed(self, status: os.stat_result) -> bool:
+    def only_trusted_can_write(self, status: os.stat_result) -> bool:
         """Return whether trusted users alone can write to a file or directory."""
         return status.st_uid in self._trusted and not status.st_mode & OTHERS_WRITE
 
-    def _holds(self, directory: Path) -> bool:
+    def _ancestors_are_private(self, directory: Path) -> bool:
         for name in (directory, *directory.parents[:-1]):
             if name not in self._private:
                 status = (self._root / name).lstat()
-                if not (stat.S_ISDIR(status.st_mode) and self.is_closed(status)):
+                if not (stat.S_ISDIR(status.st_mode) and self.only_trusted_can_write(status)):
                     return False
                 self._private.add(name)
         return True
 
 
-def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
+def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
     """Return the directories above a path in which others can rename an entry of the path, from ``/`` on.
 
     Below a directory that only its owner can pass, such as many homes, no other user can rename anything.
@@ -69,10 +73,10 @@ def open_parents(path: Path, trusted: Collection[int] = ()) -> tuple[Path, ...]:
     return tuple(opened)
 
 
-def closed_temporary_directory() -> Path:
+def private_temporary_directory() -> Path:
     """Return a directory for temporary files in which no other user can rename ours."""
     for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
-        if path.is_dir() and not open_parents(path / "below"):
+        if path.is_dir() and not parents_others_can_write(path / "below"):
             return path.resolve()
     raise MachineError(
         "others can write to all directories for temporary files",

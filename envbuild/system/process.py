@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, NoReturn, Protocol
 
 from envbuild.errors import MachineError
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 
 STDOUT_BYTES = 256 << 20
 STDERR_BYTES = 128 << 10
@@ -40,7 +40,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(\x07|\x1b\
 _running: dict[int, subprocess.Popen[bytes]] = {}
 # Set on the way out. A process is registered before its thread looks here, and `end_all` looks at the
 # registered ones after it has set this: one of the two ends the process.
-_closing = threading.Event()
+_is_shutting_down = threading.Event()
 
 
 class _Start(threading.local):
@@ -123,7 +123,7 @@ def run(
     if we are killed; that costs another process. While the process writes nothing, `give_up` is asked twice a
     second whether to end it as on a time-out. KeyboardInterrupt: `end_all` was called meanwhile.
     """
-    words = tuple(named(str(word)) for word in argv)
+    words = tuple(with_real_paths(str(word)) for word in argv)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     stdout, stderr = io.BytesIO(), io.BytesIO()
     with contextlib.ExitStack() as stack:
@@ -146,7 +146,7 @@ def run(
         code = process.wait()
         for sink in (*bounded, *shared):
             sink.finish()
-    if _closing.is_set():
+    if _is_shutting_down.is_set():
         raise KeyboardInterrupt  # `end_all` ended it: it did not fail
     output, errors = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
     return Finished(argv=words, code=code, stdout=output, stderr=errors, timed_out=timed_out, flooded=flooded)
@@ -165,19 +165,19 @@ def become(argv: Sequence[str | Path], *, env: Mapping[str, str]) -> NoReturn:
 
 def end_all() -> None:
     """End every running process group, and start no more: for an exit on an interrupt."""
-    _closing.set()
+    _is_shutting_down.set()
     for process in list(_running.values()):
         _end_group(process)
 
 
-def closing() -> bool:
+def is_shutting_down() -> bool:
     """Return whether the run is being ended; long work gives up then."""
-    return _closing.is_set()
+    return _is_shutting_down.is_set()
 
 
 def pause(seconds: float) -> None:
     """Wait; raises KeyboardInterrupt once the run is being ended."""
-    if _closing.wait(seconds):
+    if _is_shutting_down.wait(seconds):
         raise KeyboardInterrupt
 
 
@@ -198,7 +198,7 @@ def thread_pool(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 @contextlib.contextmanager
-def ended_with_us() -> Iterator[None]:
+def terminating_children_on_exit() -> Iterator[None]:
     """Turn SIGINT, SIGTERM and SIGHUP into a KeyboardInterrupt; no process outlives the block."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -215,7 +215,7 @@ def ended_with_us() -> Iterator[None]:
         yield
     finally:
         end_all()
-        _closing.clear()
+        _is_shutting_down.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -230,7 +230,7 @@ def _child(
         with _input(stdin) as source, _uninterrupted():
             process = subprocess.Popen(
                 words,
-                env={name: named(value) for name, value in env.items()},
+                env={name: with_real_paths(value) for name, value in env.items()},
                 cwd=cwd,
                 stdin=source,
                 stdout=subprocess.PIPE,
@@ -239,7 +239,7 @@ def _child(
                 umask=_UMASK,
             )
             _running[process.pid] = process
-        if _closing.is_set():
+        if _is_shutting_down.is_set():
             raise KeyboardInterrupt
         yield process
     except OSError as error:
@@ -268,7 +268,7 @@ def _input(content: bytes) -> Iterator[IO[bytes] | int]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay the interrupts of `ended_with_us` until the block ends."""
+    """Delay the interrupts of `terminating_children_on_exit` until the block ends."""
     _start.underway, _start.interrupted = True, False
     try:
         yield

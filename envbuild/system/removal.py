@@ -9,7 +9,7 @@ from envbuild.system import host, process
 
 
 def remove(path: Path) -> None:
-    """Remove a tree, read-only directories in it included; a missing one is no error."""
+    """Remove a tree, read-only directories in it included; a missing one is ignored."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return

@@ -129,9 +129,9 @@ class Digests:
 
     whole: str
     data: str
-    """Of its data, which images contain unchanged: everything between superblock and tables."""
+    """Length of its data, which images contain unchanged: everything between superblock and tables."""
     tables: str
-    """Of its superblock and its tables."""
+    """Length of its superblock and its tables."""
 
 
 def digests(squashfs: Path) -> Digests:

@@ -67,7 +67,7 @@ class Survey:
         """Return whether there is a file that may be started."""
         return host.is_program(self.path(absolute))
 
-    def starts(self, absolute: str) -> bool:
+    def can_start(self, absolute: str) -> bool:
         """Return whether the system can start a file as a program, whatever its exit code."""
         try:
             process.run([self.path(absolute), "--version"], env=host.environment(), timeout_s=self.timeout_s)
@@ -75,7 +75,7 @@ class Survey:
             return False
         return True
 
-    def says(self, program: str | None, *arguments: str) -> str:
+    def output_of(self, program: str | None, *arguments: str) -> str:
         """Return both output streams of a program of the machine, by absolute path.
 
         Empty if it does not exist, fails or hangs.

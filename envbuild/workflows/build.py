@@ -26,6 +26,7 @@ from envbuild.plan.model import (
 )
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
+from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_places
 from envbuild.workflows.arguments import check_is_spec, check_outside_store, check_room, check_sources
@@ -146,7 +147,7 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
         )
     check_outside_store(path, settings.store.path)
     check_sources(request.sources)
-    for parent in settings.store.open_parents:
+    for parent in settings.store.parents_others_can_write:
         settings.emit(
             Warned(
                 text=f"others can write to `{parent}`, and can rename or remove the store in it",
@@ -239,7 +240,7 @@ def _context(
     locate = fetch_inputs(
         missing,
         locked.lock,
-        locked.resolved,
+        origins_of(locked.resolved),
         settings,
         work=work,
         sources=request.sources,

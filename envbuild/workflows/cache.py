@@ -81,7 +81,7 @@ class StoreReport:
 
     def is_removed(self, damage: Damage) -> bool:
         """Return whether a damaged item was removed; only what can be built or fetched again is."""
-        return self.repaired and damage.what in REPLACEABLE
+        return self.repaired and damage.kind in REPLACEABLE
 
     def needed_by(self, damage: Damage) -> tuple[str, ...]:
         """Return the labels of the roots that need a damaged item, sorted."""
@@ -154,7 +154,7 @@ def _verify(settings: Settings, *, repair: bool) -> StoreReport:
     with task(settings.emit, "verify", f"what {store.path} holds") as running:
         try:
             verified = verify(store, advanced=running.advance)
-            is_known = not any(damage.what == "root" for damage in verified.damages)
+            is_known = not any(damage.kind == "root" for damage in verified.damages)
             roots = find_roots(store, identify) if is_known else ()
             if repair:
                 remove_damaged(store, verified.damages)
@@ -180,7 +180,7 @@ def prune_cache(
     """
     store = settings.store
     if not store.exists:
-        return Pruned(removed=(), freed_bytes=0, young=(), refused=()), ()
+        return Pruned(removed=(), freed_bytes=0, recently_used=(), failed=()), ()
     with contextlib.nullcontext(True) if dry_run else _alone(settings) as has_locks:
         if not has_locks:
             unused_s = max(unused_s, _WITHOUT_LOCKS_S)
@@ -188,8 +188,8 @@ def prune_cache(
             settings.emit(Note(text=text))
         roots = find_roots(store, identify)
         result = prune(store, needs_of(roots), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run)
-        if result.refused and not result.removed:
-            _, why = result.refused[0]
+        if result.failed and not result.removed:
+            _, why = result.failed[0]
             problem = f"nothing in the store `{store.path}` can be removed: {why}"
             raise MachineError(problem, hint="see who may write there")
         gone = tuple(stored for stored in roots if stored.state == "gone")

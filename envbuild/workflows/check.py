@@ -23,6 +23,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
+from envbuild.spec.accelerators import BY_VENDOR
 from envbuild.spec.site import Site
 from envbuild.workflows.extended import examine_extended
 from envbuild.workflows.hosting import plan_on_host, site_of_host
@@ -31,7 +32,6 @@ from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
 # Vendor of GPUs → what a spec asks for.
-_ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +156,9 @@ def _check(
 
 def _warn_of_unused_gpus(image: ImageFile, site: Site | None, settings: Settings) -> None:
     vendor = site.gpus.vendor if site and site.gpus else "none"
-    if site and vendor in _ACCELERATORS and image.manifest.accelerator == "cpu":
+    if site and vendor in BY_VENDOR and image.manifest.accelerator == "cpu":
         text = f"the site `{site.name}` has GPUs ({vendor}), and the image is for CPUs: it uses none"
-        hint = f"`accelerator: {_ACCELERATORS[vendor]}` in the spec makes an image for them"
+        hint = f"`accelerator: {BY_VENDOR[vendor].name}` in the spec makes an image for them"
         settings.emit(Warned(text=text, hint=hint))
 
 

@@ -18,7 +18,7 @@ from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input
 from envbuild.workflows.arguments import check_is_spec
@@ -112,7 +112,7 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
     return edited
 
 
-def _in_files(spec: Path, names: Collection[str], settings: Settings) -> list[Requested]:
+def _in_files(spec: Path, names: Collection[str], settings: Settings) -> list[RequirementEntry]:
     """Return what files that a spec names ask for of some distributions."""
     try:
         requested = read_spec(spec, recipes=settings.recipes, site=settings.site).requested

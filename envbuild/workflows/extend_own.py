@@ -47,7 +47,7 @@ from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.spec.resolved import owned_by_vendor
+from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.workflows.gc_roots import root_of_build

@@ -10,9 +10,8 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
 from envbuild.plan.model import InputFile, Layer, input_files
-from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.fetch import FileOrigins, export, fetch, origins_of
 from envbuild.resolve.files import FileCache
-from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.lock import lock_spec, resolve_context
@@ -39,7 +38,7 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
     locked = lock_spec(spec, settings, sources=sources)
     pins = all_pins(locked.lock)
     with settings.store.in_use():
-        cache = fetch_pins(pins, locked.resolved, settings, sources=sources, offline=False)
+        cache = fetch_pins(pins, origins_of(locked.resolved), settings, sources=sources, offline=False)
         export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
 
@@ -64,7 +63,7 @@ def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
 
 def fetch_pins(
     pins: Iterable[DebPin | PythonPin | RootPin],
-    resolved: ResolvedSpec,
+    origins: FileOrigins,
     settings: Settings,
     *,
     sources: Sequence[Path],
@@ -72,14 +71,14 @@ def fetch_pins(
 ) -> FileCache:
     """Make files exist in the store's cache, verified; return the cache."""
     with resolve_context(settings, sources=sources, offline=offline) as context:
-        fetch(pins, resolved, context)
+        fetch(pins, origins, context)
     return context.files
 
 
 def fetch_inputs(
     layers: Iterable[Layer],
     lock: Lock,
-    resolved: ResolvedSpec,
+    origins: FileOrigins,
     settings: Settings,
     *,
     work: Path,
@@ -93,6 +92,6 @@ def fetch_inputs(
     pins = {pin.sha256: pin for pin in all_pins(lock)}
     needed = {file.sha256 for layer in layers for file in input_files(layer.step)}
     cache = fetch_pins(
-        (pins[digest] for digest in sorted(needed)), resolved, settings, sources=sources, offline=offline
+        (pins[digest] for digest in sorted(needed)), origins, settings, sources=sources, offline=offline
     )
     return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)

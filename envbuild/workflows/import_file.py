@@ -13,10 +13,11 @@ from envbuild.errors import Location, RequestError
 from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
 from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
+from envbuild.resolve.index import without_wheels
 from envbuild.resolve.origins import python_sources, read_machine
-from envbuild.resolve.uv import lacking
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load_spec
+from envbuild.spec.python_platform import target_of
 from envbuild.system.files import read_input, write_new
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_outside_store
@@ -67,7 +68,7 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
         directory=source.parent,
         recipes=list_recipes(recipes).recipes,
         bases=bases,
-        lacking=lambda texts, python: _without_wheel(texts, python, bases),
+        without_wheels=lambda texts, python: _without_wheel(texts, python, bases),
     )
     text = _to_yaml(proposal, shown(source.name))
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
@@ -85,7 +86,8 @@ def _without_wheel(texts: Sequence[str], python: str, bases: Sequence[BaseImage]
         return None
     site = read_site(None)
     sources = python_sources(site.value if site else None, read_machine())
-    return lacking(texts, sources, min(fitting, key=lambda base: not base.preferred), architecture())
+    base = min(fitting, key=lambda base: not base.preferred)
+    return without_wheels(texts, sources, target_of(base, architecture()))
 
 
 class _Dumper(yaml.SafeDumper):

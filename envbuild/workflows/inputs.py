@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,6 @@ from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select
 from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import (
     NAME,
-    SPEC_KEYS,
-    Choice,
     EnvSpec,
     GitCommit,
     RequirementsFile,
@@ -29,7 +27,7 @@ from envbuild.spec.model import (
 )
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
-from envbuild.spec.requirements import Repository, Requested, RequirementFiles
+from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.site import Site, SiteUpstream
@@ -81,6 +79,11 @@ class Catalog:
     def recipe(self, name: str) -> Path | None:
         """Return the directory of a recipe, if it exists."""
         return next((path / name for path in self.recipes if exists(path / name / _RECIPE)), None)
+
+    def readable_recipes(self, names: Iterable[str]) -> list[Recipe]:
+        """Read recipes; those with errors, and those that do not exist, are omitted."""
+        sources, _ = read_each(names, partial(_recipe, self))
+        return [source.loaded.value for source in sources]
 
     def base_names(self) -> tuple[str, ...]:
         """Return the names of all base images, sorted."""
@@ -186,24 +189,18 @@ def read_spec(
         bases=bases,
         base_errors=tuple(base_errors),
         recipes=sources,
-        known_recipes=catalog.recipe_names(),
-        owners=_owners(catalog, spec),
-        known_bases=catalog.base_names(),
-        known_variants=_known_variants(catalog, spec.value.accelerator, sources.values()),
+        catalog=catalog,
         faulty=frozenset(reading.faulty),
-        required_kinds=_required_kinds(catalog, sources),
         site=settings,
-        refusal=partial(_refusal, settings),
+        driver_conflict=partial(_driver_conflict, settings),
         files=_files(spec, reading),
-        requirements=tuple(requirements.entries),
-        remarks=tuple(requirements.remarks),
-        wheel_directories=tuple(path.absolute() for path, _ in requirements.directories),
+        requirements=requirements,
         architecture=architecture(),
     )
     return select_and_check(inputs, errors=reading.errors)
 
 
-def _refusal(site: Loaded[Site] | None, family: str, release: str) -> str:
+def _driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
     """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
     driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
     floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
@@ -468,14 +465,14 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
                 subdirectory=entry.subdirectory or "",
                 version=str(Version(entry.version)) if entry.version else "",
             )
-            requirements.entries.append(Requested(text=entry.name, at=at, repository=repository))
+            requirements.entries.append(RequirementEntry(text=entry.name, at=at, repository=repository))
         else:
-            requirements.entries.append(Requested(text=entry, at=at))
+            requirements.entries.append(RequirementEntry(text=entry, at=at))
     reading = _Errors()
     for path, at in requirements.directories:
         reading.collect(partial(_check_wheel_directory, path, directory, at))
     for request in requirements.entries:
-        if isinstance(request, Requested) and request.repository is not None:
+        if isinstance(request, RequirementEntry) and request.repository is not None:
             reading.collect(partial(check_is_inside, request.repository.url, directory, request.at))
     requirements.errors += reading.errors
     return requirements
@@ -494,39 +491,6 @@ def _check_wheel_directory(path: Path, directory: Path, at: Location) -> None:
         raise RequestError(problem, at=at, hint="name a directory with wheels")
     for name in list_directory(path):
         _check_below(path / name, directory, at)
-
-
-def _required_kinds(catalog: Catalog, sources: Mapping[str, RecipeSource]) -> dict[str, str]:
-    """Return the kinds of required recipes that the spec does not name, if they can be read."""
-    required = {choice.name for source in sources.values() for choice in source.loaded.value.requires}
-    return {recipe.name: recipe.kind for recipe in _readable(catalog, required - sources.keys())}
-
-
-def _owners(catalog: Catalog, spec: Loaded[EnvSpec]) -> dict[str, str]:
-    """Return the distributions that recipes bring, if the spec has an entry that is no recipe."""
-    known = catalog.recipe_names()
-    written = [spec.document.value.get(key) for key in SPEC_KEYS.values()]
-    entries = [entry for value in written for entry in (value if isinstance(value, tuple) else (value,))]
-    if all(entry is None or str(entry).partition("@")[0] in known for entry in entries):
-        return {}
-    recipes = _readable(catalog, reversed(known))
-    return {name: recipe.name for recipe in recipes for name in recipe.owns}
-
-
-def _known_variants(
-    catalog: Catalog, accelerator: Choice, sources: Iterable[RecipeSource]
-) -> tuple[str, ...]:
-    """Return the variants of all recipes, unless a recipe of the spec has one for this accelerator."""
-    own = {name for source in sources for name in source.loaded.value.variants}
-    if not accelerator.constraint or any(name.startswith(f"{accelerator.name}-") for name in own):
-        return ()
-    return tuple(name for recipe in _readable(catalog, catalog.recipe_names()) for name in recipe.variants)
-
-
-def _readable(catalog: Catalog, names: Iterable[str]) -> list[Recipe]:
-    """Read recipes; those with errors are omitted."""
-    sources, _ = read_each(names, partial(_recipe, catalog))
-    return [source.loaded.value for source in sources]
 
 
 def _stems(directories: Sequence[Path]) -> tuple[str, ...]:

@@ -226,7 +226,7 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
     if _has(store, record):
         store.freshen([record.key])
         return MovedLayer.of(record, "present")
-    own = store.own(record.key)
+    own = store.get_local(record.key)
     if own is not None and own.blob != record.blob and store.is_intact(own):
         if not _is(blob, record):
             raise _damaged(record, blob)
@@ -246,7 +246,7 @@ def _import(record: LayerRecord, directory: Path, settings: Settings, *, importe
             is_copied = _copy(record, blob, store, imported=imported)
         except OSError as error:
             if error.filename != str(blob):
-                raise store.refusal(error) from error
+                raise store.write_error(error) from error
             problem = f"the squashfs of layer {record.name} cannot be read: {error.strerror}"
             raise RequestError(problem, hint=f"see who may read `{blob}`") from None
         if not is_copied:
@@ -277,7 +277,7 @@ def _lost(directory: Path, known: set[str]) -> Iterator[RequestError]:
 
 
 def _has(store: Store, record: LayerRecord) -> bool:
-    own = store.own(record.key)
+    own = store.get_local(record.key)
     return own is not None and own.blob == record.blob and store.is_intact(own)
 
 

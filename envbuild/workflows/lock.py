@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,12 +17,13 @@ from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump, load
 from envbuild.plan.model import Layer
+from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import debian_packages
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.fit import hidden_packages, judge_lock
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
+from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
@@ -41,7 +41,6 @@ from envbuild.workflows.saving import (
 )
 from envbuild.workflows.settings import Settings
 
-_LACKING = re.compile(r"(?:^`|\b)([a-z0-9][a-z0-9.-]*)(?:`: no wheel fits| was not found in)")
 # Changes of a lock that are listed without being asked for.
 _FEW = 3
 
@@ -147,16 +146,17 @@ def _lock(
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:
     """Name `packages.system` in errors about names without wheels, if Debian has packages of these names."""
     asked = {request.name for request in resolved.requested}
-    lacking = {
-        match[1]: single
+    unavailable = {
+        name: single
         for single in error.each()
-        if (match := _LACKING.search(single.problem)) and match[1] in asked
+        if isinstance(single, ResolutionError)
+        for name in sorted(single.unavailable & asked)
     }
     with contextlib.suppress(EnvbuildError):
-        for name in debian_packages(resolved, sorted(lacking), context) if not context.offline else ():
+        for name in debian_packages(resolved, sorted(unavailable), context) if not context.offline else ():
             command = f"`envbuild add {shell_path(resolved.path)} {name} --system`"
             hint = f"Debian has a package `{name}`: name it under `packages.system` ({command})"
-            lacking[name].hint = f"{hint}; {lacking[name].hint}"
+            unavailable[name].hint = f"{hint}; {unavailable[name].hint}"
 
 
 def write_pylock(locked: Locked, directory: Path, store: Path) -> Path:
@@ -199,7 +199,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     lock = _read_lock(spec)
     pins = _known_tool_pins(resolved)
     if lock is None or diff(lock, resolved):
-        refuse(spec, _changes(lock, resolved, pins))
+        reject_lock(spec, _changes(lock, resolved, pins))
     return Locked(
         resolved=resolved,
         lock=lock,
@@ -213,12 +213,33 @@ def report_choices(locked: Locked, emit: Emit) -> None:
     """Report what a lock's spec chose, what changed, and what is frozen or untested."""
     for note in lock_notes(locked):
         emit(note)
-    for remark in locked.resolved.remarks():
+    for remark in spec_remarks(locked.resolved):
         emit(Warned(text=remark))
     locked_names = {pin.name for pin in locked.lock.python}
     for name in sorted(locked.resolved.spec.imports.keys() - locked_names):
         hint = "remove it from `imports`, or ask for it under `packages.python`"
         emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
+
+
+def spec_remarks(resolved: ResolvedSpec) -> tuple[str, ...]:
+    """Return remarks on a spec: base images that cannot be read, and what is frozen or untested."""
+    frozen = {resolved.base.name: resolved.base.frozen}
+    untried = {resolved.base.name: resolved.base.untried}
+    for chosen in resolved.recipes:
+        frozen[chosen.recipe.name] = chosen.recipe.frozen
+        untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
+    unread = {error.at.path: error for error in reversed(resolved.base_errors) if error.at}
+    return (
+        *(f"`{path}` is not a valid base image: {error.problem}" for path, error in sorted(unread.items())),
+        *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
+        *(f"{name} is untried: {why}" for name, why in untried.items() if why),
+        *(
+            f"{chosen.recipe.name} {chosen.version} has no test result yet"
+            for chosen in resolved.recipes
+            if not chosen.is_proven
+        ),
+        *resolved.file_remarks,
+    )
 
 
 def lock_notes(locked: Locked) -> list[Note]:
@@ -271,7 +292,7 @@ def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     return _changes(_read_lock(spec), resolved, _known_tool_pins(resolved))
 
 
-def refuse(spec: Path, changes: Sequence[str]) -> NoReturn:
+def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
     """Raise a RequestError for a lock that does not satisfy its spec."""
     listed = "\n".join(f"  {change}" for change in changes)
     raise RequestError(

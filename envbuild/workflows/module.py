@@ -37,7 +37,7 @@ from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.system.privacy import open_parents
+from envbuild.system.privacy import parents_others_can_write
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
@@ -376,7 +376,7 @@ def _check_writers(root: Path, name: str, emit: Emit) -> None:
                     hint=f"`chmod g-w {shell_path(directory)}`, unless you trust all of its members",
                 )
             )
-    for parent in open_parents(root):
+    for parent in parents_others_can_write(root):
         emit(
             Warned(
                 text=f"others can write to `{parent}`, and can replace the module root in it",

@@ -24,13 +24,13 @@ from envbuild.launch.controls import (
     undetected,
 )
 from envbuild.launch.start import Container, with_gpus
+from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES, owned_by_vendor
 from envbuild.spec.check import recipe_not_known
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import Control, Controls, Recipe, VerifyJob
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
-from envbuild.spec.resolved import owned_by_vendor
-from envbuild.spec.select import KNOWN_VARIANT, matching_versions
+from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 from envbuild.workflows.inputs import find_catalog, read_recipe
@@ -146,7 +146,7 @@ def recipe_errors(source: RecipeSource) -> Errors:
     yield from _owner_errors(loaded)
     for name in recipe.variants:
         if not KNOWN_VARIANT.fullmatch(name):
-            hint = did_you_mean(name, ("any", "cpu", "cuda", "rocm")) or ""
+            hint = did_you_mean(name, (ANY, *NAMES)) or ""
             hint = f"{hint} `any`, `cpu`, or `cuda-13.0` and `rocm-7.2` for a release of these".lstrip()
             yield RequestError(f"unknown variant `{name}`", at=loaded.at("variants", name), hint=hint)
     if not (recipe.modules or any(recipe.modules_of_packages.values())):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from envbuild.build.run import BuildContext
 from envbuild.build.workdir import traversable_directory
 from envbuild.digests import sha256_of
@@ -19,8 +21,10 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InputFile, input_files
-from envbuild.spec.model import Choice, EnvSpec, Packages
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.resolve.fetch import FileOrigins
+from envbuild.resolve.request import OriginRule, PythonRequest
+from envbuild.resolve.roots import FinishedRoot
+from envbuild.spec.python_platform import PythonTarget
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
@@ -200,7 +204,7 @@ def _fetch(
         return fetch_inputs(
             image.plan.layers,
             image.lock,
-            _resolved(image, settings),
+            _origins(image, settings),
             settings,
             work=work,
             sources=sources,
@@ -214,48 +218,36 @@ def _fetch(
         raise
 
 
-def _resolved(image: ImageFile, settings: Settings) -> ResolvedSpec:
-    """Return the parts of a lock's spec that are needed to fetch its files."""
+def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
+    """Return where the files of a lock come from."""
     lock = image.lock
     base = read_base(lock.base.name)
     site = read_site(settings.site)
-    chosen = []
+    rules: list[OriginRule] = []
     for pin in lock.recipes:
         try:
-            source = read_recipe(pin.name, recipes=settings.recipes)
-            variant = source.loaded.value.variants[pin.variant]
+            recipe = read_recipe(pin.name, recipes=settings.recipes).loaded.value
+            variant = recipe.variants[pin.variant]
         except (EnvbuildError, KeyError):
             text = f"the recipe `{pin.name}` for {pin.variant} is not here"
             settings.emit(Note(text=f"{text}: files of its own origins may not be found"))
             continue
-        chosen.append(
-            ChosenRecipe(
-                recipe=source.loaded.value,
-                version=pin.version,
-                variant_name=pin.variant,
-                variant=variant,
-                files=source.files,
-                digest=pin.digest,
-                at=Location(path=image.path),
-            )
-        )
-    sources = tuple(pin.name for pin in lock.python if not pin.is_wheel and pin.layer == "python")
-    return ResolvedSpec(
-        spec=EnvSpec(
-            name=lock.name,
-            version=lock.version,
-            base=Choice(name=base.value.name),
-            packages=Packages(from_source=sources),
-        ),
-        path=image.path,
-        base=base.value,
-        base_digest=lock.base.digest,
-        recipes=tuple(chosen),
-        requested=(),
-        site=site.value if site else None,
-        files={},
+        if variant.origins:
+            names = frozenset({*recipe.owns, *recipe.companions})
+            locked = [python for python in lock.python if python.name in recipe.owns]
+            requirements = tuple(Requirement(f"{python.name}==={python.version}") for python in locked)
+            rules.append(OriginRule(origins=variant.origins, names=names, requirements=requirements))
+    target = PythonTarget(
+        version=lock.base.python,
+        abi=lock.base.abi,
+        glibc=lock.base.glibc,
         architecture=lock.base.architecture,
-        base_path=base.path,
+    )
+    return FileOrigins(
+        python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),
+        site=site.value if site else None,
+        components=base.value.components,
+        root=FinishedRoot.of(base.value, base.path),
     )
 
 

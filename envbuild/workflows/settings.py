@@ -17,7 +17,7 @@ from envbuild.store.store import Store
 from envbuild.system import apptainer
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.system.process import ended_with_us
+from envbuild.system.process import terminating_children_on_exit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def _described(site: Site | None) -> SiteRuntime | None:
 @contextlib.contextmanager
 def running(settings: Settings) -> Iterator[Settings]:
     """Yield the settings of a run; if the run is terminated, its child processes end with it."""
-    with ended_with_us():
+    with terminating_children_on_exit():
         yield settings
 
 

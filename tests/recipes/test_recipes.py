@@ -9,6 +9,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.image.environment import apply, default_environment
+from envbuild.resolve.request import request_of
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.inputs import read_spec
@@ -167,7 +168,8 @@ def test_who_bounds_what_a_text_names_is_told(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: mpich\nframeworks: [chainer, pytorch]\n')
     torch = f"torch=={recipe('pytorch').versions[0]}+cpu"
-    told = read_spec(spec).askers(f"{torch} depends on setuptools>=77 and numpy")
+    entries = request_of(read_spec(spec)).required_by(["torch", "setuptools", "numpy"], bounds=True)
+    told = [(entry.recipe, entry.text) for entry in entries]
     assert ("pytorch", torch) in told
     assert ("chainer", "setuptools<70") in told
     # What anybody would take is no reason.

@@ -12,7 +12,7 @@ from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, R
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import Choice, EnvSpec, Packages
 from envbuild.spec.recipe import Recipe, Variant
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from envbuild.spec.site import Site
 
@@ -122,7 +122,7 @@ def resolved(
         base=image,
         base_digest=BASE_DIGEST,
         recipes=tuple(recipes),
-        requested=tuple(Requested(text=text, at=Location(path=path)) for text in python),
+        requested=tuple(RequirementEntry(text=text, at=Location(path=path)) for text in python),
         site=site,
         files={},
         architecture="amd64",

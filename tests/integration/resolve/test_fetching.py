@@ -13,7 +13,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError, render
 from envbuild.events import Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
 from envbuild.lock.model import DebPin, PythonPin
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.fetch import export, fetch, origins_of
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
 from envbuild.spec.resolved import ResolvedSpec
@@ -67,7 +67,7 @@ class Desk:
             offline=offline,
             directories=sources,
         )
-        fetch(pins or (self.pin,), self.resolved(*addresses), context, QUICK)
+        fetch(pins or (self.pin,), origins_of(self.resolved(*addresses)), context, QUICK)
 
     def refused(self, *pins: DebPin | PythonPin, **options: object) -> EnvbuildError:
         with pytest.raises(EnvbuildError) as caught:
@@ -237,7 +237,7 @@ def test_a_length_that_never_ends_is_not_waited_for(desk: Desk, monkeypatch: pyt
 
 def test_a_file_that_is_shorter_than_what_is_locked(desk: Desk) -> None:
     longer = replace(desk.pin, size_bytes=desk.pin.size_bytes + 1)
-    assert "ends before what was asked for" in desk.refused(longer).problem
+    assert "has fewer bytes than requested (HTTP 416)" in desk.refused(longer).problem
 
 
 def test_offline_names_everything_that_is_missing(desk: Desk) -> None:

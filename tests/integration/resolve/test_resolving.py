@@ -22,17 +22,18 @@ from envbuild.events import Event, TaskStarted, Warned
 from envbuild.lock.diff import diff
 from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump, load
-from envbuild.resolve import uv
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import debian_packages
-from envbuild.resolve.fetch import export, fetch
+from envbuild.resolve.fetch import export, fetch, origins_of
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.index import unreachable_reason, without_wheels
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import Machine, PythonSources, read_machine
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.model import SourcePackage
-from envbuild.spec.requirements import NamedWheel, Repository, Requested
+from envbuild.spec.python_platform import target_of
+from envbuild.spec.requirements import ExplicitWheel, Repository, RequirementEntry
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from tests.support.mirrors import (
@@ -171,7 +172,7 @@ class Desk:
             files=self.files,
             emit=self.events.append,
         )
-        fetch(all_pins(lock), what, context)
+        fetch(all_pins(lock), origins_of(what), context)
         return self.files
 
     def refused(self, what: ResolvedSpec, **options: Any) -> EnvbuildError:
@@ -302,7 +303,7 @@ def test_what_is_wrong_with_debian_and_with_python_is_told_at_once(desk: Desk) -
     error = desk.refused(desk.resolved(python=["nosuchthing"], system=["nosuchthing"]))
     assert [single.problem.partition(":")[0] for single in error.each()] == [
         "`nosuchthing` is not a package of debian-12's archives",
-        "no set of Python packages meets what was asked",
+        "`nosuchthing` is not in any configured index",
     ]
 
 
@@ -565,12 +566,12 @@ def test_offline_uses_the_lists_as_they_were(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("python", "problem"),
     [
-        (["nosuch"], "no set of Python packages meets what was asked: nosuch was not found"),
-        (["gamma>=2"], "no set of Python packages meets what was asked: only gamma<=1.5 is available"),
+        (["nosuch"], "`nosuch` is not in any configured index"),
+        (["gamma>=2"], "the Python requirements cannot be satisfied: only gamma<=1.5 is available"),
         (
             ["beta", "gamma>=1.4"],
-            "all versions of beta depend on gamma<1.2 and what was asked needs beta; "
-            "what was asked needs gamma>=1.4",
+            "all versions of beta depend on gamma<1.2 and the request needs beta; "
+            "the request needs gamma>=1.4",
         ),
         (["win"], "`win`: no wheel fits Python 3.11 with glibc 2.36 on amd64"),
     ],
@@ -586,17 +587,19 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
     wanted = ["nosuch", "gamma>=2", "alpha", "never-heard-of", "win", "source-only"]
     desk.archive_only("source-only")
     asked = tuple(
-        Requested(text=text, at=Location(path=Path("spec.yaml"), line=5, column=9 * number))
+        RequirementEntry(text=text, at=Location(path=Path("spec.yaml"), line=5, column=9 * number))
         for number, text in enumerate(wanted)
     )
     error = desk.refused(replace(desk.resolved(python=wanted), requested=asked))
     told = sorted((single.at.column if single.at else None, single.problem) for single in error.each())
-    assert [(column, problem.partition(": ")[2][:24]) for column, problem in told] == [
-        (0, "nosuch was not found in "),
+    assert [
+        (column, problem.partition("satisfied: ")[2][:24] or problem[:24]) for column, problem in told
+    ] == [
+        (0, "`nosuch` is not in any c"),
         (9, "only gamma<=1.5 is avail"),
-        (27, "never-heard-of was not f"),
-        (36, "no wheel fits Python 3.1"),
-        (45, "no wheel fits Python 3.1"),
+        (27, "`never-heard-of` is not "),
+        (36, "`win`: no wheel fits Pyt"),
+        (45, "`source-only`: no wheel "),
     ]
     log = next((desk.place / "cache").rglob("uv-resolution-*.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
@@ -626,7 +629,7 @@ def test_constraints_and_hashes_of_files_decide(desk: Desk) -> None:
 
     def asking(**line: Any) -> ResolvedSpec:
         what = desk.resolved(python=["alpha"])
-        return replace(what, requested=(*what.requested, Requested(at=at, **line)))
+        return replace(what, requested=(*what.requested, RequirementEntry(at=at, **line)))
 
     assert versions(desk.lock(asking(text="gamma<1.5", is_constraint=True)))["gamma"] == "1.0"
     assert "beta" not in versions(desk.lock(asking(text="beta", is_constraint=True)))
@@ -718,14 +721,17 @@ def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
     assert desk.warnings() == []
 
 
-def named(path: Path, address: str = "", *, states_digest: bool = False) -> Requested:
+def named(path: Path, address: str = "", *, has_declared_digest: bool = False) -> RequirementEntry:
     """Return the request of a wheel that a spec names itself."""
     name, version, *_ = path.name.split("-")
-    wheel = NamedWheel(
-        file=path.name, sha256=digest(path), address=address or str(path), states_digest=states_digest
+    wheel = ExplicitWheel(
+        file=path.name,
+        sha256=digest(path),
+        address=address or str(path),
+        has_declared_digest=has_declared_digest,
     )
     at = Location(path=Path("spec.yaml"), line=6, column=3)
-    return Requested(text=f"{name}==={version}", at=at, hashes=frozenset({wheel.sha256}), wheel=wheel)
+    return RequirementEntry(text=f"{name}==={version}", at=at, hashes=frozenset({wheel.sha256}), wheel=wheel)
 
 
 def test_a_named_wheel_is_the_one_that_is_locked_and_fetched(desk: Desk, tmp_path: Path) -> None:
@@ -752,13 +758,13 @@ def test_a_named_wheel_that_changed_is_refused_until_it_is_upgraded(desk: Desk, 
     assert refused.hint.startswith("`envbuild lock spec.yaml --upgrade alpha` locks the new file")
     assert "beta" in versions(desk.lock(what, lock, upgrade=["alpha"]))
     # A digest in the spec is changed on purpose.
-    stated = replace(desk.resolved(), requested=(named(own, states_digest=True),))
+    stated = replace(desk.resolved(), requested=(named(own, has_declared_digest=True),))
     assert "beta" in versions(desk.lock(stated, lock))
 
 
 def test_a_named_wheel_of_the_web_is_verified_and_kept(desk: Desk, tmp_path: Path) -> None:
     own = write_wheel(desk.server.root, "own", "1.0", requires=["gamma<1.2"])
-    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    request = named(own, f"{desk.server.address}/{own.name}", has_declared_digest=True)
     what = replace(desk.resolved(), requested=(request,))
     lock = desk.lock(what)
     assert versions(lock)["gamma"] == "1.0"
@@ -776,7 +782,7 @@ def test_without_a_network_a_kept_wheel_of_the_web_is_locked_anew(
 ) -> None:
     own = write_wheel(tmp_path / "kept" / kept, "own", "1.0", requires=["gamma"])
     write_wheel(tmp_path / "kept" / kept, "gamma", "1.0")
-    request = named(own, f"{desk.server.address}/{own.name}", states_digest=True)
+    request = named(own, f"{desk.server.address}/{own.name}", has_declared_digest=True)
     what = replace(desk.resolved(), requested=(request,))
     desk.lock(desk.resolved())  # package lists
     desk.server.connections = 0
@@ -823,7 +829,7 @@ def test_without_a_network_all_that_is_missing_is_one_error(desk: Desk) -> None:
     )  # fmt: skip
     # What no network would cure is told as it is.
     clash = desk.refused(desk.resolved(python=["gamma==1.0", "gamma==1.5"]), offline=True)
-    assert "no set of Python packages meets what was asked" in clash.problem
+    assert "the Python requirements cannot be satisfied" in clash.problem
     assert desk.warnings() == []
 
 
@@ -831,7 +837,7 @@ def test_without_a_network_a_kept_archive_of_a_commit_is_used(desk: Desk, tmp_pa
     project = '[build-system]\nrequires = []\n[project]\nname = "tool"\nversion = "1.0"\n'
     commit = a_commit(tmp_path / "tool", {"pyproject.toml": project})
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
-    request = Requested(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
+    request = RequirementEntry(text="tool", at=Location(path=Path("spec.yaml")), repository=repository)
     what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     export(lock.python, desk.files, tmp_path / "kept")
@@ -856,8 +862,10 @@ def test_a_directory_of_wheels_may_have_any_name(desk: Desk, tmp_path: Path, nam
     assert [(pin.name, pin.origin) for pin in lock.python] == [("mine", "find-links")]
     desk.fetch(what, lock)
     machine = desk.with_links(tmp_path / name)
-    assert uv.lacking(["mine", "nothing"], machine.python, base_image(), "amd64") == {"nothing"}
-    assert uv.unanswered("mine", machine.python) == ""
+    assert without_wheels(["mine", "nothing"], machine.python, target_of(base_image(), "amd64")) == {
+        "nothing"
+    }
+    assert unreachable_reason("mine", machine.python) == ""
 
 
 @pytest.mark.parametrize("text", ["\N{GRINNING FACE}", "ü\u2028", "\\\\", "a'b"])
@@ -1000,7 +1008,7 @@ def test_a_commit_is_locked_as_a_source_archive_and_packed_again(desk: Desk, tmp
     # The index has another distribution of that name.
     write_index(desk.server.root, [write_wheel(desk.wheels, "tool", "2.0")])
     repository = Repository(url=f"file://{tmp_path / 'tool'}", commit=commit)
-    request = Requested(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
+    request = RequirementEntry(text="tool[more]", at=Location(path=Path("spec.yaml")), repository=repository)
     what = replace(desk.resolved(path=tmp_path / "spec.yaml"), requested=(request,))
     lock = desk.lock(what)
     assert {pin.name: (pin.file, pin.origin) for pin in lock.python} == {
@@ -1021,9 +1029,9 @@ def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> 
     desk.archive_only("source-only")
     asked = ["alpha>=1", "gamma==9.*", "absent", "source-only", "win"]
     sources = desk.machine().python
-    assert uv.lacking(asked, sources, base_image(), "amd64") == {*asked[1:]}
+    assert without_wheels(asked, sources, target_of(base_image(), "amd64")) == {*asked[1:]}
     closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
-    assert uv.lacking(asked, closed, base_image(), "amd64") is None
+    assert without_wheels(asked, closed, target_of(base_image(), "amd64")) is None
 
 
 def test_a_build_imports_the_wheel_of_what_the_image_builds(desk: Desk) -> None:
@@ -1072,7 +1080,7 @@ def test_a_companion_in_another_build_than_its_framework_is_refused_with_the_lin
     write_index(desk.server.root, [plain, write_wheel(desk.wheels, "timm", "1.0", requires=["torchvision"])])
     machine = desk.with_links(torch)
     error = desk.refused(desk.resolved(recipes=[pytorch()], python=["timm"]), machine=machine)
-    assert error.problem.startswith("`torchvision` 0.28.0 is no build for `torch` 2.13.0+cpu")
+    assert error.problem.startswith("`torchvision` 0.28.0 is not a build for `torch` 2.13.0+cpu")
     assert "write `torchvision==0.28.0+cpu` under `packages.python`" in str(error.hint)
     assert "`pytorch-cpu`" in str(error.hint)
     # A request for that very build is met; `envbuild check` finds what it lacks.
@@ -1146,7 +1154,10 @@ def test_an_index_that_cannot_be_reached_is_a_warning_while_another_origin_serve
 def test_an_accelerator_that_nobody_asked_for_is_told(desk: Desk, torch: Path) -> None:
     desk.lock(desk.resolved(python=["torch"]))
     (warning,) = desk.warnings()
-    assert warning == "this image is for cpu, and CUDA packages come along: nvidia-cublas (required by torch)"
+    assert (
+        warning
+        == "this image is for cpu, and CUDA packages are installed too: nvidia-cublas (required by torch)"
+    )
     assert desk.hints() == ["write `frameworks: [pytorch]` instead: a recipe takes the build for cpu"]
     desk.lock(desk.resolved(recipes=[pytorch()], python=["nvidia-cublas"]), machine=desk.with_links(torch))
     assert desk.hints() == ["remove them at spec.yaml, or write `accelerator: cuda`"]
@@ -1207,7 +1218,7 @@ def test_an_index_that_refuses_is_not_told_as_one_that_lacks_it(desk: Desk, stat
 def test_an_index_that_answers_without_end_takes_no_more_memory_than_allowed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uv, "_MEMORY_BYTES", 1 << 30)
+    monkeypatch.setattr("envbuild.resolve.uv._MEMORY_BYTES", 1 << 30)
     desk.server.script["/simple/alpha/"] = ["endless"] * 9
     error = desk.refused(desk.resolved(python=["alpha"]))
     assert isinstance(error, MachineError)
@@ -1405,6 +1416,6 @@ def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:
     lock = make_lock(what, previous=None, upgrade=None, tools=TOOLS, context=context)
     pins = [pin for pin in all_pins(lock) if pin.name in ("six", "libgomp1")]
     assert len(pins) == 2
-    fetch(pins, what, context)
+    fetch(pins, origins_of(what), context)
     assert all(digest(files.path(pin)) == pin.sha256 for pin in pins)
     assert {pin.name for pin in lock.base_debs} >= {"apt", "bash", "libc6", "python3", "python3.11-minimal"}

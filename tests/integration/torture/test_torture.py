@@ -151,7 +151,7 @@ def test_another_installer_of_the_same_version_is_named_and_has_keys_of_its_own(
     env = {"PYTHONPATH": str(other)}
     locked = ground.run(ground.build(), desk, env=env)
     assert locked.returncode == 2
-    assert "is another build than the one in the lock" in locked.stderr
+    assert "is not the build in the lock" in locked.stderr
     after = keys(ground, desk, env)
     changed = {each for each in before if before[each] != after[each]}
     assert changed == {"wheel:alpha", "wheel:beta", "metadata"}

@@ -95,11 +95,11 @@ def test_a_hostile_archive_is_refused(what: str, tmp_path: Path, outside: Path) 
 def test_whoever_is_interrupted_unpacks_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolved: list[None] = []
 
-    def closing() -> bool:
+    def is_shutting_down() -> bool:
         resolved.append(None)
         return len(resolved) > 2
 
-    monkeypatch.setattr(process, "closing", closing)
+    monkeypatch.setattr(process, "closing", is_shutting_down)
     with pytest.raises(KeyboardInterrupt):
         unpack(tmp_path / "tree", pack(tmp_path / "root.tar"))
     assert sorted(path.name for path in (tmp_path / "tree").rglob("*")) == ["usr"]

@@ -87,7 +87,7 @@ PLAN = plan_of(BASE, X, Y, A, B, TOOLS, C, image=("base", "wheel:x", "wheel:y", 
 @pytest.fixture(autouse=True)
 def _able_to_start_again() -> Iterator[None]:
     """An interrupted build starts no more processes; in this process the tests after it do."""
-    with process.ended_with_us():
+    with process.terminating_children_on_exit():
         yield
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.errors import RequestError
+from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
 
@@ -176,7 +176,9 @@ def test_a_package_of_debian_that_no_index_has_is_offered(
     asked: list[str] = []
 
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise RequestError("`ffmpeg`: no wheel fits Python 3.11", hint="drop it")
+        raise ResolutionError(
+            "no wheel", at=None, hint="drop it", names=["ffmpeg"], unavailable=["ffmpeg"], failures=[]
+        )
 
     def known(_: object, names: Iterable[str], __: object) -> list[str]:
         asked.extend(names)

@@ -15,8 +15,8 @@ from envbuild.doctor import checks
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import MachineError, RequestError
+from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.uv import unanswered
 from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, tools
@@ -363,7 +363,7 @@ def test_environment_modules_and_slurm_are_recognised(machine: Machine) -> None:
 def test_indexes_that_no_configuration_names_are_asked_through_uv(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, site: Site | None, links: list[str], ids: list[str]
 ) -> None:
-    monkeypatch.setattr(checks, "unanswered", lambda name, *_, **__: f"no route to {name}")
+    monkeypatch.setattr(checks, "unreachable_reason", lambda name, *_, **__: f"no route to {name}")
     for name in links:
         machine.write(f"wheels/{name}")
         machine.variables["PIP_FIND_LINKS"] = str(machine.root / "wheels")
@@ -375,6 +375,6 @@ def test_indexes_that_no_configuration_names_are_asked_through_uv(
 
 
 def test_why_uv_gets_nothing_from_an_index() -> None:
-    reason = unanswered("pip", PythonSources(indexes=("http://me:hunter2@127.0.0.1:1/simple",)))
+    reason = unreachable_reason("pip", PythonSources(indexes=("http://me:hunter2@127.0.0.1:1/simple",)))
     assert "refused" in reason
     assert "hunter2" not in reason

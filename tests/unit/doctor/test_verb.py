@@ -136,7 +136,7 @@ def test_an_index_that_does_not_answer_is_named_without_its_password(
     for name in ("ENVBUILD_SITE", "PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(checks, "unanswered", lambda *_, **__: "")
+    monkeypatch.setattr(checks, "unreachable_reason", lambda *_, **__: "")
     for words, resolved in (([], False), (["--online"], True)):
         _, out, _ = run(capsys, "lock", *words, "--store", str(tmp_path / "store"))
         assert ("index.unreachable" in out) == resolved

@@ -11,7 +11,7 @@ from envbuild.lock.diff import diff, package_changes, tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
-from envbuild.spec.requirements import Requested
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from tests.support.resolved_specs import (
     base_image,
@@ -190,7 +190,7 @@ def test_tools() -> None:
         "tool mksquashfs is 4.6 here, the lock has 4.5.1",
         "tool new is not in the lock",
         "tool old 1 is in the lock and not on this machine",
-        "tool uv 0.13.8 is another build than the one in the lock",
+        "tool uv 0.13.8 is not the build in the lock",
     ]
     assert tool_differences(lock, lock.tools) == ()
 
@@ -261,10 +261,10 @@ def test_a_framework_that_is_gone_takes_what_came_with_it() -> None:
 
 def test_constraints_and_hashes_of_files_have_a_say() -> None:
     at = Location(path=Path("requirements.txt"), line=1, column=1)
-    scipy = Requested(text="scipy", at=at)
+    scipy = RequirementEntry(text="scipy", at=at)
 
     def with_line(**line: Any) -> list[str]:
-        return sentences(replace(WHAT, requested=(scipy, Requested(at=at, **line))))
+        return sentences(replace(WHAT, requested=(scipy, RequirementEntry(at=at, **line))))
 
     assert with_line(text="numpy<3", is_constraint=True) == []
     assert with_line(text="absent<3", is_constraint=True) == []

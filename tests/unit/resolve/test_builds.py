@@ -15,11 +15,12 @@ from envbuild.resolve import lock as locking
 from envbuild.resolve import python as resolving
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.files import FileCache
-from envbuild.resolve.origins import Machine, PythonSources
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.origins import Machine
 from envbuild.spec.base import BasePython
 from envbuild.spec.recipe import SourceBuild
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from tests.support.resolved_specs import base_image, chosen, deb, lock_of, pytorch, resolved, wheel
 
@@ -55,30 +56,36 @@ class TestPreferences:
         seen: list[tuple[Sequence[str], Mapping[str, str]]] = []
 
         class Stand:
-            sources = PythonSources()
-            packed: Mapping[str, object] = {}
-
-            def __init__(
-                self, resolved: ResolvedSpec, context: ResolveContext, named: Mapping[str, Path]
-            ) -> None:
-                self.resolved = resolved
-                self.context = context
+            def __init__(self, *_: object, **__: object) -> None:
+                pass
 
             def resolve(
-                self, requests: Sequence[str], *, constraints: Sequence[str] = (), keep: Mapping[str, str]
-            ) -> tuple[Resolved, ...]:
-                del constraints
-                seen.append((tuple(requests), dict(keep)))
-                return (Resolved(name="setuptools", version="82.0"),)
+                self,
+                requirements: Sequence[RequirementEntry],
+                *,
+                constraints: Sequence[RequirementEntry] = (),
+                preferred_versions: Mapping[str, str],
+            ) -> Resolution:
+                seen.append((tuple(entry.text for entry in requirements), dict(preferred_versions)))
+                chosen = ResolvedDistribution(name="setuptools", version="82.0")
+                return Resolution(requirements=requirements, constraints=constraints, distributions=(chosen,))
 
-            def locate(self, versions: Mapping[str, str]) -> dict[str, list[Candidate]]:
+            def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
                 file = "setuptools-82.0-py3-none-any.whl"
-                made = Candidate(
-                    name="setuptools", version="82.0", file=file, address=file, sha256="a" * 64, size_bytes=1
+                made = DistFile(
+                    name="setuptools",
+                    version="82.0",
+                    file_name=file,
+                    address=file,
+                    sha256="a" * 64,
+                    size_bytes=1,
                 )
                 return {"setuptools": [made]}
 
-        monkeypatch.setattr(resolving, "Uv", Stand)
+            def origin_of(self, file: DistFile) -> str:
+                return "pypi"
+
+        monkeypatch.setattr(resolving, "Index", Stand)
         return seen
 
     @pytest.mark.parametrize(

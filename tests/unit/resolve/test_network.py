@@ -15,14 +15,13 @@ import requests
 
 from envbuild.errors import Location, MachineError
 from envbuild.resolve import files as resolve_files
-from envbuild.resolve.bring import bring
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.obtain import obtain
 from envbuild.resolve.origins import Machine
-from envbuild.resolve.wheels import Candidate
 from envbuild.system import network, process
 from envbuild.system.redaction import redact, redact_text
-from tests.support.resolved_specs import wheel
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,11 @@ def test_a_server_cannot_make_us_wait_for_long() -> None:
 
 
 def test_an_ended_run_tries_no_longer() -> None:
-    with server(503, {}) as (port, requested), network.Client() as client, process.ended_with_us():
+    with (
+        server(503, {}) as (port, requested),
+        network.Client() as client,
+        process.terminating_children_on_exit(),
+    ):
         process.end_all()
         with pytest.raises(KeyboardInterrupt):
             client.length(f"http://127.0.0.1:{port}/first")
@@ -253,19 +256,19 @@ def test_a_length_that_no_file_has_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_file_for_which_there_is_no_space_is_not_fetched(tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "files")
-    cache.check_room([wheel("x", size_bytes=1000)])
+    cache.check_room(1000)
     with pytest.raises(MachineError, match=r"1000000 MB are to be fetched, and [0-9]+ MB are free in"):
-        cache.check_room([wheel("x", size_bytes=10**12)])
+        cache.check_room(10**12)
 
 
 @pytest.mark.redteam
 def test_a_named_wheel_is_not_fetched_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve_files, "free_bytes", lambda _: 10_000_000)
     answer = head("Content-Length: 20000000")
-    file = Candidate(name="x", version="1", file="x-1-py3-none-any.whl", address="", sha256="0" * 64)
+    file = DistFile(name="x", version="1", file_name="x-1-py3-none-any.whl", address="", sha256="0" * 64)
     context = ResolveContext(
         machine=Machine(), cache_dir=tmp_path, files=FileCache(tmp_path / "files"), emit=lambda _: None
     )
     with raw_server([answer], [answer]) as address, pytest.raises(MachineError, match="10 MB are free"):
-        bring(replace(file, address=address), Location(path=Path("spec.yaml")), context)
+        obtain(replace(file, address=address), Location(path=Path("spec.yaml")), context)
     assert [path for path in (tmp_path / "files").rglob("*") if path.is_file()] == []

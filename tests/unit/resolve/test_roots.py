@@ -14,7 +14,7 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.lock.model import RootPin
 from envbuild.lock.text import dump, load
-from envbuild.resolve.roots import place_of, root_pins
+from envbuild.resolve.roots import FinishedRoot, root_pins
 from envbuild.spec.base import BaseImage, BaseRoot
 from envbuild.spec.resolved import ResolvedSpec
 from tests.support.resolved_specs import base_image, lock_of, resolved
@@ -63,17 +63,23 @@ def test_a_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
     what = asked_of(tmp_path, "tar", "root.tar.xz", digest)
     (pin,) = root_pins(what)
     assert pin == RootPin(kind="tar", file="root.tar.xz", size_bytes=4, sha256=digest)
-    assert place_of(what, pin) == tmp_path / "root.tar.xz"
+    assert path_of(what, pin) == tmp_path / "root.tar.xz"
     absolute = asked_of(tmp_path / "elsewhere", "tar", str(tmp_path / "root.tar.xz"), digest)
     assert root_pins(absolute) == (pin,)
     assert root_pins(resolved()) == ()
+
+
+def path_of(what: ResolvedSpec, pin: RootPin) -> Path:
+    root = FinishedRoot.of(what.base, what.base_path)
+    assert root is not None
+    return root.path_of(pin)
 
 
 def test_the_layers_of_an_image_are_pinned_in_their_order(tmp_path: Path) -> None:
     what = asked_of(tmp_path, "oci", "layout", image(tmp_path / "layout"))
     pins = root_pins(what)
     assert [pin.sha256 for pin in pins] == [hashlib.sha256(one).hexdigest() for one in (b"lower", b"upper!")]
-    assert [place_of(what, pin).read_bytes() for pin in pins] == [b"lower", b"upper!"]
+    assert [path_of(what, pin).read_bytes() for pin in pins] == [b"lower", b"upper!"]
     assert {pin.kind for pin in pins} == {"oci"}
     lock = replace(lock_of(what), base_debs=(), base_root=pins[::-1])
     assert load(dump(lock).encode(), Path("lock")).base_root == pins[::-1], "their order means something"
@@ -120,7 +126,7 @@ def test_a_changed_manifest_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_manifest_is_refused(content: bytes, tmp_path: Path) -> None:
     digest = blob(tmp_path / "layout", content)
-    with pytest.raises(RequestError, match="is no manifest"):
+    with pytest.raises(RequestError, match="is not a manifest"):
         root_pins(asked_of(tmp_path, "oci", "layout", digest))
 
 

@@ -12,23 +12,34 @@ import pytest
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted
-from envbuild.resolve import passed_over
+from envbuild.resolve import skipped_releases
 from envbuild.resolve.context import ResolveContext
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.index import Index, without_wheels
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.uv import Uv, lacking
-from envbuild.resolve.wheels import Candidate, Resolved
+from envbuild.resolve.request import request_of
 from envbuild.spec.base import BasePython
+from envbuild.spec.python_platform import target_of
 from envbuild.system import process
 from tests.support.resolved_specs import base_image, resolved
 
 NAMES = [f"unknown-{number:03}" for number in range(100)]
 
 
-def candidate(name: str, version: str) -> Candidate:
+def file_of(name: str, version: str) -> DistFile:
     file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
-    return Candidate(name=name, version=version, file=file, address="x", sha256="0" * 64)
+    return DistFile(name=name, version=version, file_name=file, address="x", sha256="0" * 64)
+
+
+def index(context: ResolveContext, *requirements: str) -> Index:
+    return Index(request_of(resolved(python=requirements)), PythonSources(), context)
+
+
+def resolve(context: ResolveContext, *requirements: str) -> None:
+    asked = index(context, *requirements)
+    asked.resolve(asked.request.requirements, preferred_versions={})
 
 
 class Runs:
@@ -39,10 +50,8 @@ class Runs:
         self.known: set[str] = set()
         self.pattern = "error: No solution found\n  cause: Because {} was not found in the registry\n"
 
-    def run(self, argv: Sequence[str | Path], *, cwd: Path = Path(), stdin: bytes = b"", **_: Any) -> object:
-        if stdin:
-            requests = stdin.decode().split("\n")
-        elif cwd != Path():
+    def run(self, argv: Sequence[str | Path], *, cwd: Path = Path(), **_: Any) -> object:
+        if cwd != Path():
             requests = tomllib.loads((cwd / "pyproject.toml").read_text())["project"]["dependencies"]
         else:
             requests = [word for word in map(str, argv) if "==" in word]
@@ -78,7 +87,7 @@ def test_unknown_names_are_searched_for_a_limited_number_of_times(
     runs: Runs, context: ResolveContext, events: list[Event]
 ) -> None:
     with pytest.raises(EnvbuildError) as caught:
-        Uv(resolved(python=NAMES), context).resolve(NAMES, keep={})
+        resolve(context, *NAMES)
     problems = [error.problem for error in caught.value.each()]
     assert len(runs.asked) == 20
     assert len(problems) == 21
@@ -90,7 +99,7 @@ def test_unknown_names_are_searched_for_a_limited_number_of_times(
 def test_all_errors_are_found_if_there_are_few(runs: Runs, context: ResolveContext) -> None:
     runs.known = {*NAMES} - {*NAMES[:5]}
     with pytest.raises(EnvbuildError) as caught:
-        Uv(resolved(python=NAMES), context).resolve(NAMES, keep={})
+        resolve(context, *NAMES)
     assert len(caught.value.each()) == 5
     assert len(runs.asked) == 6
 
@@ -98,50 +107,56 @@ def test_all_errors_are_found_if_there_are_few(runs: Runs, context: ResolveConte
 def test_nearest_versions_are_asked_for_a_few(runs: Runs, context: ResolveContext) -> None:
     requests = [f"{name}==9" for name in NAMES]
     with pytest.raises(EnvbuildError):
-        Uv(resolved(python=requests), context).resolve(requests, keep={})
+        resolve(context, *requests)
     assert len(runs.asked) == 20 + 2 * 5
 
 
 def test_files_that_are_not_located_are_an_error(runs: Runs, context: ResolveContext) -> None:
     """An empty answer would say that none of them has a wheel."""
     with pytest.raises(EnvbuildError, match="80 other requirements may have errors"):
-        Uv(resolved(), context).locate(dict.fromkeys(NAMES, "1"))
+        index(context).files(dict.fromkeys(NAMES, "1"))
     assert len(runs.asked) == 20
 
 
 def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
     sources = PythonSources(indexes=("https://index.example.org/simple",))
-    assert lacking(NAMES, sources, base_image(), "amd64") is None
+    target = target_of(base_image(), "amd64")
+    assert without_wheels(NAMES, sources, target) is None
     assert len(runs.asked) == 20
     runs.known = {*NAMES[3:]}
-    assert lacking(NAMES, sources, base_image(), "amd64") == {*NAMES[:3]}
-    assert lacking(NAMES[:3], sources, base_image(), "amd64") == {*NAMES[:3]}
+    assert without_wheels(NAMES, sources, target) == {*NAMES[:3]}
+    assert without_wheels(NAMES[:3], sources, target) == {*NAMES[:3]}
 
 
 def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
     python = BasePython(version="2.7", abi="cp27mu")
     runs.pattern = "ERROR: No matching distribution found for {}==1\n"
-    resolver = Python27(resolved(base=base_image(python=python, glibc="2.31")), context)
+    request = request_of(resolved(base=base_image(python=python, glibc="2.31")))
+    resolver = Python27(request, PythonSources(), context)
     with pytest.raises(RequestError, match=r"unknown-000, .* have no wheel, and 80 others are not examined"):
-        resolver.locate(dict.fromkeys(NAMES, "1"))
+        resolver.files(dict.fromkeys(NAMES, "1"))
     assert len(runs.asked) == 20
 
 
-def test_reasons_for_older_releases_are_asked_for_a_few(
-    context: ResolveContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
     asked: list[str] = []
-    newest = {name: [candidate(name, "2.0")] for name in NAMES}
-    monkeypatch.setattr(Uv, "newest", lambda self, names: newest)
-    monkeypatch.setattr(Uv, "locate", lambda self, versions: {})
 
-    def objection(self: Uv, *words: Any) -> str:
-        asked.append(words[-2])
+    def cost_of_pin(name: str, _: str) -> str:
+        asked.append(name)
         return "older others"
 
-    monkeypatch.setattr(Uv, "objection", objection)
-    resolution = [Resolved(name=name, version="2.0rc1") for name in NAMES]
-    warnings = [*passed_over.warnings(NAMES, (), resolution, Uv(resolved(), context), kept={})]
+    warnings = [
+        *skipped_releases.warnings(
+            Resolution(
+                requirements=request_of(resolved(python=NAMES)).requirements,
+                constraints=(),
+                distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
+            ),
+            files={},
+            newest={name: [file_of(name, "2.0")] for name in NAMES},
+            cost_of_pin=cost_of_pin,
+        )
+    ]
     assert len(warnings) == len(NAMES)
     assert asked == NAMES[:10]
     assert warnings[9].text.endswith("With 2.0: older others")

@@ -5,8 +5,8 @@ import tomllib
 import pytest
 
 from envbuild.errors import MachineError
-from envbuild.resolve import uvtext, wheels
-from envbuild.resolve.wheels import Candidate
+from envbuild.resolve import uvtext
+from envbuild.resolve.distributions import DistFile, best_wheel
 from envbuild.spec.python_platform import tags
 
 # As `uv pip compile` 0.13 wrote them, addresses changed.
@@ -38,7 +38,6 @@ version = "4.1.2"
 wheels = [
     {{ url = "https://files.example.org/a3/mpi4py-4.1.2-cp310-abi3-manylinux1_x86_64.manylinux_2_5_x86_64.whl", upload-time = 2026-05-16T10:34:00Z, size = 1400000, hashes = {{ sha256 = "{"2" * 64}" }} }},
     {{ url = "https://files.example.org/4f/mpi4py-4.1.2-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl", hashes = {{ sha256 = "{"d" * 64}" }} }},
-    {{ url = "https://files.example.org/4f/other-4.1.2-py3-none-any.whl", hashes = {{ sha256 = "{"d" * 64}" }} }},
     {{ url = "https://files.example.org/4f/mpi4py-4.1.2-py3-none-any.whl", hashes = {{ md5 = "00" }} }},
 ]
 
@@ -72,8 +71,18 @@ hint: Wheels are available for `win` (v1.0) on the following platform: `win_amd6
 """  # noqa: E501
 
 
-def candidate(file: str) -> Candidate:
-    return Candidate(name="x", version="1", file=file, address=f"https://example.org/{file}", sha256="0" * 64)
+def candidate(file: str) -> DistFile:
+    return DistFile(
+        name="x", version="1", file_name=file, address=f"https://example.org/{file}", sha256="0" * 64
+    )
+
+
+def reason(stderr: str) -> str:
+    return uvtext.read_failure(stderr).reason
+
+
+def without_wheels(stderr: str) -> set[str]:
+    return {*uvtext.read_failure(stderr).without_wheels}
 
 
 def test_a_resolution_is_read_with_its_edges_and_sources() -> None:
@@ -91,18 +100,25 @@ def test_a_line_that_is_not_understood_is_no_silent_loss() -> None:
         uvtext.parse_resolution("torch @ https://me:secret@host/x?token=1\n")
 
 
-def test_wheels_are_read_and_strange_ones_left_out() -> None:
+def test_wheels_are_read_and_those_without_a_sha256_left_out() -> None:
     found = uvtext.parse_pylock(PYLOCK)
-    assert [(wheel.file, wheel.size_bytes) for wheel in found["mpi4py"]] == [
+    assert [(wheel.file_name, wheel.size_bytes) for wheel in found["mpi4py"]] == [
         ("mpi4py-4.1.2-cp310-abi3-manylinux1_x86_64.manylinux_2_5_x86_64.whl", 1_400_000),
         ("mpi4py-4.1.2-cp311-cp311-manylinux1_x86_64.manylinux_2_5_x86_64.whl", None),
     ]
-    assert found["torch"][0].file == "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    assert found["torch"][0].file_name == "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     assert found["torch"][0].version == "2.13.0+cpu"
 
 
 @pytest.mark.parametrize(
-    "text", ["[", "packages = 3", "[[packages]]\nversion = '1'", "[[packages]]\nname='x'\nwheels=[{}]"]
+    "text",
+    [
+        "[",
+        "packages = 3",
+        "[[packages]]\nversion = '1'",
+        "[[packages]]\nname='x'\nwheels=[{}]",
+        PYLOCK.replace("mpi4py-4.1.2-cp310", "other-4.1.2-cp310"),
+    ],
 )
 def test_what_is_no_pylock_is_refused(text: str) -> None:
     with pytest.raises(MachineError, match="not understood"):
@@ -126,7 +142,7 @@ def test_the_wheel_that_fits_best_is_chosen(files: list[str], expected: int | No
     accepted = tags("amd64", "2.36", "cp311")
     candidates = [candidate(file) for file in files]
     for order in (candidates, candidates[::-1]):
-        chosen = wheels.best(order, accepted)
+        chosen = best_wheel(order, accepted)
         assert chosen == (None if expected is None else candidates[expected])
 
 
@@ -186,15 +202,15 @@ def test_a_request_becomes_a_project_that_cannot_be_broken_out_of() -> None:
 
 
 def test_a_long_proof_becomes_its_last_step() -> None:
-    assert uvtext.reason(CLASH) == (
-        "scipy<=1.11.4 depends on numpy>=1.18.5,<1.28.0; what was asked needs scipy<1.12 and numpy>=2.3"
+    assert reason(CLASH) == (
+        "scipy<=1.11.4 depends on numpy>=1.18.5,<1.28.0; the request needs scipy<1.12 and numpy>=2.3"
     )
 
 
 def test_a_short_proof_keeps_all_its_premises() -> None:
-    assert uvtext.reason(NO_WHEEL) == (
+    assert reason(NO_WHEEL) == (
         "win==1.0 has no wheels with a matching platform tag (e.g., `manylinux_2_36_x86_64`) and only "
-        "win==1.0 is available; what was asked needs win"
+        "win==1.0 is available; the request needs win"
     )
 
 
@@ -204,34 +220,36 @@ def test_a_short_reason_stays_whole() -> None:
         "  cause: Because there is no version of torch==2.99.0+cpu and envbuild-request depends on "
         "torch==2.99.0+cpu, we can conclude that your requirements are unsatisfiable.\n"
     )
-    assert uvtext.reason(text) == (
-        "there is no version of torch==2.99.0+cpu and what was asked needs torch==2.99.0+cpu"
+    assert reason(text) == (
+        "there is no version of torch==2.99.0+cpu and the request needs torch==2.99.0+cpu"
     )
 
 
 def test_a_list_of_versions_ends_before_the_conclusion() -> None:
     text = (
+        "error: No solution found\n"
         "  cause: Because pandas<=0.25.3 has no usable wheels and only the following versions of pandas are"
         " available:\n    pandas<=0.25.3\n    pandas>=1\n  we can conclude that pandas<1 cannot"
         " be used.\n      And because envbuild-request depends on pandas<1, we can conclude that no.\n"
     )
-    assert uvtext.reason(text) == (
+    assert reason(text) == (
         "pandas<=0.25.3 has no usable wheels and only the following versions of pandas are available:"
-        " pandas<=0.25.3 pandas>=1; what was asked needs pandas<1"
+        " pandas<=0.25.3 pandas>=1; the request needs pandas<1"
     )
 
 
 def test_a_step_without_a_conclusion_leaves_no_gap() -> None:
     """uv may join a step to the next before it concludes."""
     many = " and ".join(f"there is no version of package-{number}" for number in range(9))
-    text = f"  cause: Because {many}. And because envbuild-request depends on a, we can conclude that no.\n"
-    assert uvtext.reason(text) == "what was asked needs a"
+    last = "And because envbuild-request depends on a, we can conclude that no.\n"
+    text = f"error: No solution found\n  cause: Because {many}. {last}"
+    assert reason(text) == "the request needs a"
 
 
 def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
-    assert uvtext.without_wheels(CLASH) == set()  # wheels are not what clashes
-    assert uvtext.without_wheels(NO_WHEEL) == {"win"}
-    assert uvtext.without_wheels(NO_WHEEL.replace("envbuild-request depends", "alpha depends")) == {"win"}
+    assert without_wheels(CLASH) == set()  # wheels are not what clashes
+    assert without_wheels(NO_WHEEL) == {"win"}
+    assert without_wheels(NO_WHEEL.replace("envbuild-request depends", "alpha depends")) == {"win"}
     text = "Resolved 11 packages\nwarning: at https://me:secret@host/x?y=1 there is no extra named `foo`\n"
     assert uvtext.warnings(text) == ["at https://host/x there is no extra named `foo`"]
 
@@ -239,19 +257,19 @@ def test_what_has_no_wheel_and_what_uv_warns_of() -> None:
 def test_a_source_archive_is_read_beside_wheels() -> None:
     text = f"""\
 lock-version = "1.0"
+created-by = "uv"
 [[packages]]
 name = "horovod"
 version = "0.28.1"
 sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = {{ sha256 = "{"9" * 64}" }} }}
-[[packages]]
-name = "other"
-version = "1"
-sdist = {{ url = "https://files.example.org/e4/horovod-0.28.1.tar.gz", hashes = {{ sha256 = "{"9" * 64}" }} }}
 """
     found = uvtext.parse_pylock(text)
     (archive,) = found["horovod"]
-    assert (archive.file, archive.version, archive.is_wheel) == ("horovod-0.28.1.tar.gz", "0.28.1", False)
-    assert found["other"] == []
+    assert (archive.file_name, archive.version, archive.is_wheel) == (
+        "horovod-0.28.1.tar.gz",
+        "0.28.1",
+        False,
+    )
 
 
 def test_what_a_source_requires_is_told_to_uv() -> None:

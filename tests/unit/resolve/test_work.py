@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from envbuild.lock.diff import diff
-from envbuild.resolve.python import pin_files
-from envbuild.resolve.wheels import Candidate, Resolved
-from envbuild.spec.resolved import ResolvedSpec
-from tests.support.resolved_specs import resolved, wheel, whole_lock
+from envbuild.resolve.context import ResolveContext, Upgrade
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
+from envbuild.resolve.files import FileCache
+from envbuild.resolve.origins import Machine, PythonSources
+from envbuild.resolve.python import Distributions, resolve_python
+from envbuild.resolve.request import request_of
+from envbuild.spec.resolved import ChosenRecipe
+from envbuild.system import process
+from tests.support.fake_uv import FakeUv
+from tests.support.resolved_specs import pytorch, resolved, wheel, whole_lock
 
 FILES = 60
+CONTEXT = ResolveContext(
+    machine=Machine(), cache_dir=Path("cache"), files=FileCache(Path("files")), emit=lambda event: None
+)
 
 
 @pytest.fixture
@@ -40,29 +48,29 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], 
     return of
 
 
-@dataclass
-class Index:
-    """A resolver whose index has the same number of files of each distribution."""
+def files_in_index(versions: dict[str, str]) -> dict[str, list[DistFile]]:
+    """Return the same number of files of each distribution."""
+    return {
+        name: [
+            DistFile(
+                name=name,
+                version=version,
+                file_name=f"{name}-{version}-py3-none-manylinux_2_{minor}_x86_64.whl",
+                address="x",
+                sha256=f"{minor:064x}",
+                size_bytes=1,
+            )
+            for minor in range(FILES)
+        ]
+        for name, version in versions.items()
+    }
 
-    resolved: ResolvedSpec
-    sources: Any = None
-    context: Any = field(default_factory=lambda: SimpleNamespace(offline=False))
 
-    def locate(self, versions: dict[str, str]) -> dict[str, list[Candidate]]:
-        return {
-            name: [
-                Candidate(
-                    name=name,
-                    version=version,
-                    file=f"{name}-{version}-py3-none-manylinux_2_{minor}_x86_64.whl",
-                    address="x",
-                    sha256=f"{minor:064x}",
-                    size_bytes=1,
-                )
-                for minor in range(FILES)
-            ]
-            for name, version in versions.items()
-        }
+@pytest.fixture
+def fake_uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    uv = FakeUv({})
+    monkeypatch.setattr(process, "run", uv.run)
+    return uv
 
 
 def names(count: int) -> list[str]:
@@ -77,9 +85,12 @@ def lock_of(count: int) -> Callable[[], object]:
 
 
 def files_of(count: int) -> Callable[[], object]:
-    spec = resolved(python=[f"{name}>=1" for name in names(count)])
-    entries = [Resolved(name=name, version="1.0", origin="pypi") for name in names(count)]
-    return lambda: pin_files(Index(spec), entries, entries)  # type: ignore[arg-type]
+    request = request_of(resolved(python=[f"{name}>=1" for name in names(count)]))
+    entries = [ResolvedDistribution(name=name, version="1.0", origin="pypi") for name in names(count)]
+    offered = files_in_index(dict.fromkeys(names(count), "1.0"))
+    resolution = Resolution(requirements=request.requirements, constraints=(), distributions=tuple(entries))
+    distributions = Distributions.of(request, PythonSources(), CONTEXT)
+    return lambda: distributions.pin(resolution, entries, offered)
 
 
 @pytest.mark.parametrize("work", [lock_of, files_of])
@@ -89,3 +100,26 @@ def test_requirements_are_parsed_once(
     few, many = parses(work(20)), parses(work(40))
     assert many <= 2 * few + 5
     assert many <= 40 * 4
+
+
+@pytest.mark.parametrize("recipes", [(), (pytorch(),)], ids=["alone", "beside a recipe"])
+def test_a_fresh_lock_parses_requirements_once(
+    recipes: tuple[ChosenRecipe, ...],
+    parses: Callable[[Callable[[], object]], int],
+    fake_uv: FakeUv,
+    tmp_path: Path,
+) -> None:
+    context = replace(CONTEXT, cache_dir=tmp_path)
+    fake_uv.releases = {**dict.fromkeys(names(80), "1.0"), "torch": "2.13.0+cpu"}
+
+    def lock(count: int) -> Callable[[], object]:
+        def work() -> object:
+            spec = resolved(python=[f"{name}>=1" for name in names(count)], recipes=recipes)
+            return resolve_python(spec, previous=None, upgrade=Upgrade(), context=context)
+
+        return work
+
+    few, many = parses(lock(40)), parses(lock(80))
+    assert len(fake_uv.runs) == 2 * 3, "versions, files, and newest releases"
+    assert many <= 2 * few + 5
+    assert many <= 80 * 2

@@ -11,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.resolve.request import request_of
 from envbuild.spec import requirements
 from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
@@ -18,6 +19,7 @@ from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
 from envbuild.workflows import inputs
 from envbuild.workflows.inputs import read_spec
+from envbuild.workflows.lock import spec_remarks
 
 CATALOG = Path(__file__).parent / "catalog"
 SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nframeworks: [pytorch]\n'
@@ -93,9 +95,9 @@ torch==2.13.0
     assert resolved.python_requests() == (
         'less', 'pandas==2.2.3 ; python_version >= "3.10"', "scipy>=1.11", "torch==2.13.0+cpu"
     )  # fmt: skip
-    assert resolved.constraints() == ("numpy<2",)
+    assert [entry.text for entry in resolved.constraints] == ["numpy<2"]
     assert resolved.allowed_hashes() == {"pandas": {A, B}}
-    places = [str(resolved.python_place(name)) for name in ("pandas", "less", "other")]
+    places = [str(request_of(resolved).location_of(name)) for name in ("pandas", "less", "other")]
     assert places == ["requirements.txt:7:1", "sub/more.txt:2:1", "spec.yaml"]
 
 
@@ -108,7 +110,7 @@ def test_a_file_beside_requirements_of_the_spec() -> None:
 
 def test_lines_that_name_addresses_are_pointed_out_without_them() -> None:
     text = "-i https://me:secret@example.org/simple\n--extra-index-url=https://example.org\nscipy\n"
-    assert read(requirements_txt=text).remarks() == (
+    assert spec_remarks(read(requirements_txt=text)) == (
         "requirements.txt:1:1: `-i` is not used: addresses are settings of the site",
         "requirements.txt:2:1: `--extra-index-url` is not used: addresses are settings of the site",
     )
@@ -137,7 +139,7 @@ def test_no_line_of_a_file_shows_credentials(line: str) -> None:
     for address in WITH_CREDENTIALS:
         text = line.format(address)
         try:
-            said = str(read(requirements_txt=f"{text}\n").remarks())
+            said = str(spec_remarks(read(requirements_txt=f"{text}\n")))
         except EnvbuildError as error:
             said = render(error)
         assert "secret" not in said, text
@@ -170,14 +172,14 @@ def test_the_dependencies_of_a_project() -> None:
     )
     resolved = read("[{file: pyproject.toml}]", pyproject_toml=text)
     assert resolved.python_requests() == ("scipy>=1.11", "torch==2.13.0+cpu")
-    assert str(resolved.python_place("scipy")) == "pyproject.toml:4:1"
+    assert str(request_of(resolved).location_of("scipy")) == "pyproject.toml:4:1"
 
 
 def test_a_pylock_is_selected_from_for_the_base() -> None:
     resolved = read("[{file: pylock.toml}]", pylock_toml=PYLOCK)
     assert resolved.python_requests() == ("scipy==1.17.1", "torch==2.13.0+cpu")
     assert resolved.allowed_hashes() == {"scipy": {B}}
-    assert str(resolved.python_place("scipy")) == "pylock.toml:6:1"
+    assert str(request_of(resolved).location_of("scipy")) == "pylock.toml:6:1"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_a_recipe_and_a_line_that_disagree() -> None:
 def test_other_distributions_of_a_recipe_are_left_to_it() -> None:
     resolved = read(requirements_txt="torch==2.13.0\ntriton==3.6.0\nscipy\n")
     assert resolved.python_requests() == ("scipy", "torch==2.13.0+cpu")
-    assert resolved.remarks() == (
+    assert spec_remarks(resolved) == (
         "requirements.txt:2:1: `triton==3.6.0` is not used: the recipe `pytorch` decides on it",
     )
 
@@ -297,7 +299,7 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
         "torch==2.13.0+cpu",
     )
     assert resolved.allowed_hashes() == {"own": {own}, "other": {other}, "far": {A}}
-    requests = resolved.named_wheels.values()
+    requests = resolved.explicit_wheels.values()
     assert {request.name: request.wheel.address for request in requests if request.wheel} == {
         "own": "wheels/own-1.0-py3-none-any.whl",
         "other": "wheels/other-2.0-py3-none-any.whl",
@@ -311,7 +313,7 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
     [
         (f"./own-1.0-py3-none-any.whl --hash=sha256:{A}", "is not the file that is named: its sha256 is "),
         ("https://example.org/own-1.0-py3-none-any.whl", "has no sha256 of 64 hexadecimal digits"),
-        (f"https://me:secret@example.org/own-1-py3-none-any.whl#sha256={A}", "belong into ~/.netrc"),
+        (f"https://me:secret@example.org/own-1-py3-none-any.whl#sha256={A}", "put them in ~/.netrc"),
         ("../own-1.0-py3-none-any.whl", "leads out of the spec's directory"),
         ("file:///etc/own-1.0-py3-none-any.whl", "leads out of the spec's directory"),
         ("other @ ./own-1.0-py3-none-any.whl", "`own-1.0-py3-none-any.whl` is not a wheel of `other`"),
@@ -414,7 +416,8 @@ def test_repositories_that_cannot_be_used(line: str, problem: str) -> None:
 def test_a_changed_file_changes_what_is_asked(before: str) -> None:
     def asked(text: str) -> object:
         resolved = read(requirements_txt=text)
-        return resolved.python_requests(), resolved.constraints(), resolved.allowed_hashes()
+        constraints = [entry.text for entry in resolved.constraints]
+        return resolved.python_requests(), constraints, resolved.allowed_hashes()
 
     assert asked(before) == asked(f"# Another remark.\n{before}")
     assert asked(before) != asked(before.replace("scipy", "numpy"))
@@ -470,7 +473,7 @@ def test_the_number_of_packages_of_a_spec_has_a_limit(key: str) -> None:
 
 def test_errors_and_remarks_of_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = "-i https://example.org/simple\n" * 300
-    remarks = read(requirements_txt=options).remarks()
+    remarks = spec_remarks(read(requirements_txt=options))
     assert len(remarks) == 51
     assert remarks[-1] == "250 more lines are not used"
     tries: list[str] = []
@@ -523,7 +526,10 @@ def test_a_requirement_is_parsed_a_few_times(monkeypatch: pytest.MonkeyPatch) ->
     for lines in (50, 100):
         resolved = read(requirements_txt="".join(f"p{number}>1\n" for number in range(lines)))
         assert len(resolved.python_requests()) == lines + 1
-        assert [resolved.python_place(f"p{number}").line for number in (0, lines - 1)] == [1, lines]
+        assert [request_of(resolved).location_of(f"p{number}").line for number in (0, lines - 1)] == [
+            1,
+            lines,
+        ]
         assert resolved.built == {}
     assert counts[100] <= 2 * counts[50] < 1000
 

@@ -11,8 +11,8 @@ import pytest
 from envbuild.errors import MachineError, RequestError
 from envbuild.store.opening import MARKER
 from envbuild.store.store import Store
-from envbuild.system.descriptors import named
-from envbuild.system.privacy import open_parents
+from envbuild.system.descriptors import with_real_paths
+from envbuild.system.privacy import parents_others_can_write
 from tests.support.stores import layer
 
 
@@ -49,7 +49,7 @@ def test_an_empty_directory_becomes_one_and_another_does_not(tmp_path: Path) -> 
     assert opened(tmp_path / "disk").exists
     (tmp_path / "desk/drawer").mkdir(parents=True)
     problem, hint = refusal(tmp_path / "desk")
-    assert "is no store" in problem
+    assert "is not a store" in problem
     assert "--store" in hint
     assert [entry.name for entry in (tmp_path / "desk").iterdir()] == ["drawer"]
 
@@ -64,7 +64,7 @@ def test_one_of_an_earlier_version_is_to_be_deleted(tmp_path: Path) -> None:
 def test_what_is_no_directory_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     problem, _ = refusal(tmp_path / "file")
-    assert problem == f"`{tmp_path}/file` is no directory, and so no store"
+    assert problem == f"`{tmp_path}/file` is not a directory, so it is not a store"
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
@@ -74,7 +74,7 @@ def test_a_part_of_it_that_is_no_directory(tmp_path: Path, kind: str) -> None:
     part = tmp_path / "store/files"
     part.touch() if kind == "file" else part.symlink_to(tmp_path / "elsewhere")
     problem, _ = refusal(tmp_path / "store")
-    assert problem == f"`files` in the store `{tmp_path}/store` is no directory"
+    assert problem == f"`files` in the store `{tmp_path}/store` is not a directory"
 
 
 @pytest.mark.parametrize("target", ["there", "nowhere"])
@@ -164,19 +164,21 @@ def test_another_in_its_place_is_not_used(tmp_path: Path) -> None:
     store.directory("logs")
     assert (tmp_path / "aside/plans/x.json").read_text() == "{}"
     assert [entry.name for entry in (tmp_path / "victim").rglob("*")] == ["plans"]
-    assert named(f"see {store.root}/logs") == f"see {tmp_path}/aside/logs"
+    assert with_real_paths(f"see {store.root}/logs") == f"see {tmp_path}/aside/logs"
 
 
 def test_who_can_take_it_away(public: Path) -> None:
     project = public / "project"
     project.mkdir()
     project.chmod(0o2770)
-    assert open_parents(project / "mine/store") == (project,)
+    assert parents_others_can_write(project / "mine/store") == (project,)
     project.chmod(0o1777)
-    assert open_parents(project / "mine/store") == (), "as in /tmp, nobody can rename what is another's"
+    assert parents_others_can_write(project / "mine/store") == (), (
+        "as in /tmp, nobody can rename what is another's"
+    )
     project.chmod(0o775)
     public.chmod(0o700)
-    assert open_parents(project / "mine/store") == (), "nobody else gets there"
+    assert parents_others_can_write(project / "mine/store") == (), "nobody else gets there"
 
 
 @pytest.mark.redteam
@@ -185,7 +187,7 @@ def test_a_store_that_can_be_renamed_stays_one_wherever_its_name_leads(public: P
     public.chmod(0o2775)
     store = opened(public / "mine/store")
     store.directory("files").joinpath("x.deb").write_text("x")
-    assert store.open_parents == (public,)
+    assert store.parents_others_can_write == (public,)
     (public / "mine").rename(public / "aside")
     (public / "mine").symlink_to("/usr")
     assert store.can_be_renamed

@@ -81,7 +81,7 @@ def test_what_was_used_lately_stays(store: Store) -> None:
         layer(store, letter, days=days)
     pruned = run(store, unused_s=30 * DAY_S)
     assert [item.name for item in pruned.removed] == ["c"]
-    assert sorted(item.name for item in pruned.young) == ["a", "b"]
+    assert sorted(item.name for item in pruned.recently_used) == ["a", "b"]
     assert [item.name for item in run(store).removed] == ["b"]
     assert [item.name for item in run(store, unused_s=0.0).removed] == ["a"]
 
@@ -138,5 +138,5 @@ def test_what_cannot_be_removed_is_reported(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "unlink", refuse)
     pruned = run(store)
     assert pruned.removed == ()
-    ((item, why),) = pruned.refused
+    ((item, why),) = pruned.failed
     assert (item.name, why.endswith("Permission denied")) == ("a", True)

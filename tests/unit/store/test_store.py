@@ -360,7 +360,7 @@ def test_what_a_full_file_system_lacks(
     store.path.mkdir()
     values = [4096, 4096, 100, 50, 50, 100, free, free, 0, 255]
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
-    error = store.refusal(OSError(errno.ENOSPC, "x"))
+    error = store.write_error(OSError(errno.ENOSPC, "x"))
     assert f"no {what} left in the store" in str(error)
 
 
@@ -450,7 +450,7 @@ with Store(Path({str(store.path)!r})).in_use():
             assert not has_locks
 
     def test_waiting_ends_when_the_run_does(self, store: Store) -> None:
-        with store.in_use(), process.ended_with_us():
+        with store.in_use(), process.terminating_children_on_exit():
             process.end_all()
             with pytest.raises(KeyboardInterrupt), Store(store.path).alone(lambda: None):
                 pass

@@ -11,7 +11,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.store.records import read_record
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
-from envbuild.system.descriptors import named
+from envbuild.system.descriptors import with_real_paths
 from envbuild.system.sealing import sealed
 from tests.support.stores import key, layer
 
@@ -40,8 +40,8 @@ def test_a_layer_is_used_where_it_is(theirs: Store) -> None:
     assert record == theirs.get(key("a"))
     blob = store.blob_of(record)
     assert blob.read_bytes() == b"bytes of a"
-    assert named(str(blob)) == named(str(theirs.blob_path(record.blob)))
-    assert store.own(key("a")) is None
+    assert with_real_paths(str(blob)) == with_real_paths(str(theirs.blob_path(record.blob)))
+    assert store.get_local(key("a")) is None
     assert not store.path.exists(), "nothing was written"
 
 
@@ -69,7 +69,7 @@ def test_what_was_found_stays_readable_when_its_owner_prunes(theirs: Store, tmp_
     assert store.get(key("a")) == record
     assert store.blob_of(record).read_bytes() == b"bytes of a"
     copied = store.blob_for_programs(record, tmp_path)
-    assert (named(str(copied)), copied.read_bytes()) == (str(copied), b"bytes of a")
+    assert (with_real_paths(str(copied)), copied.read_bytes()) == (str(copied), b"bytes of a")
     assert ours(theirs).get(key("a")) is None
 
 
@@ -126,5 +126,5 @@ def test_others_may_neither_write_to_it_nor_replace_it(public: Path, mode: int) 
 
 def test_what_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
-    assert "is no store of this version" in refusal(tmp_path / "project")
+    assert "is not a store of this version" in refusal(tmp_path / "project")
     assert f"there is no store `{tmp_path}/nowhere`" in refusal(tmp_path / "nowhere")

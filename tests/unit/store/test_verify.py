@@ -39,7 +39,7 @@ def test_a_flipped_bit(store: Store) -> None:
     record = layer(store, "a")
     flip(store.blob_path(record.blob))
     (damage,) = verify(store).damages
-    assert (damage.what, damage.id, damage.keys) == ("blob", record.blob, (record.key,))
+    assert (damage.kind, damage.id, damage.keys) == ("blob", record.blob, (record.key,))
     assert damage.problem.startswith("its 10 bytes have the digest ")
 
 
@@ -47,7 +47,7 @@ def test_a_missing_blob(store: Store) -> None:
     record = layer(store, "a")
     store.blob_path(record.blob).unlink()
     (damage,) = verify(store).damages
-    assert (damage.what, damage.id) == ("record", record.key)
+    assert (damage.kind, damage.id) == ("record", record.key)
     assert "is missing" in damage.problem
 
 
@@ -57,14 +57,14 @@ def test_swapped_names(store: Store) -> None:
     for path, content in zip(paths, (second, first), strict=True):
         path.chmod(0o644)
         path.write_bytes(content)
-    assert [damage.what for damage in verify(store).damages] == ["blob", "blob"]
+    assert [damage.kind for damage in verify(store).damages] == ["blob", "blob"]
 
 
 def test_a_record_under_anothers_name(store: Store) -> None:
     first, second = layer(store, "a"), layer(store, "b")
     store.record_path(first.key).write_bytes(store.record_path(second.key).read_bytes())
     (damage,) = verify(store).damages
-    assert (damage.what, damage.id) == ("record", first.key)
+    assert (damage.kind, damage.id) == ("record", first.key)
     assert "the record of another layer" in damage.problem
 
 
@@ -73,14 +73,14 @@ def test_a_record_that_is_none(store: Store, text: str) -> None:
     record = layer(store, "a")
     store.record_path(record.key).write_text(text)
     (damage,) = verify(store).damages
-    assert (damage.what, damage.id) == ("record", record.key)
+    assert (damage.kind, damage.id) == ("record", record.key)
 
 
 def test_a_flipped_bit_in_a_locked_file(store: Store) -> None:
     path = locked_file(store, b"content")
     flip(path)
     (damage,) = verify(store).damages
-    assert (damage.what, damage.id, damage.path.name) == ("file", path.parent.name, path.name)
+    assert (damage.kind, damage.id, damage.path.name) == ("file", path.parent.name, path.name)
 
 
 def test_the_same_bytes_may_be_locked_under_two_names(store: Store) -> None:
@@ -89,7 +89,7 @@ def test_the_same_bytes_may_be_locked_under_two_names(store: Store) -> None:
     assert verify(store).damages == ()
     other.write_bytes(b"contents")
     (damage,) = verify(store).damages
-    assert (damage.what, damage.path.name) == ("file", "zz")
+    assert (damage.kind, damage.path.name) == ("file", "zz")
 
 
 def test_unknown_files_and_damaged_roots_stay(store: Store) -> None:
@@ -100,7 +100,7 @@ def test_unknown_files_and_damaged_roots_stay(store: Store) -> None:
     (root,) = root_files(store)
     root.write_text("x")
     damages = verify(store).damages
-    assert sorted(damage.what for damage in damages) == ["root", "unknown", "unknown"]
+    assert sorted(damage.kind for damage in damages) == ["root", "unknown", "unknown"]
     remove_damaged(store, damages)
     assert verify(store).damages == damages
 
@@ -126,7 +126,7 @@ def test_strange_entries_anywhere_are_unknown_and_stay(store: Store, place: str,
     else:
         path.write_text("x")
     damages = verify(store).damages
-    assert [(damage.what, damage.path.name) for damage in damages] == [("unknown", path.name)]
+    assert [(damage.kind, damage.path.name) for damage in damages] == [("unknown", path.name)]
     remove_damaged(store, damages)
     assert verify(store).damages == damages
 
@@ -142,7 +142,7 @@ def test_what_is_no_file_is_reported_and_nothing_waits_for_it(
     for path in paths:
         path.unlink(missing_ok=True)
         make(path)
-    damages = {damage.path.name: damage.what for damage in verify(store).damages}
+    damages = {damage.path.name: damage.kind for damage in verify(store).damages}
     assert [damages[path.name] for path in paths] == ["blob", "record", "file", "root"]
 
 
@@ -169,7 +169,7 @@ def test_links_in_place_of_what_is_stored(store: Store, tmp_path: Path, target: 
         path.unlink()
         path.symlink_to(place)
     damages = verify(store).damages
-    assert sorted(damage.what for damage in damages) == ["blob", "file"]
+    assert sorted(damage.kind for damage in damages) == ["blob", "file"]
     assert all(damage.problem.startswith("it is a link to ") for damage in damages)
     remove_damaged(store, damages)
     assert verify(store).damages == ()

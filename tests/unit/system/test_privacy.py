@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.system.privacy import closed_temporary_directory
+from envbuild.system.privacy import private_temporary_directory
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def test_a_directory_in_which_others_can_rename_is_passed_over(
 ) -> None:
     reachable.chmod(mode)
     monkeypatch.setattr(tempfile, "tempdir", str(reachable))
-    assert (closed_temporary_directory() == reachable.resolve()) == used
+    assert (private_temporary_directory() == reachable.resolve()) == used
 
 
 def test_a_directory_that_is_gone_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    assert closed_temporary_directory().is_dir()
+    assert private_temporary_directory().is_dir()

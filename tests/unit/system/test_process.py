@@ -228,7 +228,7 @@ class TestEnding:
     def test_our_own_end_is_that_of_our_children(self, tmp_path: Path, number: int) -> None:
         code = f'echo $$ > "$0"; sleep 0.5; kill -{int(number)} $PPID; sleep 60'
         before = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt), process.ended_with_us():
+        with pytest.raises(KeyboardInterrupt), process.terminating_children_on_exit():
             process.run(["sh", "-c", code, tmp_path / "pid"], env=ENV)
         assert signal.getsignal(signal.SIGTERM) is before
         assert wait_for(lambda: not lives(int((tmp_path / "pid").read_text())))
@@ -248,7 +248,7 @@ class TestInterrupts:
                 signal.raise_signal(signal.Signals(number))
 
         monkeypatch.setattr(subprocess, "Popen", Interrupted)
-        with pytest.raises(KeyboardInterrupt), process.ended_with_us():
+        with pytest.raises(KeyboardInterrupt), process.terminating_children_on_exit():
             process.run(["sleep", "60"], env=ENV)
         assert wait_for(lambda: not any(lives(pid) for pid in pids))
 
@@ -263,7 +263,7 @@ class TestInterrupts:
 
         with (
             pytest.raises(KeyboardInterrupt),
-            process.ended_with_us(),
+            process.terminating_children_on_exit(),
             process.thread_pool(2) as pool,
         ):
             list(pool.map(work, range(6)))
@@ -272,7 +272,7 @@ class TestInterrupts:
     def test_that_are_ignored_stay_ignored(self) -> None:
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            with process.ended_with_us():
+            with process.terminating_children_on_exit():
                 signal.raise_signal(signal.SIGHUP)
                 assert process.run(["true"], env=ENV).ok
         finally:

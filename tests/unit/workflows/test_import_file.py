@@ -41,7 +41,7 @@ FILES = {
 def index(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Take the place of an index; return the requirements of which it has no wheels."""
     without = {"bioconductor-deseq2"}
-    monkeypatch.setattr(workflow, "lacking", lambda texts, *_: without & {*texts})
+    monkeypatch.setattr(workflow, "without_wheels", lambda texts, *_: without & {*texts})
     return without
 
 
@@ -499,7 +499,7 @@ def test_a_proposal_can_be_locked(place: Path) -> None:
 
 
 def test_an_environment_whose_index_does_not_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "lacking", lambda *_: None)
+    monkeypatch.setattr(workflow, "without_wheels", lambda *_: None)
     proposal = imported(place, "dependencies: [bioconductor-deseq2]\n", "environment.yml")
     assert proposal.spec["packages"] == {"python": ["bioconductor-deseq2"]}
     assert "no index could be asked which of them have wheels" in [note.what for note in proposal.notes]

@@ -289,7 +289,7 @@ def test_a_directory_that_is_no_store_becomes_none(run: Run, layers: Store, stor
     (store.path / "letter.txt").touch()
     code, _, err = run("import", layers.path)
     assert code == 2
-    assert "is no store" in err
+    assert "is not a store" in err
     assert [path.name for path in store.path.iterdir()] == ["letter.txt"]
 
 
@@ -362,7 +362,7 @@ class TestExport:
         (tmp_path / "project/src").mkdir(parents=True)
         for place, problem in (
             (tmp_path / "file", "is not a directory"),
-            (tmp_path / "project", "is no store"),
+            (tmp_path / "project", "is not a store"),
             (store.path, "is inside the store"),
             (store.path / "blobs/x", "is inside the store"),
             ("", "the name of a directory is empty"),

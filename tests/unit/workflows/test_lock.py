@@ -10,6 +10,7 @@ import pytest
 
 from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
+from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.store.store import Store
 from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
@@ -68,14 +69,14 @@ def test_what_is_frozen_is_a_warning(tmp_path: Path) -> None:
 def test_names_without_wheels_that_debian_has_get_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise ManyErrors(
-            [
-                RequestError("`ffmpeg`: no wheel fits Python 3.11", hint="drop it"),
-                RequestError("nothing fits: nosuch was not found in the registry", hint="drop it"),
-                RequestError("nothing fits: git of a dependency was not found in the registry", hint="x"),
-            ]
+    def unavailable(name: str) -> ResolutionError:
+        return ResolutionError(
+            f"no wheel of {name}", at=None, hint="drop it", names=[name], unavailable=[name], failures=[]
         )
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        # A dependency may have that name, too.
+        raise ManyErrors([unavailable("ffmpeg"), unavailable("nosuch"), unavailable("git")])
 
     asked: list[str] = []
 
@@ -94,7 +95,7 @@ def test_names_without_wheels_that_debian_has_get_a_hint(
         "Debian has a package `ffmpeg`: name it under `packages.system`"
         f" (`envbuild add {spec} ffmpeg --system`); drop it",
         "drop it",
-        "x",
+        "drop it",
     ]
 
 

@@ -68,7 +68,7 @@ def test_one_that_is_named_on_the_command_line_must_work(
     theirs: Store, settings: Settings, tmp_path: Path, site: Path
 ) -> None:
     assert with_upstreams(settings, [theirs.path]).store.get(key("a")) == theirs.get(key("a"))
-    with pytest.raises(RequestError, match="is no store"):
+    with pytest.raises(RequestError, match="is not a store"):
         with_upstreams(settings, [tmp_path])
 
 

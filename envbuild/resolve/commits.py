@@ -16,24 +16,25 @@ import struct
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all, some
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, some
 from envbuild.events import task
 from envbuild.lock.model import PythonPin
-from envbuild.resolve.bring import local_copy
-from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, cannot_write
+from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, Upgrade, cannot_write
+from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.files import WrongBytes
-from envbuild.resolve.sources import SourceMetadata, read_archive
-from envbuild.resolve.wheels import Candidate
+from envbuild.resolve.obtain import local_copy
+from envbuild.resolve.request import PythonRequest
+from envbuild.resolve.source_archives import SourceMetadata, read_archive
+from envbuild.resolve.uv import Release, UvRequest
 from envbuild.spec.fields import repository_address
-from envbuild.spec.requirements import Repository
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.requirements import Repository, RequirementEntry
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
 from envbuild.system.files import copy, sha256
@@ -86,69 +87,108 @@ _Files = dict[PurePosixPath, _File]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class SourceArchive:
     """A commit as a source archive in the cache of locked files."""
 
-    file: Candidate
+    file: DistFile
     metadata: SourceMetadata
 
 
-def pack_all(resolved: ResolvedSpec, context: ResolveContext, old: Sequence[PythonPin]) -> dict[str, Packed]:
-    """Return the archive of each repository that a spec names; a locked one that is here is used as it is.
+@dataclass(slots=True)
+class Commits:
+    """The source of distributions that are built from a commit; each has an archive of it alone."""
 
-    RequestError: a repository has no such commit, or the commit no version that can be read. MachineError:
-    there is no git, or a repository cannot be reached.
-    """
-    pins = {pin.name: pin for pin in old}
-    packed: dict[str, Packed] = {}
-    errors: list[EnvbuildError] = []
-    for name, request in resolved.repositories.items():
-        repository, pin = request.repository, pins.get(name)
+    request: PythonRequest
+    context: ResolveContext
+    archives: dict[str, SourceArchive] = field(init=False, default_factory=dict)
+    """Distribution → its archive; `prepare` fills it."""
+
+    def owns(self, name: str) -> bool:
+        """Return whether a commit is named for a distribution."""
+        return name in self.request.commits
+
+    def origin(self, name: str) -> str:
+        """Return the logical origin: the commit."""
+        repository = self.request.commits[name].repository
+        return repository.origin if repository is not None else ""
+
+    def prepare(self, previous: Sequence[PythonPin], upgrade: Upgrade) -> Iterator[EnvbuildError]:
+        """Archive each commit; a locked archive that is here is used as it is.
+
+        Yield an error for a commit that cannot be had, that states no version that can be read, or whose
+        version a requirement excludes.
+        """
+        del upgrade  # a commit does not change
+        pins = {pin.name: pin for pin in previous}
+        for name, entry in self.request.commits.items():
+            try:
+                self.archives[name] = self._archive(name, entry, pins.get(name))
+            except EnvbuildError as error:
+                yield from error.each()
+        for entry in self.request.written:
+            archive = self.archives.get(entry.name)
+            if archive and not entry.requirement.specifier.contains(archive.file.version, prereleases=True):
+                problem = f"`{entry.text}` excludes {archive.file.version}, the version of the commit"
+                yield RequestError(problem, at=entry.at, hint="change one of them")
+
+    def _archive(self, name: str, entry: RequirementEntry, pin: PythonPin | None) -> SourceArchive:
+        repository = entry.repository
         if repository is None:
-            continue
-        try:
-            path = None
-            if pin is not None and repository.admits(pin.origin, pin.version):
-                path = local_copy(_archive_of(pin, context), context)
-            if pin is None or path is None:
-                pin = pack(name, repository, request.at, context, directory=resolved.path.parent)
-                path = context.files.path(pin)
-            packed[name] = Packed(file=_archive_of(pin, context), metadata=read_archive(path, at=request.at))
-        except EnvbuildError as error:
-            errors += error.each()
-    raise_all(errors)
-    return packed
+            raise AssertionError("an entry of a commit has a repository")
+        path = None
+        if pin is not None and repository.admits(pin.origin, pin.version):
+            path = local_copy(pin, self.context)
+        if pin is None or path is None:
+            directory = self.request.path.parent
+            pin = archive_commit(name, repository, entry.at, self.context, directory=directory)
+            path = self.context.files.path(pin)
+        file = DistFile(
+            name=pin.name,
+            version=pin.version,
+            file_name=pin.file,
+            address=str(self.context.files.path(pin)),
+            sha256=pin.sha256,
+            size_bytes=pin.size_bytes,
+        )
+        return SourceArchive(file=file, metadata=read_archive(path, at=entry.at))
+
+    def add_to(self, request: UvRequest) -> UvRequest:
+        """Let uv see an empty wheel in place of each archive."""
+        stubs = {
+            name: Release(version=archive.file.version, requires=archive.metadata.requires)
+            for name, archive in self.archives.items()
+        }
+        return replace(
+            request,
+            stubs={**request.stubs, **stubs},
+            sources=request.sources - stubs.keys(),
+            sources_without_metadata=request.sources_without_metadata - stubs.keys(),
+        )
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the archive of each distribution."""
+        return {name: [self.archives[name].file] for name in versions if name in self.archives}
+
+    def remake(self, pin: PythonPin) -> bool:
+        """Archive the commit of a pin again; return whether the pin is that of a commit which is named.
+
+        RequestError: the commit makes another archive than the locked one, or as `archive_commit`.
+        """
+        entry = self.request.commits.get(pin.name)
+        repository = entry.repository if entry is not None else None
+        if entry is None or repository is None or repository.origin != pin.origin:
+            return False
+        directory = self.request.path.parent
+        again = archive_commit(pin.name, repository, entry.at, self.context, directory=directory)
+        if again.sha256 != pin.sha256:
+            hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
+            commit = f"commit {repository.commit[:12]} of `{pin.name}`"
+            problem = f"{commit} produces a different archive than the locked one"
+            raise RequestError(problem, at=entry.at, hint=hint)
+        return True
 
 
-def _archive_of(pin: PythonPin, context: ResolveContext) -> Candidate:
-    return Candidate(
-        name=pin.name,
-        version=pin.version,
-        file=pin.file,
-        address=str(context.files.path(pin)),
-        sha256=pin.sha256,
-        size_bytes=pin.size_bytes,
-    )
-
-
-def pack_locked(resolved: ResolvedSpec, pin: PythonPin, context: ResolveContext) -> bool:
-    """Pack the commit of a pin again; return whether the pin is that of a repository which the spec names.
-
-    Errors as `pack_all`; RequestError if the commit makes another archive than the locked one.
-    """
-    request = resolved.repositories.get(pin.name)
-    repository = request.repository if request is not None else None
-    if request is None or repository is None or repository.origin != pin.origin:
-        return False
-    again = pack(pin.name, repository, request.at, context, directory=resolved.path.parent)
-    if again.sha256 != pin.sha256:
-        hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks it anew"
-        problem = f"commit {repository.commit[:12]} of `{pin.name}` gives another archive than the locked one"
-        raise RequestError(problem, at=request.at, hint=hint)
-    return True
-
-
-def pack(
+def archive_commit(
     name: str, repository: Repository, at: Location, context: ResolveContext, *, directory: Path
 ) -> PythonPin:
     """Fetch one commit, put its source archive into the cache, and return its pin.
@@ -168,9 +208,9 @@ def pack(
             raise RequestError(problem, at=at, hint=_WHEEL)
         version = repository.version or _version(files, name, at)
         base = f"{name.replace('-', '_')}-{version}"
-        packed = work / "packed.tar.gz"
+        archive = work / "archive.tar.gz"
         try:
-            with packed.open("wb") as stream:
+            with archive.open("wb") as stream:
                 _write_archive(files, base, stream)
         except OSError as error:
             raise cannot_write(context.cache_dir, error) from error
@@ -179,14 +219,14 @@ def pack(
             version=version,
             origin=repository.origin,
             file=f"{base}.tar.gz",
-            size_bytes=packed.stat().st_size,
-            sha256=sha256(packed),
+            size_bytes=archive.stat().st_size,
+            sha256=sha256(archive),
             layer="python",
             requires=(),
         )
         try:
             with context.files.adding(pin) as part:
-                copy(packed, part)
+                copy(archive, part)
         except WrongBytes as error:
             raise MachineError(f"`{pin.file}` was not written whole", hint="run it again") from error
         return pin

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import Location, RequestError
-from envbuild.resolve import sources
-from envbuild.resolve.sources import SourceMetadata, read_archive
+from envbuild.resolve import source_archives
+from envbuild.resolve.source_archives import SourceMetadata, read_archive
 
 AT = Location(path=Path("spec.yaml"))
 OLD = "Metadata-Version: 2.1\nName: x\nVersion: 1\n"
@@ -118,11 +118,11 @@ def test_headers_that_nest_are_an_error(tmp_path: Path) -> None:
 
 
 def test_the_files_of_an_archive_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_MAX_MEMBERS", 2)
+    monkeypatch.setattr(source_archives, "_MAX_MEMBERS", 2)
     assert read(tmp_path, a="", pyproject_toml=PROJECT).imports == ("hatchling",)
     with pytest.raises(RequestError, match="more than 2 files"):
         read(tmp_path, a="", b="", c="")
-    monkeypatch.setattr(sources, "_MAX_BYTES", 4096)
+    monkeypatch.setattr(source_archives, "_MAX_BYTES", 4096)
     with pytest.raises(RequestError, match="unpacks to more than 4096 bytes"):
         read(tmp_path, a="x" * 4096)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from envbuild.errors import Location, RequestError
 from envbuild.lock.model import Lock
-from envbuild.rules.facts import Fact
+from envbuild.rules.facts import Fact, fact_at
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
 from envbuild.rules.judge import RuleResult
@@ -36,7 +36,7 @@ def stack_of(resolved: ResolvedSpec, lock: Lock) -> dict[str, Fact]:
     for path, key in _decided_by_spec(resolved):
         at = nearest(resolved.spec_places, key)
         if at is not None and path in image:
-            image[path] = Fact(image[path].value, str(at))
+            image[path] = fact_at(image[path].value, at, image[path].source)
     return stack_facts(image, resolved.site, places=resolved.site_places)
 
 
@@ -51,12 +51,9 @@ def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | 
 
 def _place(result: RuleResult, resolved: ResolvedSpec) -> Location:
     """Return the place to change: in the spec if it decides one of the facts, else in the site file."""
-    for places in (resolved.spec_places, resolved.site_places):
-        known = {str(at): at for at in places.values()}
-        for fact in result.facts.values():
-            if fact.source in known:
-                return known[fact.source]
-    return Location(path=resolved.path)
+    places = [fact.at for fact in result.facts.values() if fact.at is not None]
+    in_spec = (at for at in places if at.path == resolved.path)
+    return next(in_spec, places[0] if places else Location(path=resolved.path))
 
 
 def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:

@@ -30,7 +30,7 @@ OTHER_KEYS = {
 }
 
 
-def choice(text: str) -> str | None:
+def corrected_choice(text: str) -> str | None:
     """Return a recipe with its version as a spec names it; None if the text cannot mean one."""
     with contextlib.suppress(ValueError):
         return text if parse_choice(text) else None
@@ -41,15 +41,15 @@ def choice(text: str) -> str | None:
     exact = _EXACT.fullmatch(rest)
     constraint = exact[1] if exact else _bounds(rest.removeprefix("@")).replace(" ", "")
     name = name.lower().replace("_", "-")
-    meant = f"{name}@{constraint}" if constraint else name
+    corrected = f"{name}@{constraint}" if constraint else name
     try:
-        parse_choice(meant)
+        parse_choice(corrected)
     except ValueError:
         return None
-    return meant
+    return corrected
 
 
-def requirement(text: str) -> str | None:
+def corrected_requirement(text: str) -> str | None:
     """Return a Python requirement as PEP 508 writes it; None if the text cannot mean one."""
     with contextlib.suppress(ValueError):
         return python_requirement(text)
@@ -60,9 +60,9 @@ def requirement(text: str) -> str | None:
     exact = _EXACT.fullmatch(rest)
     if exact:
         rest = f"=={exact[1]}" + (".*" if exact[1].count(".") + 1 < _PARTS else "")
-    meant = f"{name}{extras}{_bounds(rest)}"
+    corrected = f"{name}{extras}{_bounds(rest)}"
     try:
-        return python_requirement(meant)
+        return python_requirement(corrected)
     except ValueError:
         return None
 
@@ -80,7 +80,7 @@ def _bounds(text: str) -> str:
     return re.sub(r"(?<=[0-9*])\s+(?=[<>=!~])", ",", re.sub(r"=([<>])", r"\1=", text))
 
 
-def line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at: int | None = None) -> str:
+def spec_line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at: int | None = None) -> str:
     """Return the line of a spec whose list gets an entry; the entry alone where the line would be long.
 
     `at` is the number of the entry that is replaced; without it the list gets one more. The other entries are
@@ -89,7 +89,7 @@ def line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at: int
     present: object = values
     for name in key:
         present = present.get(name) if isinstance(present, Mapping) else None
-    correct = requirement if key == ("packages", "python") else choice
+    correct = corrected_requirement if key == ("packages", "python") else corrected_choice
     entries = [_flow(entry, correct) for entry in present] if isinstance(present, tuple) else []
     if at is None:
         entries.append(scalar(entry))

@@ -10,10 +10,11 @@ import pytest
 from envbuild.errors import EnvbuildError, render
 from envbuild.events import Event, Warned
 from envbuild.lock.model import Lock, PythonPin
-from envbuild.resolve.fit import hidden_packages, judge_lock, stack_of
+from envbuild.resolve.compatibility import hidden_packages, judge_lock, stack_of
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.workflows.inputs import read_spec
+from envbuild.workflows.lock import spec_remarks
 from tests.support.resolved_specs import deb, lock_of, wheel
 
 SPEC = """\
@@ -104,7 +105,7 @@ def test_all_that_clashes_is_told_at_once() -> None:
 def test_an_older_build_is_offered_where_the_recipes_have_one(
     framework: str, offered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.unit.resolve.test_fit.SPEC", SPEC.replace("pytorch", framework))
+    monkeypatch.setattr("tests.unit.resolve.test_compatibility.SPEC", SPEC.replace("pytorch", framework))
     resolved = ask("accelerator: cuda@13.2\n", site='gpus: {vendor: nvidia, driver: "535.104.05"}\n')
     text = refusal(resolved, locked(resolved, wheel("nvidia-cuda-runtime", "13.2.1")))
     assert "error: CUDA.driver-floor: CUDA 13.2 needs a driver of at least 580" in text
@@ -171,12 +172,12 @@ def test_packages_beside_debians_own_hide_nothing() -> None:
 
 
 def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
-    assert ask().remarks() == ()
-    assert [text.partition(":")[0] for text in caffe("tabulate").remarks()] == [
+    assert spec_remarks(ask()) == ()
+    assert [text.partition(":")[0] for text in spec_remarks(caffe("tabulate"))] == [
         "debian-11 is frozen",
         "caffe is frozen",
     ]
-    (remark,) = ask("accelerator: rocm\n").remarks()
+    (remark,) = spec_remarks(ask("accelerator: rocm\n"))
     assert remark.startswith("pytorch for rocm-7.2 is untried: its wheels lie on PyTorch's own index")
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from envbuild.errors import EnvbuildError, Location, MachineError
 from envbuild.lock.model import PythonPin
-from envbuild.resolve import repository
+from envbuild.resolve import commits
+from envbuild.resolve.commits import archive_commit
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
-from envbuild.resolve.repository import pack
 from envbuild.spec.requirements import Repository
 from tests.support.repositories import a_commit, git
 
@@ -40,7 +40,7 @@ def packed(
         offline=offline,
     )
     # The directories of all tests: whatever a test makes is inside.
-    pin = pack("my-tool", repository, AT, context, directory=directory or place.parent)
+    pin = archive_commit("my-tool", repository, AT, context, directory=directory or place.parent)
     return pin, context.files.path(pin)
 
 
@@ -280,7 +280,7 @@ def test_a_commit_is_fetched_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.M
     noise = "".join(hashlib.sha256(b"%d" % number).hexdigest() for number in range(40_000))
     made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, "noise": noise})
     assert packed(tmp_path / "whole", made)[0].size_bytes > 2 << 20
-    monkeypatch.setattr(repository, "_MAX_WRITTEN_BYTES", 256 << 10)
+    monkeypatch.setattr(commits, "_MAX_WRITTEN_BYTES", 256 << 10)
     assert "has more than 1024 MiB or 200000 files" in refused(tmp_path, made)
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -300,7 +300,7 @@ def test_a_tree_that_holds_itself_many_times_is_refused(
         entry = f"040000 tree {tree}"
     bomb = git(place, "commit-tree", "-m", "x", entry.rpartition(" ")[2])
     git(place, "update-ref", "refs/heads/main", bomb)
-    monkeypatch.setattr(repository, "_MAX_GIT_MEMORY_BYTES", 128 << 20)
+    monkeypatch.setattr(commits, "_MAX_GIT_MEMORY_BYTES", 128 << 20)
     assert "has more than 1024 MiB or 200000 files" in refused(
         tmp_path, Repository(url=made.url, commit=bomb, version="1.0")
     )
@@ -308,9 +308,9 @@ def test_a_tree_that_holds_itself_many_times_is_refused(
 
 def test_the_files_of_a_commit_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = commit(tmp_path / "one", {"pyproject.toml": PROJECT, **{f"f{number}": "" for number in range(5)}})
-    monkeypatch.setattr(repository, "_MAX_FILES", 8)
+    monkeypatch.setattr(commits, "_MAX_FILES", 8)
     packed(tmp_path / "whole", made)
-    monkeypatch.setattr(repository, "_MAX_FILES", 7)
+    monkeypatch.setattr(commits, "_MAX_FILES", 7)
     assert "or 7 files" in refused(tmp_path, made)
 
 

@@ -1,0 +1,459 @@
+"""Chooses distributions with uv: first versions, then the files of these versions.
+
+uv reports one obstacle and stops, so it is asked again without that, a limited number of times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envbuild.errors import EnvbuildError, RequestError, pluralize, raise_all
+from envbuild.events import Warned, task
+from envbuild.resolve import skipped_releases, uvtext
+from envbuild.resolve.context import ResolveContext, cannot_write
+from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files, satisfies
+from envbuild.resolve.obtain import obtain
+from envbuild.resolve.origins import PythonSources, without_credentials
+from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
+from envbuild.resolve.source_archives import read_archive
+from envbuild.resolve.sources import Source
+from envbuild.resolve.uv import UvAnswer, UvRequest, UvRequirement, run_uv
+from envbuild.resolve.uv_errors import ResolutionError, UvErrors
+from envbuild.resolve.uvtext import UvFailure
+from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.requirements import RequirementEntry
+from envbuild.system.redaction import redact
+
+_MAX_FAILURES = 20  # of uv for one request
+_MAX_NEAREST = 5  # requirements of which the nearest versions are asked for
+_SHORT_S = 30.0
+_ROUNDS = 10  # of resolutions with newly read source archives
+
+Releases = Mapping[tuple[str, str], tuple[str, ...]]
+"""Distribution and version → requirements (PEP 508)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """uv's answer, or that to the requirements that remained, and errors for those that were left out."""
+
+    text: str
+    warnings: tuple[str, ...]
+    errors: tuple[EnvbuildError, ...]
+    is_complete: bool = True
+    """Whether each requirement is in the answer or in the errors."""
+
+
+@dataclass(slots=True)
+class Index:
+    """The indexes, directories and pages with wheels that uv asks for one request."""
+
+    request: PythonRequest
+    sources: PythonSources
+    context: ResolveContext
+    exclusive: tuple[Source, ...] = ()
+    """Sources of single distributions, which uv takes from there alone."""
+    known: Releases = field(default_factory=dict)
+    """Releases whose files are not needed, and what they require."""
+    _addresses: dict[str, tuple[str, ...]] = field(init=False)
+    """Origin → addresses; the next is asked only if the first is unreachable."""
+    _torch_backend: str = field(init=False)
+    """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
+    _unreachable: dict[str, str] = field(init=False, default_factory=dict)
+    """Origin → the address that was left out, and why it cannot be reached."""
+    _read: dict[tuple[str, str], tuple[str, ...]] = field(init=False, default_factory=dict)
+    """Releases whose source archives were read, and what they require."""
+    _nearest: set[str] = field(init=False, default_factory=set)
+    """Distributions whose nearest versions were asked for."""
+
+    def __post_init__(self) -> None:
+        sources = self.sources
+        self._addresses = {} if sources.no_index else {**sources.named, "pypi": sources.indexes}
+        self._torch_backend = self._choose_torch_backend()
+
+    def resolve(
+        self,
+        requirements: Sequence[RequirementEntry],
+        *,
+        constraints: Sequence[RequirementEntry] = (),
+        preferred_versions: Mapping[str, str],
+    ) -> Resolution:
+        """Choose a version of each distribution that requirements need; see `Resolver`.
+
+        It resolves again until the requirements of every source archive that is chosen are known.
+        """
+        for _ in range(_ROUNDS):
+            outcome = self._ask(
+                [UvRequirement(entry.name, entry.text) for entry in requirements],
+                constraints=[entry.text for entry in constraints],
+                preferred_versions=preferred_versions,
+            )
+            raise_all(outcome.errors)
+            distributions = tuple(
+                ResolvedDistribution(name=name, version=version, via=via, origin=self._origin(name, address))
+                for name, version, via, address in uvtext.parse_resolution(outcome.text)
+            )
+            unread = [entry for entry in distributions if self._is_unread(entry)]
+            if not unread:
+                for warning in outcome.warnings:
+                    self.context.emit(Warned(text=f"uv: {warning}"))
+                return Resolution(
+                    requirements=requirements, constraints=constraints, distributions=distributions
+                )
+            self._read_archives(unread)
+        raise RequestError(
+            "versions of what is built from source change each other: "
+            + ", ".join(sorted(entry.name for entry in unread)),
+            at=self.request.location_of(unread[0].name),
+            hint="ask for an exact version of one of them",
+        )
+
+    def _is_unread(self, entry: ResolvedDistribution) -> bool:
+        """Return whether only the source archive of a distribution says what it requires."""
+        is_read = (entry.name, entry.version) in self._read
+        is_exclusive = any(source.owns(entry.name) for source in self.exclusive)
+        return entry.name in self.request.undeclared and not is_read and not is_exclusive
+
+    def _read_archives(self, unread: Sequence[ResolvedDistribution]) -> None:
+        offered = self.files({entry.name: entry.version for entry in unread})
+        files = choose_files(self.request, unread, offered)
+        for entry, file in zip(unread, files, strict=True):
+            at = self.request.location_of(entry.name)
+            metadata = read_archive(obtain(file, at, self.context), at=at)
+            self._read[entry.name, entry.version] = metadata.requires
+
+    def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
+        """Return the files of exact versions: wheels, or the source archive of what is built."""
+        # `==2.13.0` would also take `2.13.0+cpu`.
+        exact = [UvRequirement(name, f"{name}==={version}") for name, version in sorted(versions.items())]
+        if not exact:
+            return {}
+        outcome = self._ask(exact, of_files=True)
+        raise_all(() if outcome.is_complete else outcome.errors)
+        with_credentials = self.sources.with_credentials
+        return {
+            name: [replace(file, address=with_credentials(file.address)) for file in files]
+            for name, files in _files(outcome).items()
+        }
+
+    def newest(self, names: Collection[str]) -> dict[str, list[DistFile]]:
+        """Return the files of each distribution's newest release for this Python: wheels, sources.
+
+        MachineError: an index cannot be reached.
+        """
+        requirements = [UvRequirement(name, name) for name in sorted(names)]
+        if not requirements:
+            return {}
+        outcome = self._ask(requirements, of_files=True, any_source=True)
+        if not outcome.is_complete:
+            hint = "newer releases that were not chosen are not reported"
+            self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
+        return _files(outcome)
+
+    def cost_of_pin(self, resolution: Resolution, name: str, version: str) -> str:
+        """Return in a line what another version of a distribution would cost: other versions, or all."""
+        versions = resolution.versions
+        try:
+            outcome = self._ask(
+                [
+                    *(UvRequirement(entry.name, entry.text) for entry in resolution.requirements),
+                    UvRequirement(name, f"{name}=={version}"),
+                ],
+                constraints=[entry.text for entry in resolution.constraints],
+                preferred_versions={**versions, name: version},
+            )
+            raise_all(outcome.errors)
+        except EnvbuildError as error:
+            each = error.each()
+            return "; ".join(
+                single.summary if isinstance(single, ResolutionError) else single.problem for single in each
+            )
+        others = {name: version for name, version, *_ in uvtext.parse_resolution(outcome.text)}
+        older = [
+            f"`{other}` {others[other]} instead of {taken}"
+            for other, taken in sorted(versions.items())
+            if other in others and other != name and Version(others[other]) < Version(taken)
+        ]
+        return ", ".join(older) or "other packages at their newest releases"
+
+    def skipped_releases(
+        self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
+    ) -> Iterator[Warned]:
+        """Yield a warning for each newer or final release that was not taken; see `Resolver`."""
+        of_index = [name for name in new if not any(source.owns(name) for source in self.exclusive)]
+        return skipped_releases.warnings(
+            resolution,
+            files=files,
+            newest=self.newest(of_index),
+            cost_of_pin=lambda name, version: self.cost_of_pin(resolution, name, version),
+        )
+
+    def origin_of(self, file: DistFile) -> str:
+        """Return the logical origin of a file."""
+        return self.sources.origin_of(file.address)
+
+    def _origin(self, name: str, address: str) -> str:
+        """Return the logical origin of a distribution that uv took from an index or directory."""
+        bare = without_credentials(address).rstrip("/")
+        for origin, addresses in self._addresses.items():
+            if origin != "pypi" and addresses and bare == without_credentials(addresses[0]).rstrip("/"):
+                return origin
+        named = next(iter(self.request.origins.get(name, ())), "")
+        if self._torch_backend and named.startswith(PYTORCH):
+            return named
+        origin = self.sources.origin_of(address) if address else "pypi"
+        return named if named and origin == "find-links" else origin
+
+    def _index_of(self) -> dict[str, str]:
+        """Return the only index of distributions: the first of their origins that has an address."""
+        index_of = {}
+        for name, origins in self.request.origins.items():
+            owner = next(
+                (origin for origin in origins if origin == "pypi" or self._addresses.get(origin)), "pypi"
+            )
+            if owner != "pypi":
+                index_of[name] = owner
+        return index_of
+
+    def _choose_torch_backend(self) -> str:
+        """Return uv's name of PyTorch's own index, if no configured index or directory has its wheels."""
+        names = [file.name for path in self.sources.local_directories() for file in path.glob("*.whl")]
+        for rule in self.request.origin_rules:
+            origin = rule.origins[0]
+            # Of several rules the first counts.
+            counts = any(self.request.origins[name] == rule.origins for name in rule.names)
+            is_configured = self.sources.no_index or self._addresses.get(origin)
+            if counts and origin.startswith(PYTORCH) and not is_configured and not self._is_here(rule, names):
+                return origin.removeprefix(PYTORCH)
+        return ""
+
+    def _is_here(self, rule: OriginRule, file_names: Sequence[str]) -> bool:
+        """Return whether local files satisfy the requirements of a rule."""
+        labelled = [name for name in file_names if not rule.label or f"+{rule.label}-" in name]
+        return all(
+            any(satisfies(name, requirement, self.request.target.tags) for name in labelled)
+            for requirement in rule.requirements
+        )
+
+    def _uv_request(self) -> UvRequest:
+        """Return what all runs of uv have in common."""
+        index_of = self._index_of()
+        request = UvRequest(
+            target=self.request.target,
+            default_index=next(iter(self._addresses.get("pypi", ())), ""),
+            indexes={origin: self._addresses[origin][0] for origin in index_of.values()},
+            index_of=index_of,
+            find_links=self.sources.find_links,
+            no_index=self.sources.no_index,
+            offline=self.context.offline,
+            torch_backend=self._torch_backend,
+            metadata={**self.request.declared, **self._read, **self.known},
+            sources=self.request.built,
+            # uv must not build what it knows nothing of.
+            sources_without_metadata=self.request.undeclared,
+        )
+        for source in self.exclusive:
+            request = source.add_to(request)
+        return request
+
+    def _ask(
+        self,
+        requirements: Sequence[UvRequirement],
+        *,
+        constraints: Sequence[str] = (),
+        preferred_versions: Mapping[str, str] | None = None,
+        of_files: bool = False,
+        any_source: bool = False,
+    ) -> _Outcome:
+        """Run uv until it answers, or has failed too often.
+
+        With `any_source`, source archives count as wheels do, and their requirements stay unknown.
+        EnvbuildError: requirements clash, or an index or this machine keeps uv from an answer.
+        """
+        errors: list[EnvbuildError] = []
+        without_wheels: dict[str, UvFailure] = {}
+        not_cached: list[UvFailure] = []
+        failures: list[UvFailure] = []
+
+        def all_errors() -> tuple[EnvbuildError, ...]:
+            writer = self._errors(failures)
+            return (*errors, *writer.not_here(not_cached), *writer.without_wheels(without_wheels))
+
+        with contextlib.ExitStack() as search:
+            while requirements and len(failures) < _MAX_FAILURES:
+                request = self._uv_request()
+                sources = {name for name, _ in requirements} if any_source else without_wheels.keys()
+                result = self._run(
+                    replace(
+                        request,
+                        requirements=tuple(requirements),
+                        constraints=tuple(constraints),
+                        preferred_versions=preferred_versions or {},
+                        output="pylock.toml" if of_files else "requirements.txt",
+                        prefers_wheels=not any_source,
+                        sources=request.sources | (sources - request.stubs.keys()),
+                        sources_without_metadata=request.sources_without_metadata
+                        | (sources - request.stubs.keys()),
+                    )
+                )
+                if isinstance(result, UvAnswer):
+                    return _Outcome(result.text, result.warnings, all_errors())
+                if self._try_next_address(result):
+                    continue
+                if not failures:
+                    search.enter_context(task(self.context.emit, "lock:errors", "look for further errors"))
+                failures.append(result)
+                self._write_log(failures)
+                # uv names what keeps it from an answer, and stops. It names the next as if there were a
+                # wheel, or without what cannot be had.
+                new = result.without_wheels - without_wheels.keys()
+                if new:
+                    without_wheels |= dict.fromkeys(sorted(new), result)
+                    continue
+                uncached = result.not_cached if self.context.offline else {}
+                not_cached += [result] if uncached else []
+                if not result.without_sources and not uncached:
+                    errors.append(self._errors(failures).failure(result))
+                concerned = result.missing | result.without_sources | uncached.keys()
+                others = [entry for entry in requirements if entry.name not in concerned]
+                if len(others) == len(requirements):
+                    # In a clash, wheels may or may not matter.
+                    writer = self._errors(failures)
+                    errors += writer.not_here(not_cached)
+                    raise_all(errors or [*writer.without_wheels(without_wheels)])
+                requirements = others
+        if not requirements:
+            return _Outcome("", (), all_errors())
+        problem = f"{pluralize(len(requirements), 'other requirement')} may have errors, too"
+        hint = f"correct these first: uv reports one at a time, and was asked {_MAX_FAILURES} times"
+        return _Outcome("", (), (*all_errors(), RequestError(problem, hint=hint)), is_complete=False)
+
+    def _run(self, request: UvRequest) -> UvAnswer | UvFailure:
+        try:
+            return run_uv(request, self.context.cache_dir)
+        except OSError as error:
+            raise cannot_write(self.context.cache_dir, error) from error
+
+    def _try_next_address(self, failure: UvFailure) -> bool:
+        """Leave out an address that uv could not reach; return whether another place may serve instead."""
+        if not failure.address:
+            return False
+        for origin, addresses in self._addresses.items():
+            if addresses and failure.address.startswith(without_credentials(addresses[0]).rstrip("/")):
+                # Another index may have other packages of these names; without one, uv asks the public index.
+                if len(addresses) == 1 and (origin == "pypi" or not self.sources.find_links):
+                    return False
+                self._addresses[origin] = addresses[1:]
+                name = f"the origin `{origin}` at {redact(addresses[0])}"
+                break
+        else:
+            if not self._torch_backend or "pytorch" not in (urlsplit(failure.address).hostname or ""):
+                return False
+            name, origin = "PyTorch's own index", f"{PYTORCH}{self._torch_backend}"
+            self._torch_backend = ""
+        reason = failure.cause
+        self._unreachable[origin] = f"{redact(failure.address)} was asked, and cannot be reached: {reason}"
+        hint = "another origin has to serve its packages"
+        self.context.emit(Warned(text=f"{name} cannot be reached: {reason}; it is left out", hint=hint))
+        return True
+
+    @property
+    def _log(self) -> Path:
+        """File with uv's messages at its last failure for this request."""
+        path = hashlib.sha256(os.fsencode(self.request.path.absolute())).hexdigest()[:12]
+        return self.context.cache_dir / f"uv-resolution-{path}.log"
+
+    def _write_log(self, failures: Iterable[UvFailure]) -> None:
+        try:
+            self._log.write_text("\n".join(failure.output for failure in failures), encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(self.context.cache_dir, error) from error
+
+    def _errors(self, failures: Sequence[UvFailure]) -> UvErrors:
+        return UvErrors(
+            request=self.request,
+            log=self._log,
+            offline=self.context.offline,
+            addresses=self._addresses,
+            unreachable=self._unreachable,
+            nearest_versions=self._nearest_versions,
+            failures=tuple(failures),
+        )
+
+    def _nearest_versions(self, requirement: Requirement) -> list[str]:
+        """Return the version below that of a requirement and the one above, as far as the index has them."""
+        self._nearest.add(requirement.name)
+        if len(self._nearest) > _MAX_NEAREST:
+            return []
+        bounds = [part.version.removesuffix(".*") for part in requirement.specifier if part.operator != "==="]
+        versions = []
+        for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
+            for bound in bounds[:1]:
+                wanted = UvRequirement(requirement.name, f"{requirement.name}{operator}{bound}")
+                options = ("--no-deps", "--resolution", strategy)
+                result = self._run(replace(self._uv_request(), requirements=(wanted,), options=options))
+                if isinstance(result, UvAnswer):
+                    versions += [version for _, version, _, _ in uvtext.parse_resolution(result.text)]
+        return versions
+
+
+def _files(outcome: _Outcome) -> dict[str, list[DistFile]]:
+    # There is no text if each requirement was left out.
+    return uvtext.parse_pylock(outcome.text) if outcome.text else {}
+
+
+def unreachable_reason(name: str, sources: PythonSources, *, backend: str = "") -> str:
+    """Return why uv gets no wheel of a distribution; empty if it does.
+
+    `backend` is uv's name of PyTorch's own index (``cpu``), if that is to be asked.
+    """
+    request = _short_request(sources, [UvRequirement(name, name)])
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as directory:
+        result = run_uv(replace(request, torch_backend=backend), Path(directory))
+    return result.cause if isinstance(result, UvFailure) else ""
+
+
+def without_wheels(
+    requirements: Sequence[str], sources: PythonSources, target: PythonTarget
+) -> set[str] | None:
+    """Return which requirements no wheel for a Python meets, each alone; None if that cannot be asked."""
+    left = [UvRequirement(canonicalize_name(Requirement(text).name), text) for text in requirements]
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as directory:
+        for _ in range(_MAX_FAILURES):
+            request = replace(_short_request(sources, left), target=target)
+            result = run_uv(request, Path(directory))
+            if isinstance(result, UvAnswer):
+                return {*requirements} - {text for _, text in left}
+            # uv names the first, and stops.
+            concerned = result.missing | result.without_wheels
+            others = [requirement for requirement in left if requirement.name not in concerned]
+            if len(others) == len(left):
+                return None
+            left = others
+            if not left:
+                return {*requirements}
+    return None
+
+
+def _short_request(sources: PythonSources, requirements: Sequence[UvRequirement]) -> UvRequest:
+    """Return a request whose answer is not awaited for long."""
+    return UvRequest(
+        target=None,
+        requirements=tuple(requirements),
+        options=("--no-deps",),
+        default_index=next(iter(sources.indexes), ""),
+        find_links=sources.find_links,
+        timeout_s=_SHORT_S,
+        retries=0,
+    )
