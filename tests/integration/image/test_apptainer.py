@@ -294,7 +294,7 @@ def test_an_object_added_by_apptainer_is_a_change(
     """An overlay partition changes what runs, and so may other objects in other runtimes."""
     path = tmp_path / "copy.sif"
     path.write_bytes(sample.image.read_bytes())
-    words = [program, "sif", "add", *options, path, sample.layers["base"]]
+    words: list[str | Path] = [program, "sif", "add", *options, path, sample.layers["base"]]
     subprocess.run(words, capture_output=True, check=True)
     assert len(read_sif(path).objects) == len(read_sif(sample.image).objects) + 1
     assert read_manifest(path) == sample.manifest

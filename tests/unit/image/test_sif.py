@@ -48,8 +48,8 @@ def make_layers(directory: Path) -> dict[str, Path]:
     return made
 
 
-def write(path: Path, layers: dict[str, Path], **changes: object) -> Manifest:
-    return trees.write_image(path, layers, lock=LOCK, plan=PLAN, bill=BILL, **changes)
+def write(path: Path, layers: dict[str, Path], *, note: bytes = b"", **changes: object) -> Manifest:
+    return trees.write_image(path, layers, lock=LOCK, plan=PLAN, bill=BILL, note=note, **changes)
 
 
 @pytest.fixture
