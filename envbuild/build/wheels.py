@@ -142,7 +142,7 @@ class _Member:
     @contextmanager
     def open(self) -> Iterator[Stream]:
         """Yield its content; reading raises a BuildError if it is damaged."""
-        if process.closing():
+        if process.is_shutting_down():
             raise KeyboardInterrupt
         if self.info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             with self.wheel.open("rb", buffering=0) as file:

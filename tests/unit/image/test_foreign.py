@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import uuid
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from envbuild.build.layer_writer import LayerWriter
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
+from envbuild.store.store import Store
 from envbuild.system import squashfs
 from envbuild.workflows.extend import ExtendRequest, extend_image
 from envbuild.workflows.settings import Settings
@@ -96,6 +99,19 @@ def test_a_sif_that_cannot_be_extended(
     with pytest.raises(EnvbuildError, match=problem):
         extend(image, tmp_path / "new.sif")
     assert not (tmp_path / "new.sif").exists()
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize("use", [PartitionType.OVERLAY, PartitionType.DATA, PartitionType.PRIMARY])
+def test_no_digest_stands_for_an_image_with_another_partition(tmp_path: Path, use: PartitionType) -> None:
+    """A runtime mounts an overlay above the root: a verdict on the root is not one on what runs."""
+    content = root(tmp_path)
+    store = Store(tmp_path / "store")
+    with ImageFile.open(write_sif(tmp_path / "image.sif", partition(content))) as image:
+        assert identity_of(image, store) == "sha256:" + hashlib.sha256(content).hexdigest()
+    path = write_sif(tmp_path / "image.sif", partition(content), partition(content, use=use))
+    with ImageFile.open(path) as image, pytest.raises(RequestError, match="has 2 partitions"):
+        identity_of(image, store)
 
 
 @pytest.mark.parametrize(
