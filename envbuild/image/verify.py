@@ -104,6 +104,8 @@ def changed_around(image: ImageFile) -> tuple[str, ...]:
     except ValueError:
         return (_THE_HEADER,)  # SIF has no code for the manifest's architecture
     frame = image.read(0, len(written))
+    if len(frame) < len(written):
+        return (_THE_HEADER,)  # it has become shorter since its tables were read
     changed = []
     if form.header_without_signing(frame) != form.header_without_signing(written):
         changed.append(_THE_HEADER)
