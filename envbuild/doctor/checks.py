@@ -6,6 +6,7 @@ They change nothing, and write only a lock file in the store, which is removed a
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
@@ -283,13 +284,19 @@ def _check_program(
 
 def _check_uv() -> Iterator[Diagnostic]:
     problem, force = "`uv` is not on this machine, and did not come with envbuild", ""
+    fix = f"`python3 -m pip install{{}} 'uv=={tools.UV_RELEASE}.*'` in envbuild's environment"
     with suppress(EnvbuildError):
-        path = str(tools.locate("uv"))
-        if Survey().can_start(path):
+        path, survey = str(tools.locate("uv")), Survey()
+        if survey.can_start(path):
+            release = re.match(r"uv (\d+\.\d+)\.", survey.output_of(path, "--version"))
+            if release is not None and release[1] != tools.UV_RELEASE:
+                problem = f"`{path}` is uv {release[1]}, whose messages envbuild does not understand"
+                why = "errors of packages show neither their place nor what to do"
+                yield Diagnostic("program.uv-release", "warning", _LOCK, problem, why, fix.format(""))
             return
         problem, force = f"`{path}` cannot be started", " --force-reinstall"
-    fix = f"`python3 -m pip install{force} uv` in envbuild's environment"
-    yield Diagnostic("program.uv", "error", _LOCK, problem, "it resolves and installs Python packages", fix)
+    why = "it resolves and installs Python packages"
+    yield Diagnostic("program.uv", "error", _LOCK, problem, why, fix.format(force))
 
 
 def _subordinate_ids(text: str, user: str) -> int:

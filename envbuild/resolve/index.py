@@ -33,7 +33,9 @@ from envbuild.resolve.uv_errors import ResolutionError, UvErrors
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.requirements import RequirementEntry
+from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact
+from envbuild.system.space import refuse_full
 
 _MAX_FAILURES = 20  # of uv for one request
 _MAX_NEAREST = 5  # requirements of which the nearest versions are asked for
@@ -341,9 +343,14 @@ class Index:
 
     def _run(self, request: UvRequest) -> UvAnswer | UvFailure:
         try:
-            return run_uv(request, self.context.cache_dir)
+            result = run_uv(request, self.context.cache_dir)
         except OSError as error:
             raise cannot_write(self.context.cache_dir, error) from error
+        if isinstance(result, UvFailure):
+            refuse_full("uv failed", result.output)
+            if proxy_error := dead_proxy(result.address):
+                raise proxy_error
+        return result
 
     def _try_next_address(self, failure: UvFailure) -> bool:
         """Leave out an address that uv could not reach; return whether another place may serve instead."""

@@ -17,8 +17,6 @@ from envbuild.resolve import uvtext
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.system import host, process, tools
-from envbuild.system.network import dead_proxy
-from envbuild.system.space import refuse_full
 
 _TIMEOUT_S = 900.0
 # Ten times as much as a large resolution takes: an index may answer without end.
@@ -105,8 +103,7 @@ class UvAnswer:
 def run_uv(request: UvRequest, directory: Path) -> UvAnswer | UvFailure:
     """Run uv once, with its cache in a directory.
 
-    OSError: the directory cannot be written. MachineError: the disk is full, a proxy does not answer, or uv
-    is missing.
+    OSError: the directory cannot be written. MachineError: uv cannot be started.
     """
     # Private: uv keeps answers of indexes with their addresses, which may hold tokens.
     cache = directory / "uv"
@@ -125,13 +122,9 @@ def run_uv(request: UvRequest, directory: Path) -> UvAnswer | UvFailure:
         if finished.ok:
             text = output.read_text(encoding="utf-8")
             return UvAnswer(text=text, warnings=tuple(uvtext.warnings(finished.stderr)))
-    refuse_full("uv failed", finished.stderr)
-    failure = uvtext.read_failure(
+    return uvtext.read_failure(
         finished.stderr, over_limit=_limit(request, finished), local_wheels=request.local_wheels
     )
-    if error := dead_proxy(failure.address):
-        raise error
-    return failure
 
 
 def _limit(request: UvRequest, finished: process.Finished) -> str:

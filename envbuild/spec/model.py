@@ -141,6 +141,12 @@ def full_match(pattern: str, description: str, limit: int = MAX_NAME) -> Checked
 
 def python_requirement(value: str) -> str:
     """Return a PEP 508 requirement unchanged; ValueError if it is invalid or names an address."""
+    parse_requirement(value)
+    return value
+
+
+def parse_requirement(value: str) -> Requirement:
+    """Parse a PEP 508 requirement; ValueError as `python_requirement`."""
     if len(value) > MAX_TEXT:
         raise ValueError(f"a requirement is longer than {MAX_TEXT} characters")
     try:
@@ -158,7 +164,7 @@ def python_requirement(value: str) -> str:
     if parsed is None or parsed.url is not None:
         forms = "`{wheel: ADDRESS, sha256: …}` or `{name: …, git: ADDRESS, commit: …}`"
         raise ValueError(f"`{shown}` names an address; `packages.python` takes {forms}")
-    return value
+    return parsed
 
 
 def _python_constraint(value: str) -> str:

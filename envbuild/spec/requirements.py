@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -37,7 +37,7 @@ from envbuild.spec.fields import (
     wheel_location,
     without_secrets,
 )
-from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, python_requirement
+from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, parse_requirement
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
@@ -123,13 +123,15 @@ class RequirementEntry:
     """The only file that meets it; None for any of an index."""
     repository: Repository | None = None
     """Commit that it is built from; None for any file of an index."""
+    parsed: InitVar[Requirement | None] = None
+    """The text, if it was parsed already."""
     requirement: Requirement = field(init=False, compare=False, repr=False)
     """The text, parsed once."""
     name: str = field(init=False, compare=False, repr=False)
     """Canonical name of the distribution."""
 
-    def __post_init__(self) -> None:
-        requirement = Requirement(self.text)
+    def __post_init__(self, parsed: Requirement | None) -> None:
+        requirement = parsed or Requirement(self.text)
         object.__setattr__(self, "requirement", requirement)
         object.__setattr__(self, "name", str(canonicalize_name(requirement.name)))
 
@@ -327,7 +329,7 @@ class RequirementFiles:
             self._git(match, at)
             return
         try:
-            python_requirement(text)
+            parsed = parse_requirement(text)
         except ValueError as error:
             corrected = corrected_requirement(text)
             hint = "write the name and the version of a distribution that an index has, or remove the line"
@@ -335,7 +337,7 @@ class RequirementFiles:
             self._reject(shorten(str(error), 300), at, hint)
         else:
             self.entries.append(
-                RequirementEntry(text=text, at=at, hashes=hashes, is_constraint=is_constraint)
+                RequirementEntry(text=text, at=at, hashes=hashes, is_constraint=is_constraint, parsed=parsed)
             )
 
     def _wheel(self, name: str, place: str, marker: str, at: Location, hashes: frozenset[str]) -> None:
@@ -369,13 +371,13 @@ class RequirementFiles:
             if not _COMMIT.fullmatch(commit):
                 raise ValueError(f"no commit of 40 hexadecimal digits is behind `{without_secrets(address)}`")
             text = f"{match['name']}{match['extras'] or ''}{match['marker'] or ''}"
-            python_requirement(text)
+            parsed = parse_requirement(text)
         except ValueError as error:
             hint = "write `NAME @ git+ADDRESS@COMMIT`, as `git rev-parse HEAD` prints it; a branch changes"
             self._reject(shorten(str(error), 300), at, hint)
         else:
             repository = Repository(url=address, commit=commit, subdirectory=subdirectory)
-            self.entries.append(RequirementEntry(text=text, at=at, repository=repository))
+            self.entries.append(RequirementEntry(text=text, at=at, repository=repository, parsed=parsed))
 
     def add_wheel(
         self, place: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""

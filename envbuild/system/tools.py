@@ -14,6 +14,8 @@ from envbuild.system import host, process
 from envbuild.system.files import sha256
 
 NAMES = ("installer", "mksquashfs", "mmdebstrap", "zlib-ng", "zstandard")
+UV_RELEASE = "0.13"
+"""The release of uv whose messages are understood, as in pyproject.toml."""
 # Python packages, which run in our own process.
 _PACKAGES = frozenset({"installer", "zlib-ng", "zstandard"})
 

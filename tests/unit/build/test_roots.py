@@ -99,7 +99,7 @@ def test_whoever_is_interrupted_unpacks_no_further(tmp_path: Path, monkeypatch: 
         resolved.append(None)
         return len(resolved) > 2
 
-    monkeypatch.setattr(process, "closing", is_shutting_down)
+    monkeypatch.setattr(process, "is_shutting_down", is_shutting_down)
     with pytest.raises(KeyboardInterrupt):
         unpack(tmp_path / "tree", pack(tmp_path / "root.tar"))
     assert sorted(path.name for path in (tmp_path / "tree").rglob("*")) == ["usr"]

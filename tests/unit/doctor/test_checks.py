@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import os
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.requirements import Requirement
 
 from envbuild.doctor import checks
 from envbuild.doctor.checks import check_machine, check_resolve, check_site
@@ -144,6 +146,11 @@ def no_uv(machine: Machine) -> None:
     machine.patch.setattr(tools, "locate", lambda _: machine.root / "no-uv")
 
 
+def older_uv(machine: Machine) -> None:
+    uv = machine.write("uv", "#!/bin/sh\necho 'uv 0.12.24 (x86_64-unknown-linux-gnu)'\n", 0o755)
+    machine.patch.setattr(tools, "locate", lambda _: uv)
+
+
 def small_store(machine: Machine) -> None:
     """Leave room for temporary files alone."""
     machine.patch.setattr(checks, "NEEDED_STORE_BYTES", 10**13)
@@ -175,6 +182,7 @@ PROVOKED: Mapping[str, Callable[[Machine], object]] = {
         "mksquashfs", "[ $1 != -version ] || echo 'mksquashfs version 4.7.2 (2025/08/01)'"
     ),
     "program.uv": no_uv,
+    "program.uv-release": older_uv,
     "user-namespaces.forbidden": lambda machine: machine.program("unshare", "[ $1 != --user ]"),
     "user-namespaces.subordinate-ids": lambda machine: machine.write("etc/subgid", "ada:1:1000\n"),
     "fuse.device": lambda machine: (machine.root / "dev/fuse").unlink(),
@@ -282,12 +290,21 @@ def test_a_program_that_cannot_be_started_is_named(machine: Machine, content: st
     assert "take it out of PATH" in mksquashfs.fix
 
 
+def test_the_release_of_uv_is_the_one_that_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    (uv,) = (Requirement(text) for text in project["dependencies"] if text.startswith("uv>="))
+    assert tools.UV_RELEASE in uv.specifier
+    assert uv.specifier.contains(f"{tools.UV_RELEASE}.99")
+    major, _, minor = tools.UV_RELEASE.partition(".")
+    assert f"{major}.{int(minor) + 1}" not in uv.specifier
+
+
 def test_a_uv_that_cannot_be_started_is_named(machine: Machine) -> None:
     uv = machine.write("uv", "", 0o755)
     machine.patch.setattr(tools, "locate", lambda _: uv)
     (finding,) = machine.findings
     assert finding.problem == f"`{uv}` cannot be started"
-    assert "pip install --force-reinstall uv" in finding.fix
+    assert "pip install --force-reinstall 'uv==0.13.*'" in finding.fix
 
 
 @pytest.mark.parametrize("name", ["gpgv1", "gpgv2", "sqv"])

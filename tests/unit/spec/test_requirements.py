@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from packaging.requirements import Requirement
@@ -478,11 +479,11 @@ def test_errors_and_remarks_of_a_file_have_a_limit(monkeypatch: pytest.MonkeyPat
     assert remarks[-1] == "250 more lines are not used"
     tries: list[str] = []
 
-    def counted(text: str) -> str:
+    def counted(text: str) -> NoReturn:
         tries.append(text)
         raise ValueError("`x` is wrong")
 
-    monkeypatch.setattr(requirements, "python_requirement", counted)
+    monkeypatch.setattr(requirements, "parse_requirement", counted)
     shown = refused(requirements_txt="/x\n" * 5000)
     assert len(tries) == 50
     assert shown.count("error: `x` is wrong") == 50
