@@ -42,6 +42,10 @@ class KernelImage:
     """Host paths to bind if they exist."""
     python: str = ""
     """The path of its Python; empty for `python3` on its PATH."""
+    stamp: str
+    """The `stamp_of` the image when its contents were compared."""
+    repeat: tuple[str, ...]
+    """The command line that writes the kernelspec again."""
 
 
 def install_kernel(directory: Path, *, title: str, image: KernelImage | None, python: Path | None) -> Path:
@@ -70,6 +74,8 @@ def install_kernel(directory: Path, *, title: str, image: KernelImage | None, py
                 apptainer=image.apptainer,
                 binds=image.binds,
                 python=image.python,
+                stamp=image.stamp,
+                repeat=image.repeat,
             )
             write_text(launcher, text, mode=_EXECUTE_ALL)
         write_text(directory / _START, data_text(_START))

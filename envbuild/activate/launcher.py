@@ -60,15 +60,17 @@ def kernel_launcher_text(
     runnable: Runnable,
     apptainer: Apptainer,
     binds: Sequence[SiteBind],
-    python: str = "",
+    python: str,
+    stamp: str,
+    repeat: Sequence[str],
 ) -> str:
     """Return the launcher of an image's `python3`, or of `python`, in the directory of a kernelspec."""
     settings = {
         "label": f"{runnable.name}/{runnable.version}",
         "home": str(directory),
         "image": str(image),
-        "stamp": "",
-        "repeat": "",
+        "stamp": stamp,
+        "repeat": shlex.join(repeat),
         "digest": runnable.digest,
         "commands": " python3 ",
         "python": python,

@@ -10,11 +10,13 @@ from pathlib import Path
 from envbuild.activate.install import absolute
 from envbuild.activate.installed import find_installed, select
 from envbuild.activate.kernel import KERNELS, KernelImage, install_kernel
+from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.events import task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
+from envbuild.image.verify import check_image_is_whole
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
@@ -64,6 +66,12 @@ def write_kernel(
         with ImageFile.open(path) as image:
             digest = identity_of(image, settings.store)
             runnable, own_python = runnable_of(image, digest), foreign_python(image)
+            if image.built_by_envbuild:
+                title = f"compare {path.name}"
+                with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:
+                    check_image_is_whole(image, advanced=reading.advance)
+            # Of the file that was compared, so that a later change is noticed.
+            stamp = stamp_of(image.program_path)
         label = f"{runnable.name}/{runnable.version}"
         if site is not None:
             warn_of_absent_binds(site, settings.emit)
@@ -73,6 +81,8 @@ def write_kernel(
             apptainer=apptainer,
             binds=site.binds if site else (),
             python=own_python,
+            stamp=stamp,
+            repeat=_repeat(path, prefix, name, settings),
         )
     else:
         (layout,) = select(absolute(root), *parse_module(image_or_module), every=False)
@@ -94,6 +104,18 @@ def write_kernel(
     title = label if name == re.sub(r"[^A-Za-z0-9._-]", "-", label) else name
     install_kernel(directory, title=title, image=kernel_image, python=python)
     return InstalledKernel(name=name, directory=directory, image=path)
+
+
+def _repeat(image: Path, prefix: Path | None, name: str | None, settings: Settings) -> tuple[str, ...]:
+    """Return the command line that writes the kernelspec of an image again."""
+    values = {
+        "--name": name,
+        "--prefix": absolute(prefix) if prefix else None,
+        "--site": settings.site,
+        "--apptainer": settings.apptainer,
+    }
+    options = [text for option, value in values.items() if value is not None for text in (option, str(value))]
+    return ("envbuild", "kernel", "install", str(image), *options)
 
 
 def _existing(name: str) -> Path:

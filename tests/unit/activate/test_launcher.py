@@ -88,9 +88,39 @@ def test_the_kernel_of_an_image_starts_as_the_site_says(
     installation, tmp_path, version, cdi, unprivileged, userns
 ):
     apptainer = Apptainer(program=Path("/a"), version=version, unprivileged=unprivileged)
-    image = KernelImage(path=Path("/i.sif"), runnable=installation.runnable, apptainer=apptainer)
+    image = KernelImage(
+        path=Path("/i.sif"), runnable=installation.runnable, apptainer=apptainer, stamp="", repeat=()
+    )
     text = install_kernel(tmp_path / "k", title="k", image=image, python=None).read_text()
     module = launcher_text(replace(installation, apptainer=apptainer))
     for setting in (f"_eb_userns={userns or chr(39) * 2}\n", f"_eb_cdi={cdi or chr(39) * 2}\n"):
         assert setting in text
         assert setting in module
+
+
+@pytest.mark.redteam
+def test_the_kernel_of_an_image_does_not_start_another_one(installation, tmp_path):
+    """As a module's commands do not: the image was compared when the kernelspec was written."""
+    path, program = tmp_path / "i.sif", tmp_path / "apptainer"
+    path.write_text("tested")
+    program.write_text("#!/bin/sh\necho started\n")
+    program.chmod(0o755)
+    image = KernelImage(
+        path=path,
+        runnable=installation.runnable,
+        apptainer=Apptainer(program=program, version="1.4.5"),
+        stamp=stamp_of(path),
+        repeat=("envbuild", "kernel", "install", str(path)),
+    )
+    launcher = install_kernel(tmp_path / "k", title="k", image=image, python=None)
+
+    def start() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [launcher], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+        )
+
+    assert (start().returncode, start().stdout) == (0, "started\n")
+    (tmp_path / "other.sif").write_text("other!")
+    (tmp_path / "other.sif").replace(path)
+    assert (start().returncode, start().stdout) == (121, "")
+    assert f"\nenvbuild:     envbuild kernel install {path}\n" in start().stderr
