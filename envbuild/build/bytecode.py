@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from envbuild.build.sandbox import MEMORY_BYTES, Sandbox
 from envbuild.errors import BuildError
-from envbuild.plan.model import Interpreter
 from envbuild.squashfs.writer import FilePart
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
@@ -128,12 +127,6 @@ def bytecode_path(module: str, version: str) -> str:
     if version.startswith("2."):
         return f"{directory}/{name}.pyc"
     return f"{directory}/__pycache__/{name}.cpython-{version.replace('.', '')}.pyc"
-
-
-def base_python(interpreter: Interpreter) -> str:
-    """Return the path of the Python of a base that compiles for an interpreter."""
-    is_legacy = interpreter.version.startswith("2.")
-    return f"/usr/bin/python{interpreter.version}" if is_legacy else "/usr/bin/python3"
 
 
 def compile_modules(

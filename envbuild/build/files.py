@@ -12,8 +12,13 @@ from envbuild.plan.model import InlineFile
 from envbuild.squashfs.writer import BytesContent
 
 
-def add_files(entries: Sequence[InlineFile], links: Mapping[str, str], writer: LayerWriter) -> None:
-    """Add files and symbolic links to a layer.
+def add_files(
+    entries: Sequence[InlineFile],
+    links: Mapping[str, str],
+    directories: Sequence[str],
+    writer: LayerWriter,
+) -> None:
+    """Add files, symbolic links and empty directories to a layer.
 
     Paths are absolute in the image, and already checked for ``..``. BuildError: one lies below a link.
     """
@@ -29,3 +34,5 @@ def add_files(entries: Sequence[InlineFile], links: Mapping[str, str], writer: L
         writer.add_file(entry.path.lstrip("/"), file)
     for name, target in links.items():
         writer.add_link(name.lstrip("/"), target)
+    for name in directories:
+        writer.add_directory(name.lstrip("/"), 0o755)

@@ -6,12 +6,29 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 
-from envbuild.plan.model import Compression
+from envbuild.squashfs.format import Compressor
 from envbuild.squashfs.packing import GZIP, ZSTD, Packing
 from envbuild.squashfs.writer import SquashfsWriter, StoredFile
 from envbuild.store.tree import Tree
 
-PACKINGS: dict[Compression, Packing] = {"zstd": ZSTD, "gzip": GZIP}
+PACKINGS: dict[str, Packing] = {"zstd": ZSTD, "gzip": GZIP}
+
+
+def packing_named(name: str) -> Packing:
+    """Return the packing that a layer names: see `Layer.compression`."""
+    if name in PACKINGS:
+        return PACKINGS[name]
+    compressor, block_bytes, options = name.split(":")
+    return Packing(
+        compressor=Compressor[compressor.upper()],
+        block_bytes=int(block_bytes),
+        options=bytes.fromhex(options),
+    )
+
+
+def name_of(packing: Packing) -> str:
+    """Return the name of a packing, as a layer on an image of another tool has it."""
+    return f"{packing.compressor.name.lower()}:{packing.block_bytes}:{packing.options.hex()}"
 
 
 def tree_of(files: Mapping[str, StoredFile]) -> Tree:

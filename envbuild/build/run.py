@@ -10,16 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from envbuild.build import debian, roots, source
-from envbuild.build.bytecode import Module, base_python, compile_modules
+from envbuild.build.bytecode import Module, compile_modules
 from envbuild.build.files import add_files
-from envbuild.build.layer_writer import PACKINGS, LayerWriter
+from envbuild.build.layer_writer import LayerWriter, packing_named
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
-from envbuild.build.wheels import environment_scheme
 from envbuild.errors import BuildError, EnvbuildError, pluralize
 from envbuild.events import Emit, LayerAwaited, LayerReused, Task, Warned, task
 from envbuild.plan.model import (
-    ENV_PREFIX,
     BaseStep,
     BuildPlan,
     FilesStep,
@@ -40,7 +38,6 @@ from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
 
-_PYTHON = f"{ENV_PREFIX}/bin/python"
 _WHEEL = "wheel:"
 _SOURCE = "source:"  # named by a spec, not by a recipe
 
@@ -50,17 +47,24 @@ class BuildContext:
     """What building needs besides the plan."""
 
     store: Store
-    apptainer: Apptainer
+    apptainer: Apptainer | None
+    """None if no step needs a sandbox."""
     locate: Callable[[InputFile], Path]
     """A locked file → its verified copy, in a directory that holds nothing else."""
     emit: Emit
     rebuild: bool = False
     """Build every layer again and compare it with the one in the store."""
     image: Path | None = None
-    """An image to compile wheels in, in place of the base. It may be a stranger's, and no key says which it
-    was: `store` must be a temporary one then."""
+    """An image to compile wheels in, in place of the base. It may be a stranger's: unless the base of the
+    plan is that very image (`ImageStep`), no key says which it was, and `store` must be a temporary one."""
     logs: Path | None = None
     """Directory of the steps' logs; one in the store if absent."""
+
+    def sandbox(self, root: Path) -> Sandbox:
+        """Return the sandbox in which a step runs in a squashfs or an image."""
+        if self.apptainer is None:
+            raise AssertionError("a step needs a sandbox, and there is no Apptainer")
+        return Sandbox(apptainer=self.apptainer, root=root)
 
 
 def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
@@ -204,8 +208,8 @@ class _WheelLayers:
         self._sources.mkdir(exist_ok=True)
         wheel = WheelInput(
             wheel=self._context.locate(step.wheel),
-            scheme=environment_scheme(step.wheel.name, step.prefix, step.interpreter),
-            python=_PYTHON,
+            scheme=step.scheme.model_dump(),
+            python=step.python,
         )
         return WheelContent.read(wheel, self._sources / hex_of(layer.key))
 
@@ -220,18 +224,18 @@ class _WheelLayers:
             modules,
             self._sources,
             self._stage / "bytecode",
-            python=base_python(_wheel_step(wheels[0]).interpreter),
+            python=_wheel_step(wheels[0]).compiler,
             sandbox=self._sandbox(record_of),
             log=_log_of(wheels[0], self._context),
         )
 
     def _sandbox(self, record_of: Callable[[str], LayerRecord]) -> Sandbox:
         if self._context.image is not None:
-            return Sandbox(apptainer=self._context.apptainer, root=self._context.image.absolute())
+            return self._context.sandbox(self._context.image.absolute())
         return _sandbox(self._context, record_of("base"), self._stage)
 
     def write(self, layer: Layer, content: Future[WheelContent]) -> LayerWriter:
-        writer = LayerWriter(self._blob(layer), PACKINGS[layer.compression], self._compressors)
+        writer = LayerWriter(self._blob(layer), packing_named(layer.compression), self._compressors)
         add_files_of_wheel(content.result().store(writer), writer)
         return writer
 
@@ -295,9 +299,9 @@ def _run_step(
     """Run a layer's step, which writes the squashfs `blob`; return its paths."""
     step = layer.step
     if isinstance(step, FilesStep | SourceStep):
-        writer = LayerWriter(blob, PACKINGS[layer.compression], compressors)
+        writer = LayerWriter(blob, packing_named(layer.compression), compressors)
         if isinstance(step, FilesStep):
-            add_files(step.files, step.links, writer)
+            add_files(step.files, step.links, step.directories, writer)
         else:
             _build_source(layer, step, below, context, stage, log, writer)
         writer.finish()
@@ -322,7 +326,7 @@ def _run_step(
     else:
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
     hidden = [path for path, what in tree.items() if what == WHITEOUT]
-    squashfs.make(root, blob, whiteouts=hidden, compression=layer.compression)
+    squashfs.make(root, blob, whiteouts=hidden, compression="gzip" if layer.compression == "gzip" else "zstd")
     return tree
 
 
@@ -344,7 +348,7 @@ def _build_source(
             wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
             stage=stage,
             plain=_sandbox(context, below["base"], stage),
-            equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
+            equipped=context.sandbox(equipped.absolute()),
             log=log,
             writer=writer,
         )
@@ -360,7 +364,7 @@ def _build_source(
 
 def _sandbox(context: BuildContext, root: LayerRecord, stage: Path) -> Sandbox:
     blob = context.store.blob_for_programs(root, stage)
-    return Sandbox(apptainer=context.apptainer, root=blob.absolute())
+    return context.sandbox(blob.absolute())
 
 
 def _debian_root(

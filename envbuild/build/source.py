@@ -24,13 +24,13 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion
 
-from envbuild.build.bytecode import base_python, compile_modules
+from envbuild.build.bytecode import compile_modules
 from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
-from envbuild.build.wheels import environment_scheme, unpack_wheel
+from envbuild.build.wheels import unpack_wheel
 from envbuild.errors import BuildError
-from envbuild.plan.model import InputFile, SourceStep
+from envbuild.plan.model import InputFile, SourceStep, base_python, environment_scheme
 from envbuild.system import host
 from envbuild.system.apptainer import Bind
 from envbuild.system.descriptors import close, descriptor_path, open_directory, open_file

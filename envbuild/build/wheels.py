@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from zlib_ng import zlib_ng
 
 from envbuild.errors import BuildError
-from envbuild.plan.model import Interpreter
 from envbuild.squashfs.writer import Content, Stream
 from envbuild.system import process
 
@@ -71,23 +70,6 @@ def unpack_wheel(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: 
         _write(installed.record(digests), root)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise _not_unpacked(wheel, error) from error
-
-
-def environment_scheme(wheel: str, prefix: str, interpreter: Interpreter) -> dict[str, str]:
-    """Return the installation scheme of an environment (``/opt/env``) for a wheel, given by its file name."""
-    site = site_packages(prefix, interpreter)
-    return {
-        "purelib": site,
-        "platlib": site,
-        "scripts": f"{prefix}/bin",
-        "data": prefix,
-        "headers": f"{prefix}/include/python{interpreter.version}/{wheel.partition('-')[0]}",
-    }
-
-
-def site_packages(prefix: str, interpreter: Interpreter) -> str:
-    """Return the directory below a prefix in which an interpreter looks for packages."""
-    return f"{prefix}/lib/python{interpreter.version}/site-packages"
 
 
 def _not_unpacked(wheel: Path, error: Exception) -> BuildError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import posixpath
 import re
 import zipfile
 import zlib
@@ -15,22 +14,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from envbuild.build.bytecode import compile_modules
-from envbuild.build.layer_writer import LayerWriter, tree_of
-from envbuild.build.sandbox import Sandbox
-from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import Emit, ignore
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, files_and_directories
-from envbuild.image.conflicts import check_conflicts, same_files
 from envbuild.image.files import ImageFiles
-from envbuild.lock.model import PythonPin
+from envbuild.lock.model import PythonPin, ToolPin
+from envbuild.plan.model import InputFile, Interpreter, Layer, Scheme, WheelStep, layer_key
 from envbuild.preflight.distributions import metadata_header, read_distributions
 from envbuild.preflight.python_packages import applies, meets, read_requirement
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.distributions import ResolvedDistribution
 from envbuild.resolve.fetch import FileOrigins, fetch
-from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import Index
 from envbuild.resolve.python import Distributions
 from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
@@ -248,69 +241,33 @@ def fetch_packages(
         raise RequestError(error.problem, at=error.at, hint=hint) from error
 
 
-def add_packages(
-    addition: Addition,
-    image: ImageFiles,
-    *,
-    files: FileCache,
-    sandbox: Sandbox,
-    stage: Path,
-    log: Path,
-    writer: LayerWriter,
-    emit: Emit = ignore,
-) -> None:
-    """Add the files of wheels to the layer that an image gains, with their bytecode.
+def wheel_layers(addition: Addition, base: Layer, tools: Sequence[ToolPin], compression: str) -> list[Layer]:
+    """Return the layers of an addition to an image of another tool, sorted by name.
 
-    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory. The layer
-    may have files that are put on the packages.
-    BuildError: a wheel is malformed, two owners hold a path differently, or the image's Python does not
-    compile.
+    `base` has an `ImageStep` of the image; `tools` decide their bytes, and `compression` is the packing of
+    the image's file system.
     """
-    python = addition.python
-    placed = writer.tree
-    sources = stage / "sources"
-    sources.mkdir()
-    contents = {}
+    python, layers = addition.python, []
+    interpreter = Interpreter(abi=python.abi, architecture=python.architecture)
     for pin in addition.pins:
-        scheme = {**python.scheme, "headers": f"{python.scheme['headers']}/{pin.name}"}
-        wheel = WheelInput(wheel=files.path(pin), scheme=scheme, python=python.executable)
-        contents[pin.name] = WheelContent.read(wheel, sources / pin.name)
-    stored = {name: content.store(writer) for name, content in contents.items()}
-    trees = {f"wheel:{name}": tree_of(paths) for name, paths in stored.items()}
-    hidden = hidden_files(addition, image) | set(_replaced_programs(addition, trees))
-    check_conflicts(
-        {**trees, "files": placed},
-        [*trees, "files"],
-        emit,
-        below=image,
-        hidden={*hidden, *(f"/{path}" for path in placed)},
-        hint="leave one of them out; `--upgrade NAME` replaces an installed distribution",
-    )
-    same = same_files(trees, image, hidden)
-    # The later of two wheels wins.
-    owners = {path: name for name, paths in stored.items() for path in paths}
-    own = {path: name for path, name in owners.items() if path not in same and not writer.has(path)}
-    for path, name in own.items():
-        writer.add_file(path, stored[name][path])
-    modules = [
-        module
-        for name, content in contents.items()
-        for module in content.modules
-        if own.get(module.path) == name
-    ]
-    bytecode = compile_modules(
-        modules, sources, stage / "bytecode", python=python.executable, sandbox=sandbox, log=log
-    )
-    add_bytecode(modules, bytecode, python.version, writer)
-
-
-def hidden_paths(addition: Addition, image: ImageFiles, added: Tree) -> tuple[str, ...]:
-    """Return the paths of an image that an addition hides: absolute, sorted, none below another.
-
-    The files that are `added` take the place of those of their paths.
-    """
-    hidden = {path for path in hidden_files(addition, image) if path.lstrip("/") not in added}
-    return tuple(sorted(path for path in hidden if posixpath.dirname(path) not in hidden))
+        step = WheelStep(
+            scheme=Scheme(**{**python.scheme, "headers": f"{python.scheme['headers']}/{pin.name}"}),
+            python=python.executable,
+            compiler=python.executable,
+            interpreter=interpreter,
+            wheel=InputFile(name=pin.file, sha256=pin.sha256),
+            tools=tuple(tools),
+        )
+        layers.append(
+            Layer(
+                name=f"wheel:{pin.name}",
+                key=layer_key(step, [base], compression),
+                step=step,
+                inputs=(base.name,),
+                compression=compression,
+            )
+        )
+    return sorted(layers, key=lambda layer: layer.name)
 
 
 def _refuse_changes(
@@ -480,7 +437,7 @@ def _name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
 
 
-def _replaced_programs(addition: Addition, trees: Mapping[str, Tree]) -> Iterator[str]:
+def replaced_programs(addition: Addition, trees: Mapping[str, Tree]) -> Iterator[str]:
     """Yield the programs of packages that replace others: conda writes some that no record lists."""
     for package in addition.replaced:
         for path in trees.get(f"wheel:{package.name}", ()):

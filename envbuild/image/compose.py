@@ -65,6 +65,8 @@ class Stack:
     """An image whose data is copied as it is; `layers` lie on it."""
     hidden: Collection[str] = ()
     """Paths of `bottom` that are not shown."""
+    unchanged: Collection[str] = ()
+    """Files of `bottom` that stay, though layers have them, too."""
 
 
 def compose(
@@ -90,7 +92,7 @@ def compose(
             return _write_built(path, stack, stack.provenance, files, inputs, advanced, check)
         if stack.bottom is None:
             raise ValueError("there is neither an image below nor data for a new one")
-        spliced = splice(inputs, hidden=stack.hidden, keep_directories=True)
+        spliced = splice(inputs, hidden=stack.hidden, unchanged=stack.unchanged, keep_directories=True)
         write_image(path, kept_layout(stack.bottom, spliced), spliced, advanced=advanced, check=check)
         return None
 

@@ -44,10 +44,14 @@ def check_conflicts(
         raise BuildError(f"layers conflict in {pluralize(len(conflicts), 'file')}{lines}", hint=hint)
 
 
-def same_files(trees: Mapping[str, Tree], below: ImageFiles, hidden: Collection[str]) -> set[str]:
-    """Return the paths, relative to the root, of files that an image below has with the same content."""
-    return {
-        path
+def unchanged_files(trees: Mapping[str, Tree], below: ImageFiles, hidden: Collection[str]) -> set[str]:
+    """Return the files of an image below that new layers have with the same content: absolute paths.
+
+    The bytecode that the image has of such a module stays, too.
+    """
+    paths = {path for tree in trees.values() for path in tree}
+    same = {
+        f"/{path}"
         for tree in trees.values()
         for path, entry in tree.items()
         if (found := below.entries.get(f"/{path}")) is not None
@@ -55,6 +59,12 @@ def same_files(trees: Mapping[str, Tree], below: ImageFiles, hidden: Collection[
         and found.kind == "file"
         and entry.endswith(f" {below.sha256(found)}")
     }
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        module = f"/{directory.removesuffix('/__pycache__')}/{name.partition('.')[0]}.py"
+        if directory.endswith("/__pycache__") and module in same and f"/{path}" in below.entries:
+            same.add(f"/{path}")
+    return same
 
 
 def _find(trees: Mapping[str, Tree], emit: Emit) -> list[str]:

@@ -34,7 +34,7 @@ KEY_FORMAT: Final = 3  # here and in `BuildPlan`
 _MAX_LAYERS = 1024
 
 Compression = Literal["zstd", "gzip"]
-PACKERS: Final[dict[Compression, str]] = {"zstd": "zstandard", "gzip": "zlib-ng"}
+PACKERS: Final = {"zstd": "zstandard", "gzip": "zlib-ng"}
 """Compression → the tool that packs what envbuild itself writes: layers of wheels and files, and tables."""
 ENV_PREFIX: Final = "/opt/env"
 MPI_PREFIX: Final = "/opt/mpi"
@@ -118,15 +118,39 @@ class Interpreter(Model):
         return f"{digits[0]}.{digits[1:]}"
 
 
+class ImageStep(Model):
+    """An image of another tool, in which the steps of layers that are put on it run; nothing is built."""
+
+    kind: Literal["image"] = "image"
+    digest: Digest
+    """``sha256:…`` of its whole file system."""
+    tools: tuple[ToolPin, ...] = ()
+    revision: int = 1
+
+
+class Scheme(Model):
+    """The directories of an image into which the parts of a wheel go, as the wheel format names them."""
+
+    purelib: ImagePath
+    platlib: ImagePath
+    scripts: ImagePath
+    data: ImagePath
+    headers: ImagePath
+
+
 class WheelStep(Model):
-    """Install one wheel below a prefix, and compile its modules with the Python of its input, the base."""
+    """Install one wheel, and compile its modules with the Python of its input: a base, or an image."""
 
     kind: Literal["wheel"] = "wheel"
-    prefix: Literal["/opt/env", "/opt/mpi"]
+    scheme: Scheme
+    python: ImagePath
+    """Runs its scripts in the image."""
+    compiler: ImagePath
+    """The Python of the input that compiles."""
     interpreter: Interpreter
     wheel: InputFile
     tools: tuple[ToolPin, ...]
-    revision: int = 2
+    revision: int = 3
 
 
 class InlineFile(Model):
@@ -167,17 +191,55 @@ class SourceStep(Model):
 
 
 class FilesStep(Model):
-    """Write files and symbolic links, and nothing else."""
+    """Write files, symbolic links and empty directories, and nothing else."""
 
     kind: Literal["files"] = "files"
     files: tuple[InlineFile, ...]
     tools: tuple[ToolPin, ...]
     links: dict[ImagePath, Text] = {}
     """Path → target."""
-    revision: int = 2
+    directories: tuple[ImagePath, ...] = ()
+    revision: int = 3
 
 
-Step = BaseStep | RootStep | SystemStep | WheelStep | SourceStep | FilesStep
+Step = BaseStep | RootStep | ImageStep | SystemStep | WheelStep | SourceStep | FilesStep
+
+
+def site_packages(prefix: str, interpreter: Interpreter) -> str:
+    """Return the directory below a prefix in which an interpreter looks for packages."""
+    return f"{prefix}/lib/python{interpreter.version}/site-packages"
+
+
+def environment_scheme(wheel: str, prefix: str, interpreter: Interpreter) -> dict[str, str]:
+    """Return the installation scheme of an environment (``/opt/env``) for a wheel, given by its file name."""
+    site = site_packages(prefix, interpreter)
+    return {
+        "purelib": site,
+        "platlib": site,
+        "scripts": f"{prefix}/bin",
+        "data": prefix,
+        "headers": f"{prefix}/include/python{interpreter.version}/{wheel.partition('-')[0]}",
+    }
+
+
+def base_python(interpreter: Interpreter) -> str:
+    """Return the path of the Python of a base that compiles for an interpreter."""
+    is_legacy = interpreter.version.startswith("2.")
+    return f"/usr/bin/python{interpreter.version}" if is_legacy else "/usr/bin/python3"
+
+
+def environment_step(
+    wheel: InputFile, prefix: str, interpreter: Interpreter, tools: Sequence[ToolPin]
+) -> WheelStep:
+    """Return the step that installs a wheel below a prefix of an image of ours, compiled by its base."""
+    return WheelStep(
+        scheme=Scheme(**environment_scheme(wheel.name, prefix, interpreter)),
+        python=f"{ENV_PREFIX}/bin/python",
+        compiler=base_python(interpreter),
+        interpreter=interpreter,
+        wheel=wheel,
+        tools=tuple(tools),
+    )
 
 
 def input_files(step: Step) -> tuple[InputFile, ...]:
@@ -206,7 +268,11 @@ class Layer(Model):
     step: Step = Field(discriminator="kind")
     inputs: tuple[LayerName, ...] = ()
     """Names of the layers that it is made from, or in which its step runs; their keys are in its key."""
-    compression: Compression = "zstd"
+    compression: Annotated[
+        str, full_match(r"zstd|gzip|(zstd|gzip|xz|lz4):[0-9]{4,7}:([0-9a-f]{2})*", "a form of packing")
+    ] = "zstd"
+    """A `Compression`; or, on an image of another tool, the packing of its file system: compressor, length of
+    a block in bytes, and options in hexadecimal digits, as the file system stores them."""
 
 
 class BuildPlan(Model):
@@ -290,7 +356,7 @@ def step_fields(step: Step) -> dict[str, Any]:
     return step.model_dump(mode="json", exclude={"kind"})
 
 
-def layer_key(step: Step, inputs: Sequence[Layer], compression: Compression = "zstd") -> str:
+def layer_key(step: Step, inputs: Sequence[Layer], compression: str = "zstd") -> str:
     """Digest of every field of the step, of the layers it is made from, and of how it is packed."""
     return key_of_data(type(step).__name__, step_fields(step), [layer.key for layer in inputs], compression)
 

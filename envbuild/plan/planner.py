@@ -25,7 +25,7 @@ from envbuild.plan.model import (
     SourceStep,
     Step,
     SystemStep,
-    WheelStep,
+    environment_step,
     layer_key,
 )
 from envbuild.spec.resolved import ResolvedSpec
@@ -221,12 +221,8 @@ class _Planner:
 
 def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin], base: Layer) -> Layer:
     """Return the layer of one wheel, compiled in `base`; `tools` install and pack it."""
-    step = WheelStep(
-        prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
-        interpreter=interpreter,
-        wheel=_input_file(pin),
-        tools=tuple(tools),
-    )
+    prefix = MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX
+    step = environment_step(_input_file(pin), prefix, interpreter, tools)
     return _layer(f"wheel:{pin.name}", step, [base])
 
 

@@ -86,6 +86,7 @@ def splice(
     *,
     parts: Sequence[Part] | None = None,
     hidden: Collection[str] = (),
+    unchanged: Collection[str] = (),
     keep_directories: bool = False,
 ) -> Splice:
     """Merge file systems, given by name from bottom to top (at least one), as overlayfs would show them.
@@ -96,8 +97,9 @@ def splice(
 
     `parts` are the data to copy, in the order in which they are to lie; by default all of each input. A file
     whose data lies in a later part than that of a file put on it stays: it is the upper one. `hidden` are
-    paths of the bottom that are not shown. With `keep_directories` the bottom's directories keep mode, owner,
-    time and attributes, and nothing of it changes its kind; overlayfs shows those of the upper ones.
+    paths of the bottom that are not shown, and `unchanged` files of it that stay whatever is put on them.
+    With `keep_directories` the bottom's directories keep mode, owner, time and attributes, and nothing of it
+    changes its kind; overlayfs shows those of the upper ones.
 
     Nothing is written. SquashfsError, with the name of the input: it is damaged or cannot be spliced.
     """
@@ -114,7 +116,7 @@ def splice(
             if sources:
                 _check_fits(squashfs, sources[0].squashfs)
             sources.append(_Source(squashfs, parts, offsets))
-            root = _add(sources[-1], root, keep_directories=keep_directories)
+            root = _add(sources[-1], root, unchanged, keep_directories=keep_directories)
             if len(sources) == 1:
                 _hide(root, hidden)
         except SquashfsError as error:
@@ -221,7 +223,7 @@ def _xz_dictionary_bytes(squashfs: Squashfs) -> int:
     return int(struct.unpack_from("<I", options)[0])
 
 
-def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Node:
+def _add(source: _Source, root: _Node | None, unchanged: Collection[str], *, keep_directories: bool) -> _Node:
     """Merge a file system into the tree; return the root."""
     directories: dict[str, _Node] = {}
     linked: dict[int, _Node] = {}
@@ -236,6 +238,8 @@ def _add(source: _Source, root: _Node | None, *, keep_directories: bool) -> _Nod
         parent, _, text = entry.path.rpartition("/")
         children, name = directories[parent or "/"].children, text.encode(errors="surrogateescape")
         lower = children.get(name)
+        if lower is not None and entry.path in unchanged:
+            continue
         if keep_directories and lower is not None and lower.is_directory != (entry.kind == "directory"):
             raise SquashfsError(
                 f"{entry.path} is a directory in one of the two, and not in the other", source.squashfs

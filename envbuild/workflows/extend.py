@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import posixpath
@@ -17,8 +16,6 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild import __version__
-from envbuild.build.files import add_files
-from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
@@ -27,18 +24,13 @@ from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
-    add_packages,
     fetch_packages,
-    hidden_paths,
     read_request,
     resolve_packages,
 )
 from envbuild.extend.python import choose_python, find_pythons, probe_python
-from envbuild.image import startup
-from envbuild.image.compose import FinishedLayer, Stack, check_target, compose
-from envbuild.image.environment import render_enroot, render_script, render_table
+from envbuild.image.compose import check_target
 from envbuild.image.extension import (
-    NOTE_PATH,
     AddedFile,
     AddedPackage,
     AddedWheel,
@@ -49,32 +41,27 @@ from envbuild.image.extension import (
 )
 from envbuild.image.file import ImageFile, is_image
 from envbuild.image.files import ImageFiles
-from envbuild.image.model import Variable
+from envbuild.image.runnable import identity_of
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.lock.model import ToolPin
-from envbuild.plan.model import InlineFile
+from envbuild.plan.model import (
+    InlineFile,
+)
 from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_problem
-from envbuild.squashfs.packing import packing_of
-from envbuild.system import host
-from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
 from envbuild.system.process import thread_pool
-from envbuild.workflows.arguments import check_outside_store, check_room
+from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.extend_other import inline_file, obstructed, write_other
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
-from envbuild.workflows.make import judge_image
 from envbuild.workflows.settings import Settings
 
-_ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
-# Charliecloud and enroot, which start a bare squashfs, read variables from these.
-_TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
-_MAX_TABLE_BYTES = 1 << 20
 _NAMES_SHOWN = 3
 _ANOTHER_TARGET = "give each `--file` another target"
 T = TypeVar("T")
@@ -170,9 +157,15 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         files = image.files
         placed = _placed(files, wanted, image)
         own = read_own(image, files, settings.emit) if image.built_by_envbuild else None
-        addition = None
-        if wanted.packages != PackageRequest():
-            addition = _choose_packages(image, files, own, wanted, request, settings, stage)
+        addition, identity = None, ""
+        with thread_pool(1) as reading:
+            # The image is read as a whole while packages are chosen.
+            is_needed = own is None and wanted.packages != PackageRequest() and not request.dry_run
+            digest_of_all = reading.submit(identity_of, image, settings.store) if is_needed else None
+            if wanted.packages != PackageRequest():
+                addition = _choose_packages(image, files, own, wanted, request, settings, stage)
+            if digest_of_all is not None:
+                identity = digest_of_all.result()
         digest = image.manifest.digest if own is not None else image.tables_digest
         tools = other_tools(own, settings) if own is not None else ()
         extension = _extension(image, wanted, addition, digest, tools)
@@ -199,21 +192,9 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
             extended = extend_own(own, files, addition, wanted.requests, placed, settings)
             preflight = write_own(path, own, extended, note, settings, check=check_all)
         else:
-            described = list(_described(image, files, note))
-            raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
-            layer = stage / "layer.squashfs"
-            with thread_pool(host.cores()) as compressors:
-                writer = LayerWriter(layer, packing_of(image.root), compressors)
-                add_files([*placed, *described], {}, writer)
-                if note.requests.environment and files.at(startup.DIRECTORY) is None:
-                    for directory in startup.EMPTY_DIRECTORIES:
-                        writer.add_directory(directory.lstrip("/"), 0o755)
-                hidden = _add_packages(image, files, addition, writer, settings, stage)
-                writer.finish()
-            _write(path, image, layer, hidden=hidden, settings=settings, check=check_all)
-            if addition is not None and addition.pins:
-                with ImageFile.open(path) as written:
-                    preflight = judge_image(written, settings, bottom=image, python=addition.python)
+            preflight = write_other(
+                path, image, addition, placed, note, identity, settings, work=stage, check=check_all
+            )
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -296,33 +277,6 @@ def _choose_packages(
     for text in sorted(set(addition.present).intersection(asked)):
         settings.emit(Note(text=f"`{text}` is met by what the image has"))
     return addition
-
-
-def _add_packages(
-    image: ImageFile,
-    files: ImageFiles,
-    addition: Addition | None,
-    writer: LayerWriter,
-    settings: Settings,
-    stage: Path,
-) -> tuple[str, ...]:
-    """Add packages to the layer that an image gains; return the paths of the image that they hide."""
-    if addition is None or not addition.pins:
-        return ()
-    work = stage / "wheels"
-    work.mkdir()
-    with task(settings.emit, "unpack", "unpack and compile packages"), explain_failure("build", settings):
-        add_packages(
-            addition,
-            files,
-            files=FileCache(settings.store.directory("files")),
-            sandbox=_sandbox(image, settings),
-            stage=work,
-            log=_log(settings),
-            writer=writer,
-            emit=settings.emit,
-        )
-    return hidden_paths(addition, files, writer.tree)
 
 
 def _sandbox(image: ImageFile, settings: Settings) -> Sandbox:
@@ -544,27 +498,13 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: ImageFile) -> list[Inline
         if reserved := _reserved(files, (entry.target, target), ours=image.built_by_envbuild):
             problem = f"a file may not go to `{entry.target}`: {reserved.tree} is reserved"
             errors.append(RequestError(problem, at=at, hint=reserved.why))
-        elif error := _obstructed(target, files, image.path):
+        elif error := obstructed(target, files, image.path):
             errors.append(error)
         else:
-            placed.append(_inline(target, wanted.contents[entry.target], executable=entry.executable))
+            placed.append(inline_file(target, wanted.contents[entry.target], executable=entry.executable))
     targets = [file.path for file in placed]
     raise_all([*errors, *_named_twice(targets), *_nested(targets)])
     return placed
-
-
-def _obstructed(target: str, files: ImageFiles, image: Path) -> RequestError | None:
-    """Return the error if an image has something else where a file or a directory above it is to be."""
-    parents = map(str, reversed(PurePosixPath(target).parents))
-    for parent in parents:
-        entry = files.entries.get(parent)
-        if entry is not None and entry.kind != "directory":
-            problem = f"`{parent}` is not a directory in `{image.name}`, and `{target}` lies below it"
-            return RequestError(problem, at=Location(path=image), hint="name another target or image")
-    if (entry := files.entries.get(target)) is not None and entry.kind == "directory":
-        problem = f"`{target}` is a directory in `{image.name}`"
-        return RequestError(problem, at=Location(path=image), hint=f"write {target}/NAME")
-    return None
 
 
 def _named_twice(targets: Sequence[str]) -> list[EnvbuildError]:
@@ -596,47 +536,3 @@ def _reserved(files: ImageFiles, targets: Sequence[str], *, ours: bool) -> Reser
             if PurePosixPath(target).is_relative_to(files.place(tree)):
                 return reserved_at(tree)
     return None
-
-
-def _described(image: ImageFile, files: ImageFiles, note: ExtensionNote) -> Iterator[InlineFile]:
-    """Yield the files with which the image says what was added, and sets variables."""
-    yield _inline(NOTE_PATH, note.to_json().encode())
-    environment = note.requests.environment
-    if not environment:
-        return
-    variables = [Variable(name=name, operation="set", value=value) for name, value in environment.items()]
-    yield _inline(_ENVIRONMENT, render_script(variables).encode(), executable=True)
-    if files.at(startup.DIRECTORY) is None:
-        # Apptainer starts an image that has some of its files as if it had all.
-        for path, (text, mode) in startup.base_files().items():
-            yield _inline(path, text.encode(), executable=bool(mode & 0o100))
-    for table, render in _TABLES.items() if image.sif is None else ():
-        held = files.read(table, _MAX_TABLE_BYTES)
-        if held is not None and (place := files.real(table)) is not None:
-            others = [line for line in held.splitlines() if line.partition("=")[0] not in environment]
-            ours = [line for line in render(variables).splitlines() if line.partition("=")[0] in environment]
-            yield _inline(place, "".join(f"{line}\n" for line in (*others, *ours)).encode())
-
-
-def _inline(path: str, content: bytes, *, executable: bool = False) -> InlineFile:
-    return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=executable)
-
-
-def _write(
-    path: Path,
-    image: ImageFile,
-    layer: Path,
-    *,
-    hidden: Sequence[str],
-    settings: Settings,
-    check: Callable[[], None],
-) -> None:
-    """Write an image with a layer on it; everything around its file system is kept."""
-    sums = packer.digests(layer)
-    added = FinishedLayer(name="added", blob=layer, digest=sums.whole, data=sums.data, tables=sums.tables)
-    stack = Stack(layers=[added], order=["added"], provenance=None, bottom=image, hidden=hidden)
-    needed = image.size_bytes + layer.stat().st_size
-    check_room(path.parent, needed, settings.emit)
-    with task(settings.emit, "write", f"write {path.name}", total_bytes=needed) as running:
-        compose(path, stack, advanced=running.advance, check=check)
-        running.detail = f"{path.stat().st_size / 1e6:.0f} MB"

@@ -36,7 +36,6 @@ from envbuild.plan.model import (
     BuildPlan,
     InlineFile,
     Interpreter,
-    Layer,
     SourceStep,
     WheelStep,
 )
@@ -226,7 +225,7 @@ def write_own(
     """
     plan = extension.plan
     with settings.store.stage() as work:
-        context, missing = _context(own, extension, work, settings)
+        context = _context(own, extension, work, settings)
         make_image(
             path,
             ImageRequest(
@@ -245,7 +244,6 @@ def write_own(
             context.store,
             settings,
             context=context,
-            missing=missing,
             check=check,
         )
     with ImageFile.open(path) as written:
@@ -325,28 +323,23 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)
 
 
-def _context(
-    own: OwnImage, extension: OwnExtension, work: Path, settings: Settings
-) -> tuple[BuildContext, list[Layer]]:
-    """Return what building the new layers needs, and which of them are missing.
+def _context(own: OwnImage, extension: OwnExtension, work: Path, settings: Settings) -> BuildContext:
+    """Return what building the new layers needs.
 
     Without its base, wheels are compiled by the Python of the image. That may be a stranger's, so what it
     makes is not for other images: the layers are then in a store below `work`.
     """
     has_base = settings.store.get(extension.plan.layer("base").key) is not None
-    store = settings.store if has_base else Store(work / "store")
     cache = FileCache(settings.store.directory("files"))
     by_digest = {pin.sha256: pin for pin in extension.lock.python}
-    context = BuildContext(
-        store=store,
+    return BuildContext(
+        store=settings.store if has_base else Store(work / "store"),
         apptainer=settings.find_apptainer(),
         locate=lambda file: settings.store.for_programs(cache.path(by_digest[file.sha256]), work),
         emit=settings.emit,
         image=None if has_base else own.image.program_path,
         logs=settings.store.directory("logs"),
     )
-    layers = (extension.plan.layer(name) for name in extension.new)
-    return context, [layer for layer in layers if store.get(layer.key) is None]
 
 
 def _refused(image: ImageFile, problem: str, *, hint: str) -> RequestError:

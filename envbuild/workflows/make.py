@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from envbuild.events import task
 from envbuild.extend.examine import examine_file_system
 from envbuild.extend.python import PythonInstallation
 from envbuild.image.compose import Provenance, Stack, compose
-from envbuild.image.conflicts import check_conflicts
+from envbuild.image.conflicts import check_conflicts, unchanged_files
 from envbuild.image.file import ImageFile
 from envbuild.plan.model import BuildPlan, Layer
 from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import scan_image
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
+from envbuild.store.tree import Tree
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.plan import finished_layers
@@ -38,10 +39,15 @@ class ImageRequest:
     """Names of the layers that `bottom` lacks, from bottom to top."""
     hidden: Collection[str] = ()
     """Paths of `bottom` that are not shown."""
-    replaceable: Collection[str] = ()
-    """Further paths of `bottom` that new layers may hold differently."""
+    replaceable: Callable[[Mapping[str, Tree]], Collection[str]] = lambda _: ()
+    """Given the trees of the new layers by name, further paths of `bottom` that they may hold differently."""
     conflict_hint: str
     """How to resolve a conflict of two layers."""
+
+    @property
+    def new_layers(self) -> list[Layer]:
+        """The layers that `bottom` lacks."""
+        return [self.plan.layer(name) for name in self.new]
 
 
 def make_image(
@@ -58,22 +64,29 @@ def make_image(
     """Build the new layers that a store lacks, and write the image, all of it or nothing; return the records.
 
     `context` is what building needs, None if no layer is missing; `missing` is a recent result of
-    `missing_layers`, computed if absent; `verb` names the command that needs the sandbox. An error of
+    `missing_layers`, found if absent; `verb` names the command that needs the sandbox. An error of
     `check`, which is called when all is read, leaves `path` as it is. BuildError: a step fails, or two layers
     hold a path differently. MachineError: there is no space.
     """
     new, bottom = request.plan.model_copy(update={"image": request.new}), request.bottom
+    if missing is None and bottom is not None:
+        # What new layers are made in is the image, or a base that the store has.
+        missing = [layer for layer in request.new_layers if store.get(layer.key) is None]
     if context is not None:
         with explain_failure(verb, settings):
             build_layers(new, context, missing)
     records = {name: require_layer(new.layer(name), store) for name in request.new}
+    trees = {name: record.tree for name, record in records.items()}
+    hidden, unchanged = {*request.hidden, *request.replaceable(trees)}, set[str]()
+    if bottom is not None and not bottom.built_by_envbuild:
+        unchanged = unchanged_files(trees, bottom.files, hidden)
     check_conflicts(
-        {name: record.tree for name, record in records.items()},
+        trees,
         request.plan.image,
         settings.emit,
         below=bottom.files if bottom is not None else None,
         owner_of=bottom.layer_of if bottom is not None and bottom.built_by_envbuild else None,
-        hidden={*request.hidden, *request.replaceable},
+        hidden=hidden | unchanged,
         hint=request.conflict_hint,
     )
     stack = Stack(
@@ -82,6 +95,7 @@ def make_image(
         provenance=request.provenance,
         bottom=bottom,
         hidden=request.hidden,
+        unchanged=unchanged,
     )
     total = sum(record.size_bytes for record in records.values())
     if bottom is not None:

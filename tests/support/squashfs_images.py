@@ -102,7 +102,7 @@ def read_with_us(path: Path) -> dict[str, tuple[object, ...]]:
 
 
 def extract(squashfs: Path, root: Path) -> Path:
-    """Write the directories and files of a squashfs below a new directory, with modes and times."""
+    """Write the directories, files and links of a squashfs below a new directory, with modes and times."""
     root.mkdir()
     with squashfs.open("rb") as file:
         image = Squashfs(file, 0, squashfs.stat().st_size)
@@ -110,6 +110,9 @@ def extract(squashfs: Path, root: Path) -> Path:
             path = root / entry.path.lstrip("/")
             if entry.kind == "directory":
                 path.mkdir(exist_ok=True)
+            elif entry.kind == "link":
+                path.symlink_to(entry.target)
+                continue
             else:
                 with image.open(entry) as content, path.open("wb") as target:
                     shutil.copyfileobj(content, target)

@@ -6,30 +6,32 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from envbuild.build.layer_writer import LayerWriter
+from envbuild.build.run import BuildContext
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import EnvbuildError
+from envbuild.events import ignore
 from envbuild.extend.packages import (
     Addition,
-    add_packages,
     fetch_packages,
-    hidden_paths,
     read_request,
     resolve_packages,
 )
 from envbuild.extend.python import choose_python, probe_python
+from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
+from envbuild.image.runnable import identity_of
 from envbuild.resolve.files import FileCache
 from envbuild.squashfs.layers import splice_layers
-from envbuild.squashfs.packing import packing_of
 from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import splice
+from envbuild.store.store import Store
 from envbuild.system import apptainer, squashfs
+from envbuild.workflows.extend_other import request_on
+from envbuild.workflows.make import make_image
+from envbuild.workflows.settings import Settings
 from tests.support.foreign_images import SITE, Tree, distribution, offline_context
 from tests.support.wheels import make_wheel
 
@@ -91,25 +93,24 @@ def extended(
         stage = tmp_path / "stage"
         addition = resolve_packages(python, request, image=image, site=None, context=context, stage=stage)
         fetch_packages(addition, request, image=image, site=None, context=context)
-        layers, trees = [], []
-        for name in ("once", "again"):
-            stage = tmp_path / name
-            stage.mkdir()
-            layers.append(stage / "layer.sqfs")
-            with ThreadPoolExecutor(2) as threads:
-                writer = LayerWriter(layers[-1], packing_of(squash), threads)
-                add_packages(
-                    addition, names, files=files, sandbox=sandbox, stage=stage, log=log, writer=writer
-                )
-                writer.finish()
-            trees.append(writer.tree)
-        assert layers[0].read_bytes() == layers[1].read_bytes()
-        out = tmp_path / "extended.sqfs"
-        with layers[0].open("rb") as layer, out.open("xb") as target:
-            added = Squashfs(layer, 0, layers[0].stat().st_size)
-            hidden = hidden_paths(addition, names, trees[0])
-            splice({"image": squash, "added": added}, hidden=hidden).write(target.fileno(), 0)
-    return out, addition
+    pins = {pin.sha256: pin for pin in addition.pins}
+    images = []
+    for name in ("once", "again"):
+        store, out = Store(tmp_path / f"store-{name}"), tmp_path / f"{name}.sqfs"
+        with ImageFile.open(image) as opened:
+            build = BuildContext(
+                store=store,
+                apptainer=apptainer.find(),
+                locate=lambda file: files.path(pins[file.sha256]),
+                emit=ignore,
+                image=opened.program_path,
+                logs=tmp_path,
+            )
+            on_it = request_on(opened, addition, [], [], identity_of(opened, store))
+            make_image(out, on_it, store, Settings(store=store), context=build)
+        images.append(out)
+    assert images[0].read_bytes() == images[1].read_bytes()
+    return images[0], addition
 
 
 def run(image: Path, *argv: str) -> str:

@@ -22,7 +22,7 @@ from envbuild.plan.model import (
     InputFile,
     Interpreter,
     Layer,
-    WheelStep,
+    environment_step,
     layer_key,
 )
 from envbuild.squashfs.packing import ZSTD
@@ -196,11 +196,8 @@ def test_all_that_is_gone_is_told_at_once(tmp_path: Path, settings: Settings) ->
     gone = [wheel("alpha", sha256="a" * 64), wheel("beta", sha256="b" * 64)]
     interpreter = Interpreter(abi="cp311", architecture="amd64")
     steps = {
-        f"wheel:{pin.name}": WheelStep(
-            prefix="/opt/env",
-            interpreter=interpreter,
-            wheel=InputFile(name=pin.file, sha256=pin.sha256),
-            tools=(),
+        f"wheel:{pin.name}": environment_step(
+            InputFile(name=pin.file, sha256=pin.sha256), "/opt/env", interpreter, ()
         )
         for pin in gone
     }

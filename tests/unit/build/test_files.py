@@ -25,7 +25,7 @@ def entry(path: str, content: bytes = b"", executable: bool = False) -> InlineFi
 def written(entries: Sequence[InlineFile], links: Mapping[str, str], out: Path) -> Tree:
     with ThreadPoolExecutor(1) as pool:
         writer = LayerWriter(out, ZSTD, pool)
-        add_files(entries, links, writer)
+        add_files(entries, links, (), writer)
         writer.finish()
     return writer.tree
 

@@ -32,7 +32,7 @@ from envbuild.plan.model import (
     Interpreter,
     Layer,
     RootStep,
-    WheelStep,
+    environment_step,
     layer_key,
 )
 from envbuild.squashfs.packing import GZIP, packing_of
@@ -59,12 +59,8 @@ def layer(
 
 
 def wheel(name: str) -> Layer:
-    step = WheelStep(
-        prefix="/opt/env",
-        interpreter=Interpreter(abi="cp311", architecture="amd64"),
-        wheel=InputFile(name=f"{name}-1.0-py3-none-any.whl", sha256=name.encode().hex() * 32),
-        tools=(),
-    )
+    file = InputFile(name=f"{name}-1.0-py3-none-any.whl", sha256=name.encode().hex() * 32)
+    step = environment_step(file, "/opt/env", Interpreter(abi="cp311", architecture="amd64"), ())
     return Layer(name=f"wheel:{name}", key=layer_key(step, [BASE]), step=step, inputs=("base",))
 
 

@@ -21,13 +21,13 @@ from installer import install
 from installer.destinations import SchemeDictionaryDestination
 from installer.sources import WheelFile
 
-from envbuild.build.bytecode import BYTECODE_FOLLOWS, base_python, compile_modules
+from envbuild.build.bytecode import BYTECODE_FOLLOWS, compile_modules
 from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import FIXED_ENVIRONMENT, Sandbox
 from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
-from envbuild.build.wheels import environment_scheme, unpack_wheel
+from envbuild.build.wheels import unpack_wheel
 from envbuild.errors import BuildError
-from envbuild.plan.model import Interpreter
+from envbuild.plan.model import Interpreter, base_python, environment_scheme
 from envbuild.squashfs.packing import ZSTD
 from envbuild.store.tree import Tree, scan, walk
 from envbuild.system import host

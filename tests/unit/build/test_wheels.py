@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.build.wheels import environment_scheme, unpack_wheel
+from envbuild.build.wheels import unpack_wheel
 from envbuild.errors import BuildError
-from envbuild.plan.model import Interpreter
+from envbuild.plan.model import Interpreter, environment_scheme
 from envbuild.store.tree import scan, walk
 from tests.support.wheels import make_wheel
 

@@ -5,32 +5,39 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from envbuild.build.layer_writer import LayerWriter
+from envbuild.build import run
+from envbuild.build.run import BuildContext
 from envbuild.errors import BuildError, ManyErrors, RequestError, render
+from envbuild.events import ignore
 from envbuild.extend.packages import (
     Addition,
-    add_packages,
     fetch_packages,
-    hidden_paths,
     read_request,
     resolve_packages,
 )
 from envbuild.extend.python import PythonInstallation
+from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
+from envbuild.image.runnable import identity_of
 from envbuild.resolve.files import FileCache
-from envbuild.squashfs.packing import ZSTD
+from envbuild.store.store import Store
 from envbuild.store.tree import scan
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
+from envbuild.workflows.extend_other import request_on
+from envbuild.workflows.make import make_image
+from envbuild.workflows.settings import Settings
 from tests.support.foreign_images import (
     IMAGE,
     PYTHON,
@@ -68,6 +75,7 @@ def wheels(tmp_path: Path) -> Path:
     wheel("six", "1.17.0")
     wheel("nested", "1.0", "demo[all]")
     wheel("clash", "1.0", **{"tests/__init__.py": "# clash\n"})
+    wheel("sharing", "1.0", **{"shared.py": "#! shared\n"})
     return directory
 
 
@@ -305,49 +313,58 @@ class Here:
         **options: Any,
     ) -> Finished:
         words = [sys.executable, *argv[1:]]
-        here = stdin.replace(b"/mnt/", os.fsencode(f"{binds[0].source}/"))
+        here = stdin.replace(b"/mnt/", os.fsencode(f"{binds[0].source.resolve()}/"))
         receive(subprocess.run(words, input=here, stdout=subprocess.PIPE, check=True).stdout)
         return Finished(argv=tuple(words), code=0, stdout="", stderr="")
 
 
-def laid(
-    addition: Addition, image: ImageFiles, tmp_path: Path, sandbox: Any = None
-) -> tuple[Path, tuple[str, ...]]:
+def laid(addition: Addition, tmp_path: Path) -> tuple[Path, set[str], tuple[str, ...]]:
+    """Put an addition on the image of `opened`.
+
+    Returns the new image's files, the paths that it has and the old one lacks, and of the paths that it lacks
+    those that are in no other.
+    """
     stage = tmp_path / "laid"
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir()
-    sandbox = sandbox or Here()
-    with ThreadPoolExecutor(2) as pool:
-        writer = LayerWriter(stage / "layer.squashfs", ZSTD, pool)
-        add_packages(
-            addition,
-            image,
-            files=FileCache(tmp_path / "files"),
-            sandbox=sandbox,
-            stage=stage,
-            log=tmp_path / "log",
-            writer=writer,
+    store, files = Store(stage / "store"), FileCache(tmp_path / "files")
+    pins = {pin.sha256: pin for pin in addition.pins}
+    new = stage / "new.sqfs"
+    with patch.object(run, "Sandbox", lambda **_: Here()), ImageFile.open(tmp_path / "image.sqfs") as image:
+        context = BuildContext(
+            store=store,
+            apptainer=Apptainer(program=Path("apptainer"), version="1.4.5"),
+            locate=lambda file: files.path(pins[file.sha256]),
+            emit=ignore,
+            image=image.program_path,
         )
-        writer.finish()
-    tree = extract(stage / "layer.squashfs", stage / "tree")
-    assert scan(tree) == writer.tree
-    return tree, hidden_paths(addition, image, writer.tree)
+        request = request_on(image, addition, [], [], identity_of(image, store))
+        make_image(new, request, store, Settings(store=store), context=context)
+        before = set(image.files.entries)
+    with ImageFile.open(new) as image:
+        after = set(image.files.entries)
+    gone = before - after
+    return (
+        extract(new, stage / "tree"),
+        {path.lstrip("/") for path in after - before},
+        tuple(sorted(path for path in gone if path.rpartition("/")[0] not in gone)),
+    )
 
 
 def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, PYTHON) as image:
         addition = resolve(image, tmp_path, wheels, "plain")
-        tree, hidden = laid(addition, image, tmp_path)
-        before = scan(tree)
-        again, _ = laid(addition, image, tmp_path)
-        assert scan(again) == before
+    tree, new, hidden = laid(addition, tmp_path)
+    before = scan(tree)
+    tree, *_ = laid(addition, tmp_path)
+    assert scan(tree) == before
     assert hidden == ()
     assert (tree / "usr/local/bin/plain").read_text().startswith("#!/usr/local/bin/python3\n")
-    cached = [path for path in before if path.endswith(".pyc")]
+    cached = [path for path in new if path.endswith(".pyc")]
     assert {path.rpartition("/__pycache__/")[0] for path in cached} == {
         f"{SITE_BELOW}/{name}" for name in ("plain", "numpy", "tabulate")
     }
-    assert {path.split("/")[0] for path in before} == {"usr"}
+    assert {path.split("/")[0] for path in new} == {"usr"}
 
 
 def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Path) -> None:
@@ -356,7 +373,7 @@ def test_what_is_replaced_is_hidden_and_nothing_else(tmp_path: Path, wheels: Pat
     others: Tree = {f"{SITE}/numpy/of-another.txt": "", "/usr/local/bin/numpy": "of conda"}
     with opened(tmp_path, PYTHON, old, others) as image:
         addition = resolve(image, tmp_path, wheels, upgrade=["numpy"])
-        tree, hidden = laid(addition, image, tmp_path)
+    tree, _, hidden = laid(addition, tmp_path)
     assert hidden == (
         f"{SITE}/numpy-1.26.4.dist-info",
         f"{SITE}/numpy/__init__.py",
@@ -373,7 +390,7 @@ def test_what_debian_owns_stays_and_is_covered(tmp_path: Path, wheels: Path) -> 
     with opened(tmp_path, PYTHON, distribution("numpy", "1.24.2", site=debian)) as image:
         python = probed(image, sites=[SITE, debian])
         addition = resolve_for(python, tmp_path, wheels, upgrade=["numpy"])
-        tree, hidden = laid(addition, image, tmp_path)
+    tree, _, hidden = laid(addition, tmp_path)
     assert (hidden, versions(addition)) == ((), {"numpy": "2.1.0"})
     assert (tree / SITE_BELOW / "numpy/a.py").is_file()
 
@@ -392,14 +409,22 @@ def test_a_path_that_the_image_has_differently_is_refused(
 ) -> None:
     with opened(tmp_path, PYTHON, tree) as image:
         addition = resolve(image, tmp_path, wheels, "clash")
-        with pytest.raises(BuildError) as caught:
-            laid(addition, image, tmp_path)
+    with pytest.raises(BuildError) as caught:
+        laid(addition, tmp_path)
     assert shown in str(caught.value)
 
 
 def test_a_file_that_the_image_has_just_so_stays_its_own(tmp_path: Path, wheels: Path) -> None:
-    with opened(tmp_path, PYTHON, {f"{SITE}/tests/__init__.py": "# clash\n"}) as image:
-        addition = resolve(image, tmp_path, wheels, "clash")
-        tree, _ = laid(addition, image, tmp_path)
-    assert not (tree / SITE_BELOW / "tests/__init__.py").exists()
-    assert (tree / SITE_BELOW / "clash/a.py").exists()
+    shared: Tree = {
+        f"{SITE}/shared.py": "#! shared\n",
+        f"{SITE}/__pycache__/shared.cpython-311.pyc": "its own",
+    }
+    with opened(tmp_path, PYTHON, shared) as image:
+        addition = resolve(image, tmp_path, wheels, "sharing")
+    tree, new, hidden = laid(addition, tmp_path)
+    site = tree / SITE_BELOW
+    # The wheel's is not executable, and its bytecode is another.
+    assert stat.S_IMODE((site / "shared.py").stat().st_mode) == 0o755
+    assert (site / "__pycache__/shared.cpython-311.pyc").read_bytes() == b"its own"
+    assert hidden == ()
+    assert f"{SITE_BELOW}/sharing/a.py" in new

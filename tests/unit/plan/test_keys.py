@@ -19,12 +19,14 @@ from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
     FilesStep,
+    ImageStep,
     Layer,
     RootStep,
     SourceStep,
     Step,
     SystemStep,
     WheelStep,
+    environment_step,
     key_of_data,
     layer_key,
     step_fields,
@@ -41,7 +43,7 @@ SAMPLES: dict[type, Step] = {
     BaseStep: BaseStep(suite="s", architecture="a", debs=(FILE,), texts={"/a": "b"}, tools=(TOOL,)),
     RootStep: RootStep(format="tar", archives=(FILE,), python="3.11", texts={"/a": "b"}, tools=(TOOL,)),
     SystemStep: SystemStep(suite="s", architecture="a", debs=(FILE,), texts={"/a": "b"}, tools=(TOOL,)),
-    WheelStep: WheelStep(prefix="/opt/env", interpreter=PYTHON, wheel=FILE, tools=(TOOL,)),
+    WheelStep: environment_step(FILE, "/opt/env", PYTHON, (TOOL,)),
     SourceStep: SourceStep(
         prefix="/opt/env",
         interpreter=PYTHON,
@@ -51,7 +53,8 @@ SAMPLES: dict[type, Step] = {
         environment={"A": "b"},
         tools=(TOOL,),
     ),
-    FilesStep: FilesStep(files=(TEXT,), links={"/a": "b"}, tools=(TOOL,)),
+    FilesStep: FilesStep(files=(TEXT,), links={"/a": "b"}, directories=("/d",), tools=(TOOL,)),
+    ImageStep: ImageStep(digest="sha256:" + "3" * 64, tools=(TOOL,)),
 }
 
 
@@ -140,18 +143,22 @@ def test_a_key_is_the_same_in_another_process_with_other_hashes() -> None:
 
 def test_a_known_key() -> None:
     """Written down, so that a change of the format is never an accident: every store would be built anew."""
-    step = WheelStep(
-        prefix="/opt/env",
-        interpreter=model.Interpreter(abi="cp311", architecture="amd64"),
-        wheel=model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
-        tools=(ToolPin(name="installer", version="1", digest="sha256:" + "0" * 64),),
+    step = model.environment_step(
+        model.InputFile(name="a-1-py3-none-any.whl", sha256="0" * 64),
+        "/opt/env",
+        model.Interpreter(abi="cp311", architecture="amd64"),
+        (ToolPin(name="installer", version="1", digest="sha256:" + "0" * 64),),
     )
+    site = "/opt/env/lib/python3.11/site-packages"
     assert canonical_json(step_fields(step)) == (
-        '{"interpreter":{"abi":"cp311","architecture":"amd64"},"prefix":"/opt/env","revision":2,'
+        '{"compiler":"/usr/bin/python3","interpreter":{"abi":"cp311","architecture":"amd64"},'
+        '"python":"/opt/env/bin/python","revision":3,"scheme":{"data":"/opt/env",'
+        f'"headers":"/opt/env/include/python3.11/a","platlib":"{site}","purelib":"{site}",'
+        '"scripts":"/opt/env/bin"},'
         f'"tools":[{{"digest":"sha256:{"0" * 64}","name":"installer","version":"1"}}],'
         f'"wheel":{{"name":"a-1-py3-none-any.whl","sha256":"{"0" * 64}"}}}}'
     )
-    assert layer_key(step, ()) == "sha256:547ad6a4119a409478aad50b80b5827b97bc99dd2b87cc512fb5a741c31bdb82"
+    assert layer_key(step, ()) == "sha256:a19c67cb18f5dc260ea7e55781f15cf384a32fd768dd775186f1c57bd19fa3cf"
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:

@@ -21,7 +21,7 @@ from envbuild.plan.model import (
     Patch,
     RootStep,
     SourceStep,
-    WheelStep,
+    environment_step,
     layer_key,
 )
 from tests.unit.plan.plans import plan as planned
@@ -44,7 +44,7 @@ def every_step() -> BuildPlan:
     root = RootStep(
         format="tar", archives=(made,), python="3.11", texts={"/a/": "", "/b": "c"}, tools=(tool,)
     )
-    unpack = WheelStep(prefix="/opt/env", interpreter=python, wheel=made, tools=(tool,))
+    unpack = environment_step(made, "/opt/env", python, (tool,))
     built = SourceStep(
         prefix="/opt/env",
         interpreter=python,
@@ -127,4 +127,4 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 def test_a_step_of_another_revision_is_named() -> None:
     assert PLAN.older_steps() == {}
-    assert plan_of(FilesStep(files=(), tools=(), revision=7)).older_steps() == {"files": (7, 2)}
+    assert plan_of(FilesStep(files=(), tools=(), revision=7)).older_steps() == {"files": (7, 3)}

@@ -74,12 +74,12 @@ class TestLayers:
         step = layer.step
         assert isinstance(step, WheelStep)
         assert step.wheel.name == "torch-2.13.0-py3-none-any.whl"
-        assert step.prefix == "/opt/env"
+        assert step.scheme.data == "/opt/env"
         assert [tool.name for tool in step.tools] == ["installer", "zstandard"]
         assert layer.inputs == ("base",)
         mpi = plan().layer("wheel:mpich").step
         assert isinstance(mpi, WheelStep)
-        assert mpi.prefix == "/opt/mpi"
+        assert mpi.scheme.data == "/opt/mpi"
 
     def test_every_pin_is_in_exactly_one_step(self) -> None:
         steps = [layer.step for layer in plan().layers]
@@ -412,7 +412,7 @@ class TestReasons:
         layers = tuple(newer if one.name == "venv" else one for one in made.layers)
         after = made.model_copy(update={"layers": layers})
         told = reasons(after, text)
-        assert told["venv"] == "envbuild makes this kind of layer anew (revision 2 → 7)"
+        assert told["venv"] == "envbuild makes this kind of layer anew (revision 3 → 7)"
 
     def test_a_new_layer(self) -> None:
         after = plan(resolved(MPICH, PYTORCH, files={"a": b""}))
