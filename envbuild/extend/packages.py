@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -34,15 +35,17 @@ from envbuild.resolve.python import pin_files
 from envbuild.resolve.uv import Uv
 from envbuild.resolve.wheels import Resolved
 from envbuild.spec.base import BaseImage, BasePython, BaseRoot
-from envbuild.spec.fields import wheel_location
+from envbuild.spec.fields import is_wheel_name
 from envbuild.spec.model import EnvSpec, Packages, python_requirement
 from envbuild.spec.requirements import PylockFile, Requested, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
+from envbuild.spec.yamlfile import shorten
 from envbuild.store.tree import Tree, scan
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
+_SHOWN = 300  # characters of a path
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -113,15 +116,13 @@ def read_request(
             checked.append(entry.text)
             hashes |= entry.hashes
     for wheel in wheels:
-        try:
-            wheel_location(wheel.name)
-        except ValueError:
-            hint = "name a file `NAME-VERSION-….whl`"
-            errors.append(RequestError(f"`{wheel}` has no name of a wheel", hint=hint))
-        else:
-            if not wheel.is_file():
-                hint = "name a wheel on this machine"
-                errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
+        if not is_wheel_name(wheel.name):
+            name = unquote(wheel.name)
+            hint = f"rename it to `{name}`" if is_wheel_name(name) else "name a file `NAME-VERSION-….whl`"
+            errors.append(RequestError(f"`{shorten(str(wheel), _SHOWN)}` has no name of a wheel", hint=hint))
+        elif not wheel.is_file():
+            hint = "name a wheel on this machine"
+            errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
     raise_all(errors)
     return PackageRequest(
         requirements=tuple(dict.fromkeys(checked)),
@@ -424,7 +425,7 @@ def _described(wheels: Iterable[Path]) -> Iterator[tuple[str, tuple[str, tuple[s
                     text = file.read(_MAX_REQUIREMENTS_BYTES).decode(errors="replace")
             distributions = read_distributions({path: metadata_header(path, text)})
         except (OSError, StopIteration, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            problem = f"`{wheel}` is not a wheel that can be read: {error or 'it has no METADATA'}"
+            problem = f"`{wheel}` is not a wheel that can be read: {str(error) or 'it has no METADATA'}"
             raise RequestError(problem, hint="name another file with --wheel") from error
         for distribution in distributions.values():
             yield str(name), (str(version), distribution.requires)
