@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from envbuild.errors import Location, RequestError, did_you_mean, near
-from envbuild.spec.fields import without_secrets
 from envbuild.spec.meant import OTHER_KEYS, line, python_file
 from envbuild.spec.meant import choice as choice_as_meant
 from envbuild.spec.meant import requirement as requirement_as_meant
 from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.secrets import without_secrets
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
 # Pydantic's types of errors → what is expected.

@@ -15,6 +15,8 @@ from pydantic import AfterValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from envbuild.spec.secrets import without_secrets
+
 FORMAT = 1
 # As a lock takes file names; a file system allows 255 bytes.
 _WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
@@ -39,12 +41,6 @@ class Checked(AfterValidator):
         """Return the JSON Schema of what is checked."""
         message = {"patternErrorMessage": f"expected {self.what}"} if self.what else {}
         return {**handler(schema), **self.keywords, **message}
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without possible passwords and tokens in its addresses; messages may hold some."""
-    # Up to the last `@` of a word: a password may contain `/`, `:` and `@`.
-    return re.sub(r"[?#][^\s`]+", "…", re.sub(r"(?<!\S)([^\s:]*):\S*@", r"\1:…@", text))
 
 
 def _proven_version(value: str) -> str:

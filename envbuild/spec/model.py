@@ -31,9 +31,9 @@ from envbuild.spec.fields import (
     relative_path,
     repository_address,
     wheel_location,
-    without_secrets,
 )
 from envbuild.spec.reserved_variables import reason_to_reserve, reserved_pattern
+from envbuild.spec.secrets import without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
