@@ -284,6 +284,10 @@ class RequirementFiles:
         if name in (*_INCLUDES, *_CONSTRAINTS) and is_address:
             hint = "keep that file beside the spec, and name its path"
             self._reject(f"`{name}` names an address, and only files on this machine are read", at, hint)
+        elif len(value) > MAX_TEXT:
+            self._reject(
+                f"the value of `{shorten(name)}` is longer than {MAX_TEXT} characters", at, "shorten it"
+            )
         elif name in (*_INCLUDES, *_CONSTRAINTS) and value:
             self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
         elif name in _LINKS and not is_address and self.digest is not None:
