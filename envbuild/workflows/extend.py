@@ -35,6 +35,7 @@ from envbuild.extend.packages import (
 from envbuild.extend.python import choose_python, find_pythons, probe_python
 from envbuild.image import startup
 from envbuild.image.compose import FinishedLayer, Stack, check_target, compose
+from envbuild.image.conflicts import check_conflicts
 from envbuild.image.environment import render_enroot, render_script, render_table
 from envbuild.image.extension import (
     NOTE_PATH,
@@ -62,7 +63,15 @@ from envbuild.squashfs.packing import packing_options
 from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
 from envbuild.workflows.arguments import check_outside_store, check_room
-from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
+from envbuild.workflows.extend_own import (
+    CONFLICT_HINT,
+    OwnImage,
+    check_own,
+    extend_own,
+    other_tools,
+    read_own,
+    write_own,
+)
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
 from envbuild.workflows.make import judge_image
@@ -74,6 +83,8 @@ _TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
 _MAX_TABLE_BYTES = 1 << 20
 _NAMES_SHOWN = 3
 _ANOTHER_TARGET = "give each `--file` another target"
+# The layer of the files that are added to an image of ours.
+_FILES = "files"
 T = TypeVar("T")
 
 
@@ -176,6 +187,13 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         note = note_with(before, extension)
         changes = _changes(like, extension) if like is not None else ()
         _check_existing(path, extension)
+        extended, described = None, []
+        if own is not None:
+            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+            _check_placed(image, placed, extended.hidden, settings)
+        else:
+            described = list(_described(image, files, note))
+            raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
         if request.dry_run:
             return Extended(
                 path=path,
@@ -192,12 +210,9 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
             _check_existing(path, extension)  # another command may have written it meanwhile
 
         preflight = None
-        if own is not None:
-            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+        if own is not None and extended is not None:
             preflight = write_own(path, own, extended, note, settings, check=check_all)
         else:
-            described = list(_described(image, files, note))
-            raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
             tree, hidden = _lay_out(image, files, addition, placed, settings, stage)
             write_files([*placed, *described], {}, tree)
             if note.requests.environment and files.at(startup.DIRECTORY) is None:
@@ -220,6 +235,26 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         preflight=preflight,
         changes=changes,
         taken_over=wanted.taken_over,
+    )
+
+
+def _check_placed(
+    image: ImageFile, placed: Sequence[InlineFile], hidden: Collection[str], settings: Settings
+) -> None:
+    """Raise a BuildError if the image has something else at the place of a file: no layer need be built."""
+    tree = {
+        file.path.lstrip("/"): f"f {0o755 if file.executable else 0o644:04o} "
+        + sha256_of(base64.b64decode(file.content)).removeprefix("sha256:")
+        for file in placed
+    }
+    check_conflicts(
+        {_FILES: tree},
+        [*dict.fromkeys((*image.plan.image, _FILES))],
+        settings.emit,
+        below=image.files,
+        owner_of=image.layer_of,
+        hidden=hidden,
+        hint=CONFLICT_HINT,
     )
 
 

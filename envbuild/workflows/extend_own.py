@@ -58,6 +58,8 @@ from envbuild.workflows.settings import Settings
 _MAX_TEXT_BYTES = 1 << 20
 _BUILD_IT = "add it to its spec, and build that"
 # The tools that decide the bytes of new layers.
+CONFLICT_HINT = "each path has one owner: ask for another package or target"
+"""How to resolve a conflict with what an image has."""
 _TOOLS = ("installer", "mksquashfs", "zstandard")
 
 
@@ -237,7 +239,7 @@ def write_own(
                 ),
                 bottom=own.image,
                 hidden=extension.hidden,
-                conflict_hint="each path has one owner: ask for another package or target",
+                conflict_hint=CONFLICT_HINT,
             ),
             context.store,
             settings,

@@ -212,3 +212,26 @@ def test_an_image_of_ours_reserves_what_its_spec_reserves(ground: Ground) -> Non
     for target in targets:
         assert f"a file may not go to `{target}`: " in said.stderr
     assert not (desk / "new.sif").exists()
+
+
+@pytest.mark.parametrize("target", ["/usr/bin/python3", "/etc/debian_version"])
+def test_a_dry_run_refuses_a_file_that_the_image_has(ground: Ground, target: str) -> None:
+    """As the run does; a file with the content that is there is none."""
+    desk = ground.desk(f"dry{target.replace('/', '-')}")
+    (desk / "note.txt").write_text("a note\n")
+    ground.own(desk)
+    words: list[str | Path] = ["extend", ground.place / "tiny.sif", *files_at(desk, target), "-o", "new.sif"]
+    for options in (["--dry-run"], []):
+        said = ground.run([*words, *options], desk, store=desk / "store")
+        assert said.returncode == 3, said.stderr
+        assert f"layers conflict in 1 file\n  {target}: " in said.stderr
+    free: list[str | Path] = [
+        "extend",
+        ground.place / "tiny.sif",
+        *files_at(desk, "/srv/note"),
+        "-o",
+        "new.sif",
+        "--dry-run",
+    ]
+    assert ground.run(free, desk, store=desk / "store").returncode == 0
+    assert not (desk / "new.sif").exists()
