@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -29,14 +30,16 @@ from envbuild.resolve.python import Distributions
 from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import BUILD_LABEL
-from envbuild.spec.fields import wheel_location
+from envbuild.spec.fields import is_wheel_name
 from envbuild.spec.model import python_requirement
 from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.site import Site
+from envbuild.spec.yamlfile import shorten
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
+_SHOWN = 300  # characters of a path
 # Of PyTorch, in builds of its own; a plain build of theirs is for the plain torch.
 TORCH_COMPANIONS = frozenset({"torchvision", "torchaudio"})
 _WHEEL_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
@@ -104,15 +107,13 @@ def read_request(
             checked.append(entry.text)
             hashes |= entry.hashes
     for wheel in wheels:
-        try:
-            wheel_location(wheel.name)
-        except ValueError:
-            hint = "name a file `NAME-VERSION-….whl`"
-            errors.append(RequestError(f"`{wheel}` has no name of a wheel", hint=hint))
-        else:
-            if not wheel.is_file():
-                hint = "name a wheel on this machine"
-                errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
+        if not is_wheel_name(wheel.name):
+            name = unquote(wheel.name)
+            hint = f"rename it to `{name}`" if is_wheel_name(name) else "name a file `NAME-VERSION-….whl`"
+            errors.append(RequestError(f"`{shorten(str(wheel), _SHOWN)}` has no name of a wheel", hint=hint))
+        elif not wheel.is_file():
+            hint = "name a wheel on this machine"
+            errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
     raise_all(errors)
     return PackageRequest(
         requirements=tuple(dict.fromkeys(checked)),
@@ -379,7 +380,7 @@ def _described(wheels: Iterable[Path]) -> Iterator[tuple[str, tuple[str, tuple[s
                     text = file.read(_MAX_REQUIREMENTS_BYTES).decode(errors="replace")
             distributions = read_distributions({path: metadata_header(path, text)})
         except (OSError, StopIteration, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            problem = f"`{wheel}` is not a wheel that can be read: {error or 'it has no METADATA'}"
+            problem = f"`{wheel}` is not a wheel that can be read: {str(error) or 'it has no METADATA'}"
             raise RequestError(problem, hint="name another file with --wheel") from error
         for distribution in distributions.values():
             yield str(name), (str(version), distribution.requires)

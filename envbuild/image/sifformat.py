@@ -131,6 +131,8 @@ def pack_header(architecture: str, identity: uuid.UUID, *, used: int, data_bytes
 
 def header_without_signing(frame: bytes) -> bytes:
     """Return the bytes before the descriptors without what `apptainer sign` changes: a time and counts."""
+    if len(frame) < HEADER_BYTES:
+        return frame  # something has cut the file meanwhile
     fields = list(_HEADER.unpack(frame[:HEADER_BYTES]))
     modified, free, data_bytes = 6, 7, 12
     for index in (modified, free, data_bytes):

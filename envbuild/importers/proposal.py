@@ -16,14 +16,7 @@ from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from envbuild.importers.conda import conda_table
-from envbuild.importers.shell import (
-    UNCLOSED_QUOTES,
-    expand,
-    is_unresolved,
-    may_hold_secret,
-    shown,
-    split_script,
-)
+from envbuild.importers.shell import UNCLOSED_QUOTES, expand, is_unresolved, split_script
 from envbuild.importers.statements import Statement
 from envbuild.spec.accelerators import ACCELERATORS, CUDA
 from envbuild.spec.base import BaseImage
@@ -32,6 +25,7 @@ from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, pa
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import requirement_lines, without_hashes
 from envbuild.spec.reserved import reserved_at, search_path_problem
+from envbuild.spec.secrets import may_hold_secret, shown, without_secrets
 from envbuild.spec.select import variant_for
 from envbuild.system.files import is_below, read_input
 
@@ -353,7 +347,7 @@ class _Importer:
             self.note("unsupported", f"{place}{requirement} --hash", why)
         if not line.startswith("-"):
             self.install_python([requirement], place, beside)
-        elif may_hold_secret(line):
+        elif may_hold_secret(line) or without_secrets(line) != line:
             self.note(
                 "unsupported", place + line, "a spec has no options, and a secret does not belong in one"
             )

@@ -1,4 +1,4 @@
-"""Splits shell text into simple commands, and recognizes secrets. Runs nothing."""
+"""Splits shell text into simple commands. Runs nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,6 @@ _DISCARDED_OUTPUT = re.compile(r"[ \t]*(?:\d|&)?>>?[ \t]*(?:/dev/null|&\d)(?=[\s
 _REDIRECTION = re.compile(r"^\d*[<>]|[<>](?!=?\s*[\"']?\d)")
 _KEYWORD = re.compile(
     r"if|then|else|elif|fi|for|while|until|do|done|case|esac|function|[{}!.]|\[\[?|eval|source"
-)
-_SECRET = re.compile(
-    r"""token(?![a-z]) | (?<![a-z])(?:key|pass|pwd|authorization)s?(?![a-z])
-      | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
-      | passw(?:or)?d | passphrase | secret | credential | apikey
-      | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
-      | (?<!\S)(?:-u|--user|--proxy(?:-user)?)[\s=]*[^\s:/]+:(?!//)
-      | \b(?:mysql\w*|mariadb\w*|sshpass|login)\b
-      | \b(?-i:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-|AKIA|ASIA|eyJ)(?=\w)
-      | BEGIN\ [A-Z ]*PRIVATE\ KEY""",
-    re.IGNORECASE | re.VERBOSE,
 )
 
 
@@ -84,16 +73,3 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 def is_unresolved(text: str) -> bool:
     """Return whether a text depends on an unknown variable or on another command."""
     return "$" in text or "`" in text
-
-
-def may_hold_secret(text: str) -> bool:
-    """Return whether a text names or looks like a password, token or key; a long text may."""
-    return len(text) > MAX_TEXT or _SECRET.search(text) is not None
-
-
-def shown(text: str, most: int = 100) -> str:
-    """Return a text for messages: one short line, only its first word if it may hold a secret."""
-    line = "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text[:1000].split()))
-    if secret := _SECRET.search(line):
-        return re.split(r"[\s=:]", line[: secret.end()])[0] + "…"
-    return line if len(line) <= most else line[: most - 1] + "…"

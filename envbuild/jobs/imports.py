@@ -211,6 +211,8 @@ def top_modules(site: Path, info: Path) -> list[str]:
         for name, match in singles.items()
         if name not in outer and outer.isdisjoint(_above(name)) and _is_module(site, match)
     }
+    # A module hides a directory of its name that is not a package.
+    free = {name for name in free if free.isdisjoint(_above(name))}
     around = {above for name in outer for above in _above(name)}
     # Beside a package a single file may be data, or a script.
     beside = {

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from envbuild.spec.edit import scalar
-from envbuild.spec.fields import without_secrets
 from envbuild.spec.model import REQUIREMENT_FILE, parse_choice, python_requirement
+from envbuild.spec.secrets import without_secrets
 
 _MAX_LINE = 100  # characters
 _MAX_NAME = 200  # characters; a longer text means no name

@@ -18,8 +18,8 @@ from envbuild.spec.corrections import (
     python_file,
     spec_line,
 )
-from envbuild.spec.fields import without_secrets
 from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.secrets import without_secrets
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
 # Pydantic's types of errors → what is expected.

@@ -15,7 +15,13 @@ from pydantic import AfterValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from envbuild.spec.secrets import without_secrets
+
 FORMAT = 1
+# As a lock takes file names; a file system allows 255 bytes.
+_WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
+_LONGEST = 255
+_LONGEST_VERSION = 128
 NO_CREDENTIALS = "an address may not hold a user or password; put them in ~/.netrc"
 
 
@@ -35,12 +41,6 @@ class Checked(AfterValidator):
         """Return the JSON Schema of what is checked."""
         message = {"patternErrorMessage": f"expected {self.description}"} if self.description else {}
         return {**handler(schema), **self.keywords, **message}
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without possible passwords and tokens in its addresses; messages may hold some."""
-    # Up to the last `@` of a word: a password may contain `/`, `:` and `@`.
-    return re.sub(r"[?#][^\s`]+", "…", re.sub(r"(?<!\S)([^\s:]*):\S*@", r"\1:…@", text))
 
 
 def _proven_version(value: str) -> str:
@@ -77,17 +77,24 @@ def _address(value: str) -> str:
     return value
 
 
+def is_wheel_name(file: str) -> bool:
+    """Return whether a file name is a wheel's, for locks, notes of images and all installers."""
+    # Installers read numbers of 64 bits; their parsers of file names admit more characters than a lock.
+    if len(file) > _LONGEST or not _WHEEL_NAME.fullmatch(file) or re.search("[0-9]{19}", file):
+        return False
+    try:
+        name, version, *_ = parse_wheel_filename(file)
+        Requirement(f"{name}==={version}")
+    except (InvalidWheelFilename, InvalidVersion, InvalidRequirement):
+        return False
+    return len(str(version)) <= _LONGEST_VERSION
+
+
 def wheel_location(value: str) -> str:
     """Return a relative path or an http address of a wheel unchanged; ValueError if it is neither."""
     shown = without_secrets(value)
-    file = unquote(value.rpartition("/")[2])
-    try:
-        if not file.isascii():
-            raise InvalidWheelFilename
-        name, version, *_ = parse_wheel_filename(file)
-        Requirement(f"{name}==={version}")  # the parser of file names admits more
-    except (InvalidWheelFilename, InvalidVersion, InvalidRequirement):
-        raise ValueError(f"`{shown}` does not name a wheel (`NAME-VERSION-….whl`)") from None
+    if not is_wheel_name(unquote(value.rpartition("/")[2])):
+        raise ValueError(f"`{shown}` does not name a wheel (`NAME-VERSION-….whl`)")
     if "://" not in value:
         return relative_path(value)
     if value.partition("://")[0].lower() not in ("https", "http"):

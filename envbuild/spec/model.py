@@ -31,8 +31,9 @@ from envbuild.spec.fields import (
     relative_path,
     repository_address,
     wheel_location,
-    without_secrets,
 )
+from envbuild.spec.reserved_variables import reason_to_reserve, reserved_pattern
+from envbuild.spec.secrets import without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
@@ -52,11 +53,6 @@ MAX_PACKAGES = 2000  # of each kind
 MAX_RECIPES = 100  # of each kind
 MAX_FILES = 2000
 MAX_DEPTH = 100  # directories of a path in the image
-
-# A spec must not set these: they decide which code runs, or belong to the runtime.
-RESERVED_VARIABLES = frozenset(
-    {"LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "IFS", "HOME", "USER", "PWD", "SHELL", "PYTHONHOME"}
-)
 
 
 class Model(BaseModel):
@@ -173,14 +169,16 @@ def _python_constraint(value: str) -> str:
     return constraint
 
 
-def _variable(value: str) -> str:
+def _variable(value: str, *, of_host: bool = False) -> str:
     if not re.fullmatch(VARIABLE, value):
         raise ValueError(f"`{value}` is not a name of an environment variable")
-    if value in RESERVED_VARIABLES or value.startswith(("APPTAINER", "SINGULARITY", "BASH_FUNC_")):
-        raise ValueError(
-            f"`{value}` belongs to the runtime or decides whose code runs: no image or site may set it"
-        )
+    if reason := reason_to_reserve(value, of_host=of_host):
+        raise ValueError(f"`{value}` {reason}: no image or site may set it")
     return value
+
+
+def _variable_of_host(value: str) -> str:
+    return _variable(value, of_host=True)
 
 
 def _python_version(value: str) -> str:
@@ -231,7 +229,6 @@ _CLEAN = r"[^\u0000-\u001f\u007f-\u009f]"
 _PART = r"(?!\.{1,2}(?:/|$))[^/\u0000-\u001f\u007f-\u009f]+"
 _CLAUSE = r" *(?:(?:=== *[A-Za-z0-9.*+!=<>~_-]*|(?:~=|[=!<>]=|[<>]) *[A-Za-z0-9.*+!_-]+) *)?"
 _CONSTRAINT = rf"(?:{_RELEASE}|{_CLAUSE}(?:,{_CLAUSE})*)"
-_RESERVED_PATTERN = rf"^(?:APPTAINER|SINGULARITY|BASH_FUNC_|(?:{'|'.join(sorted(RESERVED_VARIABLES))})$)"
 
 Text = Annotated[
     str, Checked(_clean_text, {"pattern": f"^{_CLEAN}*$", "maxLength": MAX_TEXT}, "one line of text")
@@ -264,7 +261,15 @@ VariableName = Annotated[
     str,
     Checked(
         _variable,
-        {"pattern": f"^{VARIABLE}$", "not": {"pattern": _RESERVED_PATTERN}},
+        {"pattern": f"^{VARIABLE}$", "not": {"pattern": reserved_pattern()}},
+        "a name of an environment variable that is not the runtime's",
+    ),
+]
+HostVariableName = Annotated[
+    str,
+    Checked(
+        _variable_of_host,
+        {"pattern": f"^{VARIABLE}$", "not": {"pattern": reserved_pattern(of_host=True)}},
         "a name of an environment variable that is not the runtime's",
     ),
 ]

@@ -23,7 +23,7 @@ TUTORIAL = "tutorial.py"
 # The build sets these itself: they lead to its tools.
 _SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 # The test sets these for every rank.
-_SET_BY_TEST = ("OMP_NUM_THREADS", "ENVBUILD_")
+_SET_BY_TEST = ("OMP_NUM_THREADS",)
 # The judge adds these checks to each job: which ranks reported, and how it ended.
 _CHECKS_OF_ALL = {"ranks", "end"}
 
@@ -142,7 +142,7 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
         if f"verify/{job.file}" not in files:
             yield _no_file(f"verify/{job.file}", files, loaded.at("verify", index, "job"))
         for name in job.environment:
-            if name.startswith(_SET_BY_TEST):
+            if name in _SET_BY_TEST:
                 at = loaded.at("verify", index, "environment", name)
                 yield RequestError(f"`{name}` is set by the test itself", at=at, hint="leave it out")
         for key in ("expect", "says", "same_on_all_ranks"):

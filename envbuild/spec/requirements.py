@@ -35,10 +35,10 @@ from envbuild.spec.fields import (
     relative_path,
     repository_address,
     wheel_location,
-    without_secrets,
 )
 from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, parse_requirement
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.secrets import shown_quotes, without_secrets
 from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
 
@@ -285,9 +285,15 @@ class RequirementFiles:
         # Without its value, which may hold a password.
         name, value = (match[1], match[2].strip()) if match else (re.split(r"[^A-Za-z-]", line)[0], "")
         is_address = _ADDRESS.match(value) is not None
+        # A path that is not there may be an address that lacks its scheme.
+        is_address |= re.search(r"[@?\\]", value) is not None and not os.path.exists(at.path.parent / value)  # noqa: PTH110
         if name in (*_INCLUDES, *_CONSTRAINTS) and is_address:
             hint = "keep that file beside the spec, and name its path"
             self._reject(f"`{name}` names an address, and only files on this machine are read", at, hint)
+        elif len(value) > MAX_TEXT:
+            self._reject(
+                f"the value of `{shorten(name)}` is longer than {MAX_TEXT} characters", at, "shorten it"
+            )
         elif name in (*_INCLUDES, *_CONSTRAINTS) and value:
             self.add(at.path.parent / value, at, is_constraint=name in _CONSTRAINTS)
         elif name in _LINKS and not is_address and self.digest is not None:
@@ -456,7 +462,7 @@ class RequirementFiles:
 
     def _reject(self, problem: str, at: Location, hint: str) -> None:
         # A line may hold the password of an index.
-        self.errors.append(RequestError(without_secrets(problem), at=at, hint=hint))
+        self.errors.append(RequestError(shown_quotes(problem), at=at, hint=hint))
 
 
 def _named_wheel(text: str) -> tuple[str, str, str] | None:

@@ -13,12 +13,12 @@ from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.model import (
     BindTarget,
     GlibcVersion,
+    HostVariableName,
     ImagePath,
     Model,
     Name,
     Origin,
     Text,
-    VariableName,
     full_match,
 )
 
@@ -56,7 +56,7 @@ def _host_variable(value: str) -> str:
 
 
 HostVariable = Annotated[
-    VariableName,
+    HostVariableName,
     Checked(
         _host_variable,
         {"not": {"enum": [*_PATHS]}},

@@ -112,7 +112,7 @@ def recompress_gzip(squashfs: Path, out: Path, *, offset: int = 0) -> None:
     try:
         finished = process.run(argv, env=host.environment())
         if not finished.ok:
-            raise _failure(f"`{squashfs}` cannot be unpacked", finished)
+            raise _failure(f"`{squashfs}` cannot be unpacked", finished, dump.parent)
         _make("-", out, (*_GZIP_SOONER, "-pf", str(dump)))
     finally:
         dump.unlink(missing_ok=True)
@@ -163,15 +163,16 @@ def _make(source: str, out: Path, options: Sequence[str]) -> None:
         # This environment lacks SOURCE_DATE_EPOCH, with which mksquashfs refuses -mkfs-time.
         finished = process.run(argv, env=host.environment())
         if not finished.ok:
-            raise _failure(f"`{out.name}` cannot be made", finished)
+            raise _failure(f"`{out.name}` cannot be made", finished, out.parent)
     except BaseException:
         out.unlink(missing_ok=True)
         raise
 
 
-def _failure(problem: str, finished: process.Finished) -> BuildError | MachineError:
+def _failure(problem: str, finished: process.Finished, directory: Path) -> BuildError | MachineError:
+    """Return the error of a program that writes below a directory."""
     output = finished.last_lines(5)
     hint = f"its output:\n{output}\nto try again: {finished.command}"
     if "No space left" in output or "quota exceeded" in output:
-        return MachineError(f"{problem}: there is no space", hint=hint)
+        return MachineError(f"{problem}: there is no space in `{directory.absolute()}`", hint=hint)
     return BuildError(problem, hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import posixpath
@@ -30,6 +31,7 @@ from envbuild.extend.packages import (
 )
 from envbuild.extend.python import choose_python, find_pythons, probe_python
 from envbuild.image.compose import check_target
+from envbuild.image.conflicts import check_conflicts
 from envbuild.image.extension import (
     AddedFile,
     AddedPackage,
@@ -56,14 +58,24 @@ from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_
 from envbuild.system.files import read_input, sha256
 from envbuild.system.process import thread_pool
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.extend_other import inline_file, obstructed, write_other
-from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
+from envbuild.workflows.extend_other import described_files, inline_file, obstructed, request_on, write_other
+from envbuild.workflows.extend_own import (
+    CONFLICT_HINT,
+    OwnImage,
+    check_own,
+    extend_own,
+    other_tools,
+    read_own,
+    write_own,
+)
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
 from envbuild.workflows.settings import Settings
 
 _NAMES_SHOWN = 3
 _ANOTHER_TARGET = "give each `--file` another target"
+# The layer of the files that are added to an image of ours.
+_FILES = "files"
 T = TypeVar("T")
 
 
@@ -172,6 +184,12 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         note = note_with(before, extension)
         changes = _changes(like, extension) if like is not None else ()
         _check_existing(path, extension)
+        extended, described = None, list[InlineFile]()
+        if own is not None:
+            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+            _check_placed(image, placed, extended.hidden, settings)
+        else:
+            described = described_files(image, note)
         if request.dry_run:
             return Extended(
                 path=path,
@@ -188,13 +206,11 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
             _check_existing(path, extension)  # another command may have written it meanwhile
 
         preflight = None
-        if own is not None:
-            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+        if own is not None and extended is not None:
             preflight = write_own(path, own, extended, note, settings, check=check_all)
         else:
-            preflight = write_other(
-                path, image, addition, placed, note, identity, settings, work=stage, check=check_all
-            )
+            request_on_image = request_on(image, addition, placed, described, identity)
+            preflight = write_other(path, request_on_image, addition, settings, work=stage, check=check_all)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -206,6 +222,26 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         preflight=preflight,
         changes=changes,
         taken_over=wanted.taken_over,
+    )
+
+
+def _check_placed(
+    image: ImageFile, placed: Sequence[InlineFile], hidden: Collection[str], settings: Settings
+) -> None:
+    """Raise a BuildError if the image has something else at the place of a file: no layer need be built."""
+    tree = {
+        file.path.lstrip("/"): f"f {0o755 if file.executable else 0o644:04o} "
+        + sha256_of(base64.b64decode(file.content)).removeprefix("sha256:")
+        for file in placed
+    }
+    check_conflicts(
+        {_FILES: tree},
+        [*dict.fromkeys((*image.plan.image, _FILES))],
+        settings.emit,
+        below=image.files,
+        owner_of=image.layer_of,
+        hidden=hidden,
+        hint=CONFLICT_HINT,
     )
 
 

@@ -33,36 +33,34 @@ _MAX_TABLE_BYTES = 1 << 20
 
 def write_other(
     path: Path,
-    image: ImageFile,
+    request: ImageRequest,
     addition: Addition | None,
-    placed: Sequence[InlineFile],
-    note: ExtensionNote,
-    identity: str,
     settings: Settings,
     *,
     work: Path,
     check: Callable[[], None],
 ) -> PreflightReport | None:
-    """Write an image of another tool again, with packages and files on it.
+    """Write an image of another tool again, with what `request_on` puts on it; `work` is a directory.
 
-    `identity` is the digest of its whole file system, empty if no packages are added; `work` is a directory.
     An error of `check`, which is called when all is read, leaves `path` as it is. Returns what the new image
     would load, without the problems of the old one; None if no packages are added.
     """
-    described = list(_described(image, image.files, note))
-    raise_all([*filter(None, (obstructed(file.path, image.files, image.path) for file in described))])
-    make_image(
-        path,
-        request_on(image, addition, placed, described, identity),
-        settings.store,
-        settings,
-        context=_context(image, addition, settings, work),
-        check=check,
-    )
+    context = _context(request, addition, settings, work)
+    make_image(path, request, settings.store, settings, context=context, check=check)
     if addition is None or not addition.pins:
         return None
     with ImageFile.open(path) as written:
-        return judge_image(written, settings, bottom=image, python=addition.python)
+        return judge_image(written, settings, bottom=request.bottom, python=addition.python)
+
+
+def described_files(image: ImageFile, note: ExtensionNote) -> list[InlineFile]:
+    """Return the files with which an image says what was added, and sets variables.
+
+    RequestError: it has something else in the place of one.
+    """
+    described = list(_described(image, image.files, note))
+    raise_all([*filter(None, (obstructed(file.path, image.files, image.path) for file in described))])
+    return described
 
 
 def request_on(
@@ -117,7 +115,9 @@ def request_on(
     )
 
 
-def _context(image: ImageFile, addition: Addition | None, settings: Settings, work: Path) -> BuildContext:
+def _context(
+    request: ImageRequest, addition: Addition | None, settings: Settings, work: Path
+) -> BuildContext:
     """Return what building the layers on another tool's image needs: its own Python compiles."""
     cache = FileCache(settings.store.directory("files"))
     pins = {pin.sha256: pin for pin in (addition.pins if addition is not None else ())}
@@ -126,7 +126,7 @@ def _context(image: ImageFile, addition: Addition | None, settings: Settings, wo
         apptainer=settings.find_apptainer() if pins else None,
         locate=lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work),
         emit=settings.emit,
-        image=image.program_path,
+        image=request.bottom.program_path if request.bottom is not None else None,
         logs=settings.store.directory("logs"),
     )
 

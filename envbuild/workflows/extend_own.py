@@ -57,6 +57,8 @@ from envbuild.workflows.settings import Settings
 
 _MAX_TEXT_BYTES = 1 << 20
 _BUILD_IT = "add it to its spec, and build that"
+CONFLICT_HINT = "each path has one owner: ask for another package or target"
+"""How to resolve a conflict with what an image has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,7 @@ def write_own(
                 ),
                 bottom=own.image,
                 hidden=extension.hidden,
-                conflict_hint="each path has one owner: ask for another package or target",
+                conflict_hint=CONFLICT_HINT,
             ),
             context.store,
             settings,

@@ -11,13 +11,13 @@ import yaml
 
 from envbuild.errors import Location, RequestError
 from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
-from envbuild.importers.shell import shown
 from envbuild.importers.statements import read_statements
 from envbuild.resolve.index import without_wheels
 from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load_spec
 from envbuild.spec.python_platform import target_of
+from envbuild.spec.secrets import shown
 from envbuild.system.files import read_input, write_new
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_outside_store

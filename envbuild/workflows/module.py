@@ -128,6 +128,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, runnable.digest, here=here)
     _check_verdict(request, runnable, verdict)
+    _check_commands(image, request.commands)
     commands, left_out = choose_commands(
         runnable,
         own=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
@@ -312,6 +313,28 @@ def _is_extended(path: Path) -> bool:
     with suppress(RequestError), ImageFile.open(path) as image:
         return image.note is not None
     return False
+
+
+def _check_commands(image: ImageFile, names: Sequence[str]) -> None:
+    """Raise a RequestError for commands that are not in any directory of programs of the image."""
+    if not names:
+        return
+    programs = {
+        name
+        for path in image.files.entries
+        for directory, _, name in [path.rpartition("/")]
+        if directory.endswith(("/bin", "/sbin"))
+    }
+    raise_all(
+        [
+            RequestError(
+                f"--command {name}: `{image.path.name}` has no such program",
+                hint="name a program in a directory `bin` or `sbin` of the image",
+            )
+            for name in names
+            if name not in programs
+        ]
+    )
 
 
 def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:

@@ -539,13 +539,17 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
 def test_commands_that_only_the_image_names_are_listed_and_not_installed(images, place, envbuild):
     root = place.work / "sw"
     install = ("module", "install", images["1.0"], "--root", root)
-    said = envbuild(*install, "--command", "tool", "--command", "mine")
+    refused = envbuild(*install, "--command", "tool", "--command", "mine", "--command", "cd")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.count("error: --command ") == 2
+    assert "--command mine: `" in refused.stderr
+    said = envbuild(*install, "--command", "tool")
     assert said.returncode == 0, said.stderr
     why = "no recipe of this installation has it; `--command tool-cat` adds one"
     assert f"no wrapper for `tool-cat`: {why}" in said.stderr.splitlines()
     commands = root / "envs/small/1.0/bin"
     ours = {"launcher", "python", "python3", "pip", "pip3", "envbuild-exec", "envbuild-shell"}
-    assert {path.name for path in commands.iterdir()} == {*ours, "tool", "mine"}
+    assert {path.name for path in commands.iterdir()} == {*ours, "tool"}
     data = json.loads(envbuild(*install, "--json").stdout)
     assert set(data["commands"]) == ours - {"launcher"}
     assert data["left_out"]["tool-cat"] == why

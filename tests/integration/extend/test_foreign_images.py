@@ -447,9 +447,8 @@ def told(report: dict[str, Any]) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("modules", "module"),
     [
-        ({"_under.py": "raise ImportError('broken')"}, "_under"),
         ({"demo/__init__.py": "raise ImportError('broken')"}, "demo"),
-        ({"space/part/__init__.py": "raise ImportError('broken')"}, "space.part"),
+        ({"demo/a.py": "raise ImportError('broken')"}, "demo.a"),
     ],
 )
 def test_what_was_requested_and_does_not_import_fails(
@@ -458,6 +457,19 @@ def test_what_was_requested_and_does_not_import_fails(
     extended(**modules)
     report = judged(ground, work, "test", code=4)
     assert told(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
+
+
+@pytest.mark.parametrize(
+    ("module", "status", "code"), [("space.part", "FAIL", 4), ("_under", "SKIP", 0)]
+)
+def test_a_module_that_fails_beside_one_that_imports(
+    module: str, status: str, code: int, extended: Callable[..., Path], ground: Ground, work: Path
+) -> None:
+    """A module in a namespace fails the package; a private one may be for another platform."""
+    extended(**{f"{module.replace('.', '/')}.py": "raise ImportError('broken')"})
+    report = judged(ground, work, "test", code=code)
+    failed_one = (status, f"`import {module}` (demo 1.0)", "ImportError: broken")
+    assert sorted(told(report)) == sorted([("PASS", "demo.a", "all import"), failed_one])
 
 
 def test_a_module_that_the_images_environment_puts_first_fails(

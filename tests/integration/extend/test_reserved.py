@@ -42,6 +42,12 @@ IN_OURS = (
 )
 NOT_NORMAL = ("/opt/../.envbuild/x", "//.envbuild/x", "/.envbuild/", "/opt//x", "/./.envbuild/x", "opt/x")
 SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+# Variables that decide which code runs, of each kind.
+DECISIVE = (
+    *("PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONPLATLIBDIR", "LD_PRELOAD", "LD_ORIGIN_PATH"),
+    *("GCONV_PATH", "GLIBC_TUNABLES", "SHELLOPTS", "PS4", "HYDRA_LAUNCHER_EXEC", "OPAL_PREFIX"),
+    *("ENVBUILD_INSIDE", "BASH_FUNC_ls", "SLURM_STEP_NUM_TASKS"),
+)
 
 
 def run(*words: str | Path, code: int = 0) -> str:
@@ -122,7 +128,7 @@ def test_other_places_are_free(image: Path, tmp_path: Path) -> None:
 
 
 def test_search_paths_are_not_set_as_a_whole(image: Path, tmp_path: Path) -> None:
-    names = (*SEARCH_PATHS, "PYTHONHOME", "LD_PRELOAD")
+    names = (*SEARCH_PATHS, *DECISIVE)
     options = [word for name in names for word in ("--env", f"{name}=/mine")]
     said = run(image, *options, "-o", tmp_path / "new.sqfs", "--store", tmp_path / "s", code=2)
     assert said.count("error: --env ") == len(names)
@@ -158,7 +164,8 @@ def extended(tmp_path: Path, files: dict[str, bytes], environment: dict[str, str
     [
         (["/etc/ld.so.preload", "/etc/ld.so.conf.d/x.conf", "/opt/started/runscript"], [], "is reserved"),
         ([], SEARCH_PATHS, "may not be set as a whole"),
-        ([], ["PYTHONHOME"], "`PYTHONHOME` belongs to the runtime"),
+        ([], ["PYTHONHOME"], "`PYTHONHOME` decides which code Python runs"),
+        ([], ["GCONV_PATH"], "`GCONV_PATH` decides which libraries programs load"),
     ],
 )
 def test_what_is_refused_is_not_taken_over_from_another_image(
@@ -204,4 +211,27 @@ def test_an_image_of_ours_reserves_what_its_spec_reserves(ground: Ground) -> Non
     assert said.returncode == 2, said.stderr
     for target in targets:
         assert f"a file may not go to `{target}`: " in said.stderr
+    assert not (desk / "new.sif").exists()
+
+
+@pytest.mark.parametrize("target", ["/usr/bin/python3", "/etc/debian_version"])
+def test_a_dry_run_refuses_a_file_that_the_image_has(ground: Ground, target: str) -> None:
+    """As the run does; a file with the content that is there is none."""
+    desk = ground.desk(f"dry{target.replace('/', '-')}")
+    (desk / "note.txt").write_text("a note\n")
+    ground.own(desk)
+    words: list[str | Path] = ["extend", ground.place / "tiny.sif", *files_at(desk, target), "-o", "new.sif"]
+    for options in (["--dry-run"], []):
+        said = ground.run([*words, *options], desk, store=desk / "store")
+        assert said.returncode == 3, said.stderr
+        assert f"layers conflict in 1 file\n  {target}: " in said.stderr
+    free: list[str | Path] = [
+        "extend",
+        ground.place / "tiny.sif",
+        *files_at(desk, "/srv/note"),
+        "-o",
+        "new.sif",
+        "--dry-run",
+    ]
+    assert ground.run(free, desk, store=desk / "store").returncode == 0
     assert not (desk / "new.sif").exists()

@@ -250,7 +250,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, directory: Path, says: str) -> None
         (
             "Write failed because No space left on device",
             MachineError,
-            "`out.squashfs` cannot be made: there is no space",
+            "`out.squashfs` cannot be made: there is no space in `{room}`",
         ),
         ("FATAL ERROR: something else", BuildError, "`out.squashfs` cannot be made"),
     ],
@@ -262,7 +262,7 @@ def test_a_failure_leaves_nothing(
     with pytest.raises(kind) as caught:
         squashfs.make(room, room / "out.squashfs")
     assert type(caught.value) is kind
-    assert caught.value.problem == problem
+    assert caught.value.problem == problem.format(room=room)
     assert says in str(caught.value.hint)
     assert f"to try again: {room}/mksquashfs" in str(caught.value.hint)
     assert not (room / "out.squashfs").exists()

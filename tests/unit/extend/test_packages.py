@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 
 from envbuild.build import run
 from envbuild.build.run import BuildContext
-from envbuild.errors import BuildError, ManyErrors, RequestError, render
+from envbuild.errors import BuildError, EnvbuildError, ManyErrors, RequestError, render
 from envbuild.events import ignore
 from envbuild.extend.packages import (
     Addition,
@@ -31,6 +33,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
 from envbuild.image.runnable import identity_of
 from envbuild.resolve.files import FileCache
+from envbuild.spec.load import load_spec
 from envbuild.store.store import Store
 from envbuild.store.tree import scan
 from envbuild.system.apptainer import Apptainer
@@ -253,6 +256,43 @@ def test_a_file_that_is_no_wheel_is_refused(tmp_path: Path, wheels: Path) -> Non
     bad.write_text("no archive")
     with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="is not a wheel"):
         resolve(image, tmp_path, wheels, wheels=[bad])
+
+
+ODD_WHEELS = [
+    *("good-1-py3-none-any .whl", "good-1-py3-none-\nany.whl", " good-1-py3-none-any.whl", "good.whl"),
+    *("good-1-py3-none-any.WHL", "g,ood-1-py3-none-any.whl", "gööd-1-py3-none-any.whl"),
+    *(f"good-{'9' * 150}-py3-none-any.whl", f"good-1-1{'4' * 100}-py3-none-any.whl"),
+    *(f"good-{'1.' * 70}1-py3-none-any.whl", f"{'g' * 250}-1-py3-none-any.whl"),
+    *("good-1-py3-none-any.whl'", "_-1-py3-none-any.whl", "good-1%2Blocal-py3-none-any .whl"),
+]
+
+
+@pytest.mark.parametrize("name", ODD_WHEELS)
+def test_an_odd_name_of_a_wheel_is_an_error_with_its_place(name: str, tmp_path: Path) -> None:
+    """One rule for specs, requirements files and `--wheel`: what a lock and all installers take."""
+    with pytest.raises(RequestError, match="has no name of a wheel") as caught:
+        read_request(wheels=[tmp_path / name])
+    assert len(caught.value.problem) < 400
+    text = f'name: s\nversion: "1"\nbase: debian-12\npackages: {{python: [{{wheel: {json.dumps(name)}}}]}}\n'
+    with pytest.raises(EnvbuildError) as refused:
+        load_spec(text.encode(), Path("spec.yaml"))
+    problem = "holds a control character" if "\n" in name else "does not name a wheel"
+    assert problem in render(refused.value)
+    assert "spec.yaml:4:29" in render(refused.value)
+
+
+def test_a_quoted_name_of_a_wheel_says_how_to_rename_it(tmp_path: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_request(wheels=[tmp_path / "torch-2.1.0%2Bcpu-py3-none-any.whl"])
+    assert caught.value.hint == "rename it to `torch-2.1.0+cpu-py3-none-any.whl`"
+
+
+def test_an_archive_without_metadata_says_so(tmp_path: Path, wheels: Path) -> None:
+    empty = tmp_path / "mine-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(empty, "w"):
+        pass
+    with opened(tmp_path, PYTHON) as image, pytest.raises(RequestError, match="it has no METADATA"):
+        resolve(image, tmp_path, wheels, wheels=[empty])
 
 
 def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:

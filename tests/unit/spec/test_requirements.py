@@ -153,6 +153,11 @@ def test_no_value_of_an_option_is_shown(line: str) -> None:
     assert "secret" not in refused(requirements_txt=f"{line}\n")
 
 
+@pytest.mark.parametrize("line", ["-r {}", "-c '{}", "-f {}", '-r "{}', "{}", "x @ {}", "--{}"])
+def test_a_long_line_is_not_quoted_in_full(line: str) -> None:
+    assert len(refused(requirements_txt=line.format("x" * 100_000) + "\n")) < 2000
+
+
 @pytest.mark.parametrize("address", WITH_CREDENTIALS)
 def test_no_entry_of_a_spec_shows_credentials(address: str) -> None:
     text = json.dumps(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from envbuild.cli.import_file import format_notes
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.extend.packages import read_request
 from envbuild.importers.conda import conda_table
 from envbuild.importers.proposal import Proposal, propose
 from envbuild.importers.statements import read_statements
@@ -637,3 +639,45 @@ def test_a_file_of_very_many_lines_is_refused(name: str, head: str, line: str, t
     source.write_text(head + "".join(line.format(number) for number in range(5001)))
     with pytest.raises(RequestError, match="more than 5000 instructions, packages and variables"):
         import_file(source)
+
+
+SECRET = "Xq7Tzz"
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-r https://u:S@h/x.txt",
+        "-r //u:S@h/x.txt",
+        "-r u:S@h:x.txt",
+        "-r S@h:x.txt",
+        r"-r https:\\u:S@h\r.txt",
+        "-r ${URL}u:S@h/r.txt",
+        "-c HTTPS:/u:S@h/r.txt",
+        "-f HTTPS:u:S@h/r.txt",
+        "-f u:S@h/r",
+        "-f wheels?token=S",
+        "--extra-index-url https://u:S@h/",
+        '--header "Authorization: Bearer S"',
+        'foo --config-settings "t=S"',
+        'foo --global-option="--token=S"',
+        "u:S@h/foo-1-py3-none-any.whl",
+        "foo@https://u:S@h/foo",
+        "foo @ git+https://S@h/x.git@main",
+        "TOKEN=S",
+        "Authorization: Bearer S",
+        "machine h login u password S",
+    ],
+)
+def test_no_line_of_a_requirements_file_shows_a_secret(place: Path, line: str) -> None:
+    """The same rule decides in a proposal, in its notes, and in errors of requirements files."""
+    listed = place / "listed.txt"
+    listed.write_text(re.sub(r"\bS\b", SECRET, line) + "\n")
+    result = import_file(listed)
+    assert SECRET not in result.text + "".join(format_notes(result))
+    try:
+        remarks = "".join(read_request(files=[listed]).remarks)
+    except EnvbuildError as error:
+        remarks = render(error)
+    assert SECRET not in remarks
