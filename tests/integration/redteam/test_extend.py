@@ -64,7 +64,7 @@ HUNGRY = """
 # The bytecode says something that no wheel says.
 PLANT = """
     words[script] = words[script].replace(
-        "source, name = file.read(),", "source, name = file.read() + b'\\\\nprint(\\"planted\\")\\\\n',"
+        "return file.read(size)", "return file.read(size) + b'\\\\nprint(\\"planted\\")\\\\n'"
     )
 """
 

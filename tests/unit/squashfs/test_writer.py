@@ -163,7 +163,7 @@ def test_equal_files_are_stored_once(size: int, tmp_path: Path) -> None:
 
 
 def test_holes_take_no_space(tmp_path: Path) -> None:
-    out = write({"/holes": file(bytes(100 * BLOCK))}, tmp_path / "out")
+    out = write({"/holes": file(bytes(2000 * 4096))}, tmp_path / "out", SMALL_BLOCKS)
     assert out.stat().st_size == 4096
 
 
