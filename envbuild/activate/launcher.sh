@@ -120,6 +120,11 @@ case $_eb_name in
         ;;
 esac
 
+# --- a launcher of the user's on several ranks? Those of an outer launcher, or those of the image's own.
+# Open MPI starts a rank on each core if it is not told how many.
+case $_eb_mpi in openmpi) _eb_unnumbered=2 ;; *) _eb_unnumbered=1 ;; esac
+_eb_check_start "$@" || exit 2
+
 # --- in an image already?
 if [ -d /.singularity.d ]; then
     # Apptainer sets this one, too.
@@ -138,33 +143,6 @@ if [ -d /.singularity.d ]; then
     if [ -n "$_eb_argv0" ]; then exec bash -c 'exec -a "$0" "$@"' "$_eb_argv0" "$@"; fi
     exec "$@"
 fi
-
-# --- a launcher of the user's on several ranks? Those of an outer launcher, or those of the image's own.
-_eb_check_mpiexec() {
-    # How many it starts without a number: Open MPI one on each core.
-    case $_eb_mpi in openmpi) _eb_i=2 ;; *) _eb_i=1 ;; esac
-    while [ "$#" != 0 ]; do
-        case $1 in -n | -np | -c | --n | --np) _eb_i=${2-} ;; esac
-        shift
-        # Behind its options stands the command of a rank.
-        case ${1-} in */*) if [ -x "$1" ] && ! [ -d "$1" ]; then break; fi ;; esac
-        case "$_eb_of_nodes$_eb_of_all$_eb_prefixes" in *" ${1##*/} "*) break ;; esac
-        case ${1##*/} in python | python[0-9]*) break ;; esac
-    done
-    _eb_check_command "$_eb_i" 1 "$@"
-}
-case ${1##*/} in
-    mpiexec* | mpirun* | orterun | prterun) _eb_check_mpiexec "$@" || exit 2 ;;
-    *)
-        _eb_found=${OMPI_COMM_WORLD_SIZE:-${PMI_SIZE:-${SLURM_STEP_NUM_TASKS:-1}}}
-        case ${OMPI_COMM_WORLD_LOCAL_SIZE:-${MPI_LOCALNRANKS:-}} in
-            '') _eb_i=${SLURM_STEP_NUM_NODES:-1} ;;
-            1) _eb_i=$_eb_found ;;
-            *) _eb_i=1 ;;
-        esac
-        _eb_check_command "$_eb_found" "$_eb_i" "$@" || exit 2
-        ;;
-esac
 
 # --- settings of the host that would mislead the image; inside it they are its own
 # shellcheck disable=SC2086

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from envbuild.build import debian, roots, source
-from envbuild.build.files import write_files
+from envbuild.build.bytecode import Module, base_python, compile_modules
+from envbuild.build.files import add_files
+from envbuild.build.layer_writer import PACKINGS, LayerWriter
 from envbuild.build.sandbox import Sandbox
-from envbuild.build.wheels import compile_modules, unpack_wheel
+from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
+from envbuild.build.wheels import environment_scheme
 from envbuild.errors import BuildError, EnvbuildError, pluralize
 from envbuild.events import Emit, LayerAwaited, LayerReused, Task, Warned, task
 from envbuild.plan.model import (
@@ -29,13 +32,13 @@ from envbuild.plan.model import (
     input_files,
 )
 from envbuild.squashfs.layers import splice_layers
-from envbuild.store.records import LayerRecord
+from envbuild.squashfs.writer import FilePart
+from envbuild.store.records import LayerRecord, hex_of
 from envbuild.store.store import Store
 from envbuild.store.tree import WHITEOUT, Tree, scan
 from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
-from envbuild.system.removal import remove
 
 _PYTHON = f"{ENV_PREFIX}/bin/python"
 _WHEEL = "wheel:"
@@ -107,6 +110,9 @@ def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer
     with (
         _claimed_wheels(missing, context) as wheels,
         store.stage() as stage,
+        thread_pool(host.cores()) as compressors,
+        # It waits for the sandbox that compiles, while the others write layers.
+        thread_pool(1) as compiling,
         thread_pool(max(2, host.cores())) as pool,
     ):
         missing = [layer for layer in missing if layer in wheels or not isinstance(layer.step, WheelStep)]
@@ -116,19 +122,23 @@ def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer
         if not missing:
             return
         with _phase(missing, context) as ended:
-            trees = _WheelTrees(stage / "wheels", wheels, context)
-            unpacked: list[Future[None]] = []
+            wheel_layers = _WheelLayers(stage, context, compressors)
+            contents: list[Future[WheelContent]] = []
             for layer in missing:
                 if not isinstance(layer.step, WheelStep):
-                    built[layer.name] = pool.submit(_build_layer, layer, record_of, context)
+                    built[layer.name] = pool.submit(_build_layer, layer, record_of, context, compressors)
                 elif layer.name not in built:
-                    unpacked = [pool.submit(trees.unpack, wheel) for wheel in wheels]
-                    compiled = pool.submit(trees.compile, unpacked, record_of)
-                    built |= {wheel.name: pool.submit(trees.publish, wheel, compiled) for wheel in wheels}
+                    contents = [pool.submit(wheel_layers.read, wheel) for wheel in wheels]
+                    bytecode = compiling.submit(wheel_layers.compile, wheels, contents, record_of)
+                    pairs = zip(wheels, contents, strict=True)
+                    written = [pool.submit(wheel_layers.write, *pair) for pair in pairs]
+                    for wheel, content, writer in zip(wheels, contents, written, strict=True):
+                        publishing = pool.submit(wheel_layers.publish, wheel, content, writer, bytecode)
+                        built[wheel.name] = publishing
             for name, publishing in built.items():
                 publishing.add_done_callback(partial(ended, name))
-            for unpacking in unpacked:
-                unpacking.result()
+            for reading in contents:
+                reading.result()
             for publishing in built.values():
                 publishing.result()
 
@@ -165,7 +175,9 @@ def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[None]:
     return context.store.claim(layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key)))
 
 
-def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext) -> LayerRecord:
+def _build_layer(
+    layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext, compressors: Executor
+) -> LayerRecord:
     """Build a layer, or use the one that another process built meanwhile."""
     below = {name: record_of(name) for name in layer.inputs}
     with _claim(layer, context):
@@ -174,54 +186,70 @@ def _build_layer(layer: Layer, record_of: Callable[[str], LayerRecord], context:
             context.emit(LayerReused(layer=layer.name, key=layer.key))
             return record
         with _building(layer, context) as running, context.store.stage() as stage:
-            tree, entries = _run_step(layer, below, context, stage, _log_of(layer, context))
-            return _publish(layer, tree, entries, stage, context, running)
+            blob = stage / "layer.squashfs"
+            tree = _run_step(layer, below, context, stage, _log_of(layer, context), blob, compressors)
+            return _publish(layer, blob, tree, context, running)
 
 
-class _WheelTrees:
-    """The trees of wheels that become layers: unpacked in parallel, and compiled in one sandbox."""
+class _WheelLayers:
+    """The layers of wheels: read and written in parallel, while one sandbox compiles the modules of all."""
 
-    def __init__(self, directory: Path, wheels: Sequence[Layer], context: BuildContext) -> None:
-        self._directory, self._wheels, self._context = directory, wheels, context
-        # Not among the trees, all of which the sandbox sees.
-        self._packed = directory.with_name("packed")
+    def __init__(self, stage: Path, context: BuildContext, compressors: Executor) -> None:
+        self._stage, self._context, self._compressors = stage, context, compressors
+        # Alone in a directory, which the sandbox sees.
+        self._sources = stage / "sources"
 
-    def unpack(self, layer: Layer) -> None:
+    def read(self, layer: Layer) -> WheelContent:
         step = _wheel_step(layer)
-        root = self._root(layer)
-        root.mkdir(parents=True)
-        path = self._context.locate(step.wheel)
-        unpack_wheel(path, root, prefix=step.prefix, interpreter=step.interpreter, python=_PYTHON)
+        self._sources.mkdir(exist_ok=True)
+        wheel = WheelInput(
+            wheel=self._context.locate(step.wheel),
+            scheme=environment_scheme(step.wheel.name, step.prefix, step.interpreter),
+            python=_PYTHON,
+        )
+        return WheelContent.read(wheel, self._sources / hex_of(layer.key))
 
-    def compile(self, unpacked: Sequence[Future[None]], record_of: Callable[[str], LayerRecord]) -> None:
-        for future in unpacked:
-            future.result()
-        steps = [_wheel_step(layer) for layer in self._wheels]
-        compile_modules(
-            self._directory,
-            prefixes={step.prefix for step in steps},
-            interpreter=steps[0].interpreter,
+    def compile(
+        self,
+        wheels: Sequence[Layer],
+        contents: Sequence[Future[WheelContent]],
+        record_of: Callable[[str], LayerRecord],
+    ) -> Mapping[Module, FilePart]:
+        modules = [module for content in contents for module in content.result().modules]
+        return compile_modules(
+            modules,
+            self._sources,
+            self._stage / "bytecode",
+            python=base_python(_wheel_step(wheels[0]).interpreter),
             sandbox=self._sandbox(record_of),
-            log=_log_of(self._wheels[0], self._context),
+            log=_log_of(wheels[0], self._context),
         )
 
     def _sandbox(self, record_of: Callable[[str], LayerRecord]) -> Sandbox:
         if self._context.image is not None:
             return Sandbox(apptainer=self._context.apptainer, root=self._context.image.absolute())
-        return _sandbox(self._context, record_of("base"), self._directory.parent)
+        return _sandbox(self._context, record_of("base"), self._stage)
 
-    def publish(self, layer: Layer, compiled: Future[None]) -> LayerRecord:
-        compiled.result()
-        root = self._root(layer)
-        packed = self._packed / root.name
-        packed.mkdir(parents=True)
+    def write(self, layer: Layer, content: Future[WheelContent]) -> LayerWriter:
+        writer = LayerWriter(self._blob(layer), PACKINGS[layer.compression], self._compressors)
+        add_files_of_wheel(content.result().store(writer), writer)
+        return writer
+
+    def publish(
+        self,
+        layer: Layer,
+        content: Future[WheelContent],
+        written: Future[LayerWriter],
+        bytecode: Future[Mapping[Module, FilePart]],
+    ) -> LayerRecord:
+        writer, modules, compiled = written.result(), content.result().modules, bytecode.result()
         with _building(layer, self._context) as running:
-            record = _publish(layer, root, scan(root), packed, self._context, running)
-        remove(root)
-        return record
+            add_bytecode(modules, compiled, _wheel_step(layer).interpreter.version, writer)
+            writer.finish()
+            return _publish(layer, self._blob(layer), writer.tree, self._context, running)
 
-    def _root(self, layer: Layer) -> Path:
-        return self._directory / str(self._wheels.index(layer))
+    def _blob(self, layer: Layer) -> Path:
+        return self._stage / f"{hex_of(layer.key)}.squashfs"
 
 
 def _wheel_step(layer: Layer) -> WheelStep:
@@ -234,14 +262,9 @@ def _building(layer: Layer, context: BuildContext) -> AbstractContextManager[Tas
     return task(context.emit, f"layer:{layer.name}", f"build layer {layer.name}")
 
 
-def _publish(
-    layer: Layer, tree: Path, entries: Tree, work: Path, context: BuildContext, running: Task
-) -> LayerRecord:
-    """Pack a tree and move it into the store; `work` is a directory on the store's file system."""
-    image = work / "layer.squashfs"
-    hidden = [path for path, what in entries.items() if what == WHITEOUT]
-    squashfs.make(tree, image, whiteouts=hidden, compression=layer.compression)
-    record, other = context.store.publish(key=layer.key, name=layer.name, squashfs=image, tree=entries)
+def _publish(layer: Layer, blob: Path, tree: Tree, context: BuildContext, running: Task) -> LayerRecord:
+    """Move the finished squashfs of a layer into the store."""
+    record, other = context.store.publish(key=layer.key, name=layer.name, squashfs=blob, tree=tree)
     if other is not None:
         context.emit(
             Warned(
@@ -261,38 +284,61 @@ def _log_of(layer: Layer, context: BuildContext) -> Path:
 
 
 def _run_step(
-    layer: Layer, below: Mapping[str, LayerRecord], context: BuildContext, stage: Path, log: Path
-) -> tuple[Path, Tree]:
-    """Run a layer's step; return the directory that it made and its paths."""
+    layer: Layer,
+    below: Mapping[str, LayerRecord],
+    context: BuildContext,
+    stage: Path,
+    log: Path,
+    blob: Path,
+    compressors: Executor,
+) -> Tree:
+    """Run a layer's step, which writes the squashfs `blob`; return its paths."""
     step = layer.step
-    tree = stage / "root"
+    if isinstance(step, FilesStep | SourceStep):
+        writer = LayerWriter(blob, PACKINGS[layer.compression], compressors)
+        if isinstance(step, FilesStep):
+            add_files(step.files, step.links, writer)
+        else:
+            _build_source(layer, step, below, context, stage, log, writer)
+        writer.finish()
+        return writer.tree
+    root = stage / "root"
     if isinstance(step, BaseStep):
-        _debian_root(step, context, tree, log)
-        return tree, scan(tree)
-    if isinstance(step, RootStep):
+        _debian_root(step, context, root, log)
+        tree = scan(root)
+    elif isinstance(step, RootStep):
         roots.make_imported_root(
             [context.locate(archive) for archive in step.archives],
             kind=step.format,
             python=step.python,
             texts=step.texts,
-            tree=tree,
+            tree=root,
         )
-        return tree, scan(tree)
-    if isinstance(step, SystemStep):
+        tree = scan(root)
+    elif isinstance(step, SystemStep):
         base = below["base"]
-        blob = context.store.blob_for_programs(base, stage)
-        _debian_root(step, context, tree, log, (blob, base.tree))
-        return tree, debian.subtract(tree, scan(tree), base.tree)
-    if isinstance(step, FilesStep):
-        tree.mkdir(mode=0o755)
-        write_files(step.files, step.links, tree)
-        return tree, scan(tree)
-    if not isinstance(step, SourceStep):
+        _debian_root(step, context, root, log, (context.store.blob_for_programs(base, stage), base.tree))
+        tree = debian.subtract(root, scan(root), base.tree)
+    else:
         raise AssertionError(f"{layer.name}: {type(step).__name__} is not a step of a single layer")
+    hidden = [path for path, what in tree.items() if what == WHITEOUT]
+    squashfs.make(root, blob, whiteouts=hidden, compression=layer.compression)
+    return tree
+
+
+def _build_source(
+    layer: Layer,
+    step: SourceStep,
+    below: Mapping[str, LayerRecord],
+    context: BuildContext,
+    stage: Path,
+    log: Path,
+    writer: LayerWriter,
+) -> None:
     equipped = stage / "root.squashfs"
     splice_layers({name: context.store.blob_of(below[name]) for name in layer.inputs}, equipped)
     try:
-        tree = source.build_from_source(
+        source.build_from_source(
             step,
             archive=context.locate(step.archive),
             wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
@@ -300,6 +346,7 @@ def _run_step(
             plain=_sandbox(context, below["base"], stage),
             equipped=Sandbox(apptainer=context.apptainer, root=equipped.absolute()),
             log=log,
+            writer=writer,
         )
     except BuildError as error:
         if layer.name.startswith(_SOURCE):
@@ -309,7 +356,6 @@ def _run_step(
                 f" {error.hint}"
             )
         raise
-    return tree, scan(tree)
 
 
 def _sandbox(context: BuildContext, root: LayerRecord, stage: Path) -> Sandbox:

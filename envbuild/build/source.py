@@ -24,8 +24,11 @@ from packaging.utils import (
 )
 from packaging.version import InvalidVersion
 
+from envbuild.build.bytecode import base_python, compile_modules
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
-from envbuild.build.wheels import compile_modules, unpack_to, unpack_wheel
+from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
+from envbuild.build.wheels import environment_scheme, unpack_wheel
 from envbuild.errors import BuildError
 from envbuild.plan.model import InputFile, SourceStep
 from envbuild.system import host
@@ -66,8 +69,9 @@ def build_from_source(
     plain: Sandbox,
     equipped: Sandbox,
     log: Path,
-) -> Path:
-    """Build a wheel from a verified source archive and install it as any other; return the root of the tree.
+    writer: LayerWriter,
+) -> None:
+    """Build a wheel from a verified source archive, and add its files to a layer as those of any other.
 
     `wheels` are imported by the build; the directory of each holds that file only. `stage` is an empty
     directory. `plain` is a sandbox with the base only, in which modules are compiled; `equipped` also has the
@@ -87,11 +91,22 @@ def build_from_source(
     build.install(wheels)
     build.patch()
     wheel = build.build()
-    root = stage / "roots" / "0"
-    python = f"{step.prefix}/bin/python"
-    unpack_wheel(wheel, root, prefix=step.prefix, interpreter=step.interpreter, python=python)
-    compile_modules(root.parent, prefixes=[step.prefix], interpreter=step.interpreter, sandbox=plain, log=log)
-    return root
+    sources = stage / "sources"
+    sources.mkdir()
+    content = WheelContent.read(
+        WheelInput(
+            wheel=wheel,
+            scheme=environment_scheme(wheel.name, step.prefix, step.interpreter),
+            python=f"{step.prefix}/bin/python",
+        ),
+        sources / "modules",
+    )
+    add_files_of_wheel(content.store(writer), writer)
+    python = base_python(step.interpreter)
+    bytecode = compile_modules(
+        content.modules, sources, stage / "bytecode", python=python, sandbox=plain, log=log
+    )
+    add_bytecode(content.modules, bytecode, step.interpreter.version, writer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +139,7 @@ class _SourceBuild:
         scheme = dict.fromkeys(("purelib", "platlib"), "/site")
         scheme |= {"scripts": "/site/bin", "data": "/site", "headers": "/site/include"}
         for _, path in wheels:
-            unpack_to(path, scheme, self.inputs, python=f"{self.step.prefix}/bin/python")
+            unpack_wheel(path, scheme, self.inputs, python=f"{self.step.prefix}/bin/python")
 
     def patch(self) -> None:
         """Apply the patches, which must fit exactly."""

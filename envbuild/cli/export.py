@@ -46,7 +46,7 @@ def command(
         match form:
             case "edf" | "sbatch":
                 written = workflows.starts.export_start(
-                    image, form, place, place=named, runtime=runtime, settings=settings
+                    image, form, place, image_name=named, runtime=runtime, settings=settings
                 )
             case _ if named or runtime:
                 hint = f"leave them out for {form}"

@@ -61,7 +61,7 @@ _PROGRAMS = (
         ("mksquashfs",),
         "squashfs-tools",
         (*_LOCK, "export"),
-        "every layer is a squashfs, and a lock names the tool",
+        "bases and layers of Debian packages are packed by it, and a lock names it",
     ),
     (
         ("unsquashfs",),
@@ -234,7 +234,7 @@ def check_build(survey: Survey) -> Iterator[Diagnostic]:
             "error",
             _BUILD,
             f"squashfs-tools {'.'.join(map(str, release))} corrupts sparse files",
-            "every layer is packed by mksquashfs",
+            "bases and layers of Debian packages are packed by mksquashfs",
             "install squashfs-tools 4.7.6 or newer, or 4.6",
             _root(),
         )

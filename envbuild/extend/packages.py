@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 import re
-import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envbuild.build.bytecode import compile_modules
+from envbuild.build.layer_writer import LayerWriter, tree_of
 from envbuild.build.sandbox import Sandbox
-from envbuild.build.wheels import compile_sites, make_uniform, unpack_to
+from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, ignore
 from envbuild.extend.python import InstalledDistribution, PythonInstallation, files_and_directories
@@ -40,7 +40,7 @@ from envbuild.spec.fields import wheel_location
 from envbuild.spec.model import python_requirement
 from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.site import Site
-from envbuild.store.tree import Tree, scan
+from envbuild.store.tree import Tree
 from envbuild.system.files import read_input, sha256
 
 _MAX_REQUIREMENTS_BYTES = 4 << 20
@@ -248,7 +248,7 @@ def fetch_packages(
         raise RequestError(error.problem, at=error.at, hint=hint) from error
 
 
-def lay_out(
+def add_packages(
     addition: Addition,
     image: ImageFiles,
     *,
@@ -256,57 +256,60 @@ def lay_out(
     sandbox: Sandbox,
     stage: Path,
     log: Path,
-    placed: Tree | None = None,
+    writer: LayerWriter,
     emit: Emit = ignore,
-) -> Path:
-    """Write what an image gains as a tree with the image's paths, compile it there, and return its root.
+) -> None:
+    """Add the files of wheels to the layer that an image gains, with their bytecode.
 
-    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory. `placed`
-    are files that are put on the tree.
+    `files` holds the wheels, the root of `sandbox` is the image, and `stage` is an empty directory. The layer
+    may have files that are put on the packages.
     BuildError: a wheel is malformed, two owners hold a path differently, or the image's Python does not
     compile.
     """
     python = addition.python
-    tree = stage / "roots" / "tree"
-    tree.mkdir(parents=True)
-    trees = {}
+    placed = writer.tree
+    sources = stage / "sources"
+    sources.mkdir()
+    contents = {}
     for pin in addition.pins:
-        root = stage / "unpacked" / pin.name
-        headers = f"{python.scheme['headers']}/{pin.name}"
-        unpack_to(files.path(pin), {**python.scheme, "headers": headers}, root, python=python.executable)
-        make_uniform(root)
-        trees[f"wheel:{pin.name}"] = scan(root)
+        scheme = {**python.scheme, "headers": f"{python.scheme['headers']}/{pin.name}"}
+        wheel = WheelInput(wheel=files.path(pin), scheme=scheme, python=python.executable)
+        contents[pin.name] = WheelContent.read(wheel, sources / pin.name)
+    stored = {name: content.store(writer) for name, content in contents.items()}
+    trees = {f"wheel:{name}": tree_of(paths) for name, paths in stored.items()}
     hidden = hidden_files(addition, image) | set(_replaced_programs(addition, trees))
     check_conflicts(
-        {**trees, "files": placed or {}},
+        {**trees, "files": placed},
         [*trees, "files"],
         emit,
         below=image,
-        hidden={*hidden, *(f"/{path}" for path in placed or {})},
+        hidden={*hidden, *(f"/{path}" for path in placed)},
         hint="leave one of them out; `--upgrade NAME` replaces an installed distribution",
     )
-    for pin in addition.pins:
-        shutil.copytree(stage / "unpacked" / pin.name, tree, dirs_exist_ok=True, copy_function=os.replace)
-    for path in same_files(trees, image, hidden):
-        (tree / path).unlink()
-    compile_sites(
-        tree.parent,
-        [python.site_packages],
-        python=python.executable,
-        version=python.version,
-        sandbox=sandbox,
-        log=log,
+    same = same_files(trees, image, hidden)
+    # The later of two wheels wins.
+    owners = {path: name for name, paths in stored.items() for path in paths}
+    own = {path: name for path, name in owners.items() if path not in same and not writer.has(path)}
+    for path, name in own.items():
+        writer.add_file(path, stored[name][path])
+    modules = [
+        module
+        for name, content in contents.items()
+        for module in content.modules
+        if own.get(module.path) == name
+    ]
+    bytecode = compile_modules(
+        modules, sources, stage / "bytecode", python=python.executable, sandbox=sandbox, log=log
     )
-    return tree
+    add_bytecode(modules, bytecode, python.version, writer)
 
 
-def hidden_paths(addition: Addition, image: ImageFiles, tree: Path) -> tuple[str, ...]:
+def hidden_paths(addition: Addition, image: ImageFiles, added: Tree) -> tuple[str, ...]:
     """Return the paths of an image that an addition hides: absolute, sorted, none below another.
 
-    The files of `tree`, which `lay_out` returned, take the place of those of their paths.
+    The files that are `added` take the place of those of their paths.
     """
-    hidden = hidden_files(addition, image)
-    hidden = {path for path in hidden if not os.path.lexists(tree / path.lstrip("/"))}
+    hidden = {path for path in hidden_files(addition, image) if path.lstrip("/") not in added}
     return tuple(sorted(path for path in hidden if posixpath.dirname(path) not in hidden))
 
 

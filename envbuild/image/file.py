@@ -215,15 +215,22 @@ class ImageFile:
             raise self._error(f"holds {kind}: envbuild does not read it", hint=_HINT_KINDS)
         return primary
 
+    def check_root_is_alone(self) -> None:
+        """Raise a RequestError for a SIF with further partitions: an overlay changes what runs."""
+        objects = self.sif.objects if self.sif else ()
+        partitions = [descriptor for descriptor in objects if descriptor.kind == Kind.PARTITION]
+        # One of a kind that is not read is named as such.
+        if len(partitions) > 1 and self._partition:
+            raise self._error(
+                f"has {len(partitions)} partitions, and envbuild reads its root alone: what runs may differ",
+                hint=_HINT_CONVERT,
+            )
+
     def check_extensible(self) -> None:
         """Raise a RequestError for an image that cannot be written again with another file system."""
         if self.sif is None:
             return
-        partitions = [descriptor for descriptor in self.sif.objects if descriptor.kind == Kind.PARTITION]
-        # One of a kind that is not read is named as such.
-        if len(partitions) > 1 and self._partition:
-            problem = f"has {len(partitions)} partitions: it cannot be extended"
-            raise self._error(problem, hint=_HINT_CONVERT)
+        self.check_root_is_alone()
         # Objects that share bytes would be copied again and again.
         if sum(descriptor.size for descriptor in self.sif.objects) > self.size_bytes:
             raise self._error("is not a valid SIF: its data overlap", hint=HINT_REBUILD)

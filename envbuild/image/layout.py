@@ -19,6 +19,7 @@ from envbuild.image.sif import (
     INSPECTION,
     LABELS,
     MANIFEST,
+    NOTE,
     SifFile,
     frame_of,
     identity_of,
@@ -67,14 +68,14 @@ def built_layout(
         MANIFEST: manifest.to_json().encode(),
         **data,
     }
+    objects = {name: contents[name] for name in DATA} | ({NOTE: note} if note else {})
     frame = frame_of(
-        {name: len(contents[name]) for name in DATA},
-        {name: sha256_of(contents[name]) for name in DATA},
+        {name: len(content) for name, content in objects.items()},
+        {name: sha256_of(content) for name, content in objects.items()},
         file_system_bytes=splice.size_bytes,
         architecture=manifest.architecture,
-        note_bytes=len(note),
     )
-    behind = b"".join(contents[name] for name in DATA) + note
+    behind = b"".join(objects.values())
     return Layout(frame=frame, root_offset=FILE_SYSTEM_OFFSET, behind=behind)
 
 

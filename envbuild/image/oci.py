@@ -19,6 +19,7 @@ from pathlib import Path
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import BuildError
 from envbuild.image.environment import DEFAULT_PATH, apply
+from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.startup import labels
 from envbuild.squashfs.reader import Entry, Squashfs
@@ -41,52 +42,73 @@ _BELOW = ("base", "system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """A layer that was written."""
+class OciLayer:
+    """A layer of an OCI image, in a file."""
 
     file: Path
+    """A tar, compressed by gzip."""
     digest: str
     content: str
-    """``sha256:…`` of the compressed file, and of the tar in it."""
+    """``sha256:…`` of the file, and of the tar in it."""
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        """What the image's manifest says of it."""
+        return {"mediaType": _LAYER, "digest": self.digest, "size": self.file.stat().st_size}
 
 
-def write_archive(
-    out: Path,
-    manifest: Manifest,
-    content: Squashfs,
-    *,
-    work: Path,
-    advanced: Callable[[int], None] = lambda _: None,
-) -> str:
-    """Write an OCI archive and return the digest by which registries name the image.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OciImage:
+    """An OCI image: what an archive holds, and a registry takes."""
 
-    `work` is an empty directory with space for the compressed layers. `advanced` is called with the number of
-    bytes of each file that was packed. BuildError: the file system holds a device, a socket or a named pipe.
-    SquashfsError: it is damaged.
+    name: str
+    """``NAME:TAG``."""
+    manifest: bytes
+    config: bytes
+    """As canonical JSON."""
+    layers: Sequence[OciLayer]
+    """From bottom to top."""
+
+    @property
+    def digest(self) -> str:
+        """The digest by which registries name it."""
+        return sha256_of(self.manifest)
+
+
+def oci_image(image: ImageFile, work: Path, *, advanced: Callable[[int], None] = lambda _: None) -> OciImage:
+    """Return an image as an OCI image, whose layers are files in `work`, an empty directory.
+
+    `advanced` is called with the number of bytes of each file that was packed. BuildError: the file system
+    holds a device, a socket or a named pipe. SquashfsError: it is damaged.
     """
+    manifest, content = image.manifest, image.root
     groups = _groups(content, manifest)
-    written = [
-        _write_layer(content, entries, work / f"{at}.tar.gz", advanced)
-        for at, entries in enumerate(groups.values())
+    layers = [
+        _write_layer(content, entries, work / f"{number}.tar.gz", advanced)
+        for number, entries in enumerate(groups.values())
     ]
-    blobs: dict[str, bytes] = {}
-    config = _blob(blobs, _CONFIG, _config(manifest, [*groups], written))
+    config = canonical_json(_config(manifest, [*groups], layers)).encode()
     document = {
         "schemaVersion": 2,
         "mediaType": _MANIFEST,
-        "config": config,
-        "layers": [
-            {"mediaType": _LAYER, "digest": layer.digest, "size": layer.file.stat().st_size}
-            for layer in written
-        ],
+        "config": _descriptor(_CONFIG, config),
+        "layers": [layer.descriptor for layer in layers],
         "annotations": labels(manifest),
     }
-    descriptor = _blob(blobs, _MANIFEST, document)
-    name = f"{manifest.name}:{manifest.version}".replace("+", "_")
-    index = {
-        "schemaVersion": 2,
-        "manifests": [{**descriptor, "annotations": {"org.opencontainers.image.ref.name": name}}],
-    }
+    return OciImage(
+        name=f"{manifest.name}:{manifest.version}".replace("+", "_"),
+        manifest=canonical_json(document).encode(),
+        config=config,
+        layers=layers,
+    )
+
+
+def write_archive(out: Path, image: OciImage) -> None:
+    """Write an OCI image as an archive: the layout in a tar."""
+    descriptor = _descriptor(_MANIFEST, image.manifest)
+    annotations = {"org.opencontainers.image.ref.name": image.name}
+    index = {"schemaVersion": 2, "manifests": [{**descriptor, "annotations": annotations}]}
+    blobs = {sha256_of(blob): blob for blob in (image.config, image.manifest)}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, LAYOUT, canonical_json({"imageLayoutVersion": "1.0.0"}).encode())
         _add(archive, "index.json", canonical_json(index).encode())
@@ -96,12 +118,10 @@ def write_archive(
             member.type = tarfile.DIRTYPE
             archive.addfile(member)
         for digest, blob in sorted(blobs.items()):
-            _add(archive, _place(digest), blob)
-        for layer in {layer.digest: layer for layer in written}.values():
+            _add(archive, _blob_path(digest), blob)
+        for layer in {layer.digest: layer for layer in image.layers}.values():
             with layer.file.open("rb") as file:
-                member = _member(_place(layer.digest), layer.file.stat().st_size)
-                archive.addfile(member, file)
-    return str(descriptor["digest"])
+                archive.addfile(_member(_blob_path(layer.digest), layer.file.stat().st_size), file)
 
 
 def _groups(content: Squashfs, manifest: Manifest) -> dict[str, dict[str, Entry]]:
@@ -134,7 +154,7 @@ def _groups(content: Squashfs, manifest: Manifest) -> dict[str, dict[str, Entry]
     return {name: entries for name, entries in groups.items() if entries}
 
 
-def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[_Layer]) -> dict[str, object]:
+def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[OciLayer]) -> dict[str, object]:
     values = apply(manifest.environment, {"PATH": DEFAULT_PATH})
     return {
         "created": _EPOCH,
@@ -152,14 +172,14 @@ def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[_Layer]) 
 
 def _write_layer(
     content: Squashfs, entries: Mapping[str, Entry], out: Path, advanced: Callable[[int], None]
-) -> _Layer:
+) -> OciLayer:
     with out.open("wb") as file, gzip_writer(file, level=_LEVEL, threads=host.cores()) as packed:
         sink = _Hashing(packed)
         with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for entry in entries.values():
                 _add_entry(tar, content, entry)
                 advanced(entry.size)
-    return _Layer(file=out, digest=f"sha256:{sha256(out)}", content=f"sha256:{sink.digest.hexdigest()}")
+    return OciLayer(file=out, digest=f"sha256:{sha256(out)}", content=f"sha256:{sink.digest.hexdigest()}")
 
 
 class _Hashing(io.RawIOBase):
@@ -209,12 +229,9 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(_member(name, len(content)), io.BytesIO(content))
 
 
-def _blob(blobs: dict[str, bytes], kind: str, data: object) -> dict[str, object]:
-    content = canonical_json(data).encode()
-    digest = sha256_of(content)
-    blobs[digest] = content
-    return {"mediaType": kind, "digest": digest, "size": len(content)}
+def _descriptor(kind: str, content: bytes) -> dict[str, object]:
+    return {"mediaType": kind, "digest": sha256_of(content), "size": len(content)}
 
 
-def _place(digest: str) -> str:
+def _blob_path(digest: str) -> str:
     return "blobs/" + digest.replace(":", "/")

@@ -209,10 +209,12 @@ def identity_of(image: ImageFile, store: Store, *, advanced: Callable[[int], Non
     """Return the digest that stands for an image: of its manifest, or of the whole file system.
 
     That of a file system is computed once, and kept in the store by the file's inode and times. `advanced`
-    is called with the number of bytes of each part that is read.
+    is called with the number of bytes of each part that is read. RequestError: the image has further
+    partitions, for which the file system does not stand.
     """
     if image.built_by_envbuild:
         return image.manifest.digest
+    image.check_root_is_alone()
     if known := known_identity(image, store):
         return known
     digest = image.digest_of(image.root.offset, image.root.size_bytes, advanced)

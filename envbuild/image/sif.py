@@ -47,9 +47,7 @@ _DESCRIPTORS_LIMIT = 1024
 # Writing
 
 
-def _place_objects(
-    sizes: Mapping[str, int], file_system_bytes: int, architecture: str, note_bytes: int
-) -> list[Descriptor]:
+def _place_objects(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
     """Place every object: the data in their order behind the file system, the note last."""
     table: list[Descriptor] = []
     at = FILE_SYSTEM_OFFSET + file_system_bytes
@@ -70,15 +68,11 @@ def _place_objects(
             architecture=architecture,
         )
     )
-    if note_bytes:
+    if NOTE in sizes:
+        size = sizes[NOTE]
         table.append(
             Descriptor(
-                number=len(table) + 1,
-                kind=Kind.JSON,
-                offset=at,
-                size=note_bytes,
-                padded_size=note_bytes,
-                name=NOTE,
+                number=len(table) + 1, kind=Kind.JSON, offset=at, size=size, padded_size=size, name=NOTE
             )
         )
     return table
@@ -90,13 +84,13 @@ def frame_of(
     *,
     file_system_bytes: int,
     architecture: str,
-    note_bytes: int = 0,
 ) -> bytes:
     """Return header and descriptor table: the first `DATA_OFFSET` bytes of an image.
 
-    `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`.
+    `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`, and of the `NOTE` of an
+    extended image.
     """
-    table = _place_objects(sizes, file_system_bytes, architecture, note_bytes)
+    table = _place_objects(sizes, file_system_bytes, architecture)
     # The identity is the digest of what `sha256sum` would print of all data.
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
     header = form.pack_header(

@@ -129,6 +129,15 @@ def pack_header(architecture: str, identity: uuid.UUID, *, used: int, data_bytes
     )
 
 
+def header_without_signing(frame: bytes) -> bytes:
+    """Return the bytes before the descriptors without what `apptainer sign` changes: a time and counts."""
+    fields = list(_HEADER.unpack(frame[:HEADER_BYTES]))
+    modified, free, data_bytes = 6, 7, 12
+    for index in (modified, free, data_bytes):
+        fields[index] = 0
+    return _HEADER.pack(*fields) + frame[HEADER_BYTES:DESCRIPTORS_OFFSET]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
     """The place and type of a data object."""

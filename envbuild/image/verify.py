@@ -8,7 +8,8 @@ from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.file import ImageFile
 from envbuild.image.model import FileSystem
-from envbuild.image.sif import DATA, HINT_REBUILD, LOCK, frame_of
+from envbuild.image.sif import DATA, FILE_SYSTEM_OFFSET, HINT_REBUILD, LOCK, NOTE, frame_of
+from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.squashfs.splice import digest_of_tables
@@ -25,8 +26,7 @@ _THE_HEADER = (
 def verify_image(image: ImageFile, *, advanced: Advanced = lambda _: None) -> tuple[str, ...]:
     """Read all of an image; return which parts have changed since it was written, in words.
 
-    Signatures, and other data added behind it, do not count. `advanced` is called with the number of bytes of
-    each part read.
+    Signatures do not count. `advanced` is called with the number of bytes of each part read.
     """
     return (*changed_file_system(image, advanced=advanced), *changed_around(image))
 
@@ -84,35 +84,63 @@ def _tables(image: ImageFile, offset: int, system: FileSystem) -> str:
 def changed_around(image: ImageFile) -> tuple[str, ...]:
     """Return which parts besides the file system have changed since the image was written, in words.
 
-    The identity in the header is a digest of all data, and the manifest has the digest of the lock.
+    The identity in the header is a digest of all data, and the manifest has the digest of the lock. Nothing
+    may have been added but signatures: a runtime mounts a further partition above the file system.
     """
-    manifest = image.manifest
-    objects = {
-        name: descriptor for name in DATA if image.sif is not None and (descriptor := image.sif.find(name))
-    }
-    frame = image.read(0, form.DATA_OFFSET)
+    manifest, stored = image.manifest, image.sif.objects if image.sif else ()
+    by_name = {descriptor.name: descriptor for descriptor in reversed(stored)}
+    objects = {name: by_name[name] for name in (*DATA, NOTE) if name in by_name}
     digests = {
         name: image.digest_of(descriptor.offset, descriptor.size) for name, descriptor in objects.items()
     }
     try:
         # Computed with the manifest's lock, so that a changed lock alone is not also a changed header.
         written = frame_of(
-            {name: objects[name].size if name in objects else 0 for name in DATA},
+            dict.fromkeys(DATA, 0) | {name: descriptor.size for name, descriptor in objects.items()},
             {**digests, LOCK: manifest.lock_digest},
             file_system_bytes=manifest.file_system.size_bytes if manifest.file_system else 0,
             architecture=manifest.architecture,
         )
     except ValueError:
         return (_THE_HEADER,)  # SIF has no code for the manifest's architecture
+    frame = image.read(0, len(written))
     changed = []
-    if frame[: form.HEADER_FIXED_BYTES] != written[: form.HEADER_FIXED_BYTES]:
+    if form.header_without_signing(frame) != form.header_without_signing(written):
         changed.append(_THE_HEADER)
-    table = slice(form.DESCRIPTORS_OFFSET, form.DESCRIPTORS_OFFSET + (len(DATA) + 1) * form.DESCRIPTOR_BYTES)
+    own = len(DATA) + 1 + (NOTE in objects)
+    table = slice(form.DESCRIPTORS_OFFSET, form.DESCRIPTORS_OFFSET + own * form.DESCRIPTOR_BYTES)
     if frame[table] != written[table]:
         changed.append("the table of descriptors")
     if digests.get(LOCK) != manifest.lock_digest:
         changed.append("the lock")
+    if _has_additions(image, stored[:own], stored[own:], frame[table.stop :]):
+        changed.append("objects or bytes that were added")
     return tuple(changed)
+
+
+def _has_additions(
+    image: ImageFile, own: Sequence[Descriptor], others: Sequence[Descriptor], rest_of_table: bytes
+) -> bool:
+    """Return whether a SIF has more than the objects that envbuild wrote, `own`, and signatures.
+
+    `rest_of_table` follows the entries of `own`.
+    """
+    size = form.DESCRIPTOR_BYTES
+    entries = [rest_of_table[at : at + size] for at in range(0, len(rest_of_table), size)]
+    if any(descriptor.kind != Kind.SIGNATURE for descriptor in others):
+        return True
+    # An unused entry may hide an object from readers that look at it all the same.
+    if sum(any(entry) for entry in entries) != len(others):
+        return True
+    if any(image.read(form.DATA_OFFSET, FILE_SYSTEM_OFFSET - form.DATA_OFFSET)):
+        return True
+    end = max((descriptor.end for descriptor in own), default=0)
+    for signature in sorted(others, key=lambda descriptor: descriptor.offset):
+        padding = signature.offset - end
+        if not 0 <= padding < form.PARTITION_ALIGNMENT or any(image.read(end, padding)):
+            return True
+        end = signature.end
+    return end != image.size_bytes
 
 
 def judge_bytes(changed: Sequence[str]) -> CheckResult:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,8 @@ os.write(1, json.dumps([entry for entry in sys.path if entry]).encode())
 os._exit(0)
 """
 
-# Runs on Python 2.7, too. The facts go to the real stdout; whatever a module prints, to stderr.
+# Runs on Python 2.7, too. The facts go to the real stdout; whatever a module prints, to stderr. With the
+# facts comes a word that is read after the import: a module that writes facts of its own does not know it.
 IMPORT = """\
 import sys
 if sys.path[:1] == [""]:
@@ -38,7 +40,7 @@ if sys.path[:1] == [""]:
 import json, os, traceback
 out = os.dup(1)
 os.dup2(2, 1)
-name = sys.argv[1]
+name, word = sys.argv[1], int(sys.argv.pop())
 facts = {"error": None, "file": ""}
 try:
     try:
@@ -57,6 +59,7 @@ except BaseException as error:  # SystemExit at import is a failure too
     except BaseException:
         reason = type(error).__name__
     facts["error"] = reason[:2000] + reason[2000:][-2000:]
+facts["word"] = os.read(word, 64).decode()
 os.write(out, json.dumps(facts).encode())
 os._exit(0)
 """
@@ -82,6 +85,8 @@ _MODULE = re.compile(
 _ASIDE = frozenset(
     ["benchmarks", "conftest", "doc", "docs", "example", "examples", "scripts", "setup", "test", "tests"]
 )
+# Directories without modules, besides these.
+_DATA = _ASIDE | {"bin", "data", "etc", "include", "lib", "share", "tools"}
 # How a package of the time before PEP 420 says that others lie in its directory.
 _NAMESPACE = re.compile(rb"extend_path|declare_namespace")
 _INFO = re.compile(r"(?P<stem>.+)\.(?:dist-info|egg-info)", re.IGNORECASE)
@@ -183,9 +188,9 @@ def _is_below(module: str, names: Iterable[str]) -> bool:
 
 
 def top_modules(site: Path, info: Path) -> list[str]:
-    """Return the outermost modules of a distribution, sorted; of namespace packages the packages in them.
+    """Return the outermost modules of a distribution, sorted; of namespace packages what lies in them.
 
-    `info` is its directory of metadata, which lies in `site`.
+    Private ones, which begin with ``_``, come last. `info` is its directory of metadata, in `site`.
     """
     namespaces = set(_read(info / "namespace_packages.txt").split())
     packages: dict[str, re.Match[str]] = {}
@@ -195,22 +200,36 @@ def top_modules(site: Path, info: Path) -> list[str]:
         if match:
             (packages if match["package"] else singles)[match["name"].replace("/", ".")] = match
     outer: set[str] = set()
+    split: set[str] = set()
     # A name comes before those below it, whose files need not be looked at.
     for name in sorted(packages):
-        is_inside = not outer.isdisjoint(_above(name)) or name in namespaces
-        if not is_inside and _is_module(site, packages[name]) and not _is_namespace(site, packages[name]):
-            outer.add(name)
+        if outer.isdisjoint(_above(name)) and _is_module(site, packages[name]):
+            is_split = name in namespaces or _is_namespace(site, packages[name])
+            (split if is_split else outer).add(name)
     free = {
         name
         for name, match in singles.items()
         if name not in outer and outer.isdisjoint(_above(name)) and _is_module(site, match)
     }
-    # Below a directory without `__init__.py` a single file may be data, or a script.
-    for names in (outer | {name for name in free if "." not in name}, free):
-        plain = {name for name in names if not name.startswith("_") and name not in _ASIDE}
-        if names:
-            return sorted(plain or names)
-    return []
+    around = {above for name in outer for above in _above(name)}
+    # Beside a package a single file may be data, or a script.
+    beside = {
+        name for name in free if "." in name and (_parent(name) in around or _DATA & {*name.split(".")})
+    }
+    names = (outer | (free - beside)) or free
+    # A namespace is imported with what lies in it.
+    names |= {name for name in split if not any(other.startswith(f"{name}.") for other in names)}
+    plain = {name for name in names if name not in _ASIDE}
+    return sorted(plain or names, key=lambda name: (is_private(name), name))
+
+
+def is_private(module: str) -> bool:
+    """Return whether a module, or a package above it, is for its distribution alone by its name."""
+    return any(part.startswith("_") for part in module.split("."))
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _listed_files(site: Path, info: Path) -> list[str]:
@@ -303,10 +322,20 @@ class _Runs:
 
     def module(self, name: str) -> dict[str, Any]:
         """Import a module."""
-        code, output, ended = self._run([*self._python, "-c", IMPORT, name])
+        word = secrets.token_hex(16)
+        reader, writer = os.pipe()
+        try:
+            os.write(writer, word.encode())
+            os.close(writer)
+            argv = [*self._python, "-c", IMPORT, name, str(reader)]
+            code, output, ended = self._run(argv, passed=(reader,))
+        finally:
+            os.close(reader)
         try:
             facts = json.loads(output)
             error, file = facts["error"], facts["file"]
+            if code or facts["word"] != word:
+                raise ValueError("not the facts of this program")
             if (error is None or isinstance(error, str)) and isinstance(file, str):
                 error = None if error is None else _shortened(error) or "an error without a name"
                 return {"error": error, "file": os.path.realpath(file) if file[:1] == "/" else file}
@@ -321,10 +350,13 @@ class _Runs:
         last = output.strip().rpartition("\n")[2]
         return None if code == 0 and not ended else ended or _shortened(last) or f"exit code {code}"
 
-    def _run(self, argv: Sequence[str], *, merged: bool = False) -> tuple[int, str, str]:
+    def _run(
+        self, argv: Sequence[str], *, merged: bool = False, passed: Sequence[int] = ()
+    ) -> tuple[int, str, str]:
         """Run a program with a home where it may write; return exit code, output, and why it was ended.
 
-        With `merged` the output is also that of stderr, and only its end is kept.
+        With `merged` the output is also that of stderr, and only its end is kept. It gets the descriptors
+        `passed`.
         """
         left_s = self._end - time.monotonic()
         if left_s <= 0:
@@ -340,6 +372,7 @@ class _Runs:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT if merged else None,
                     start_new_session=True,
+                    pass_fds=passed,
                 )
             except OSError as error:
                 return -1, "", f"{type(error).__name__}: {error}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.envbuild_gpus import ELEMENTS
+from envbuild.jobs.imports import is_private
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import GPU_VISIBLE, NO_JOBS, CheckResult
+from envbuild.jobs.report import GPU_VISIBLE, IMPORTS, NO_JOBS, NO_PACKAGES, CheckResult
 
-IMPORTS = "image.imports"
 TUTORIALS = "image.tutorials"
 GPU_KERNEL = "gpu.kernel"
 SEE_RANKS = "see the `ranks` check of this job"
@@ -461,9 +461,11 @@ def judge_imports(
         expected = f"what the requested packages need: {_some(further)}"
         checks.append(CheckResult("PASS", IMPORTS, expected, "all import"))
     checks += judge.checks
-    if not passed and (judge.nothing_to_import or not checks):
-        hint = judge.nothing_to_import or "no Python package was requested"
-        checks.append(CheckResult("SKIP", IMPORTS, "modules to import", "none", hint))
+    if not passed and judge.nothing_to_import:
+        checks.append(CheckResult("SKIP", IMPORTS, "modules to import", "none", judge.nothing_to_import))
+    elif not checks:
+        hint = "no Python package was requested"
+        checks.append(CheckResult("SKIP", NO_PACKAGES, "modules to import", "none", hint))
     if tutorials:
         checks.append(_judge_tutorials(tutorials, results))
     return checks
@@ -524,10 +526,16 @@ class _ImportJudge:
         more = described.get("more")
         if isinstance(more, int) and more:
             self._skip(f"further modules of {label}", f"{more} were not tried")
-        return [name for name in names if self._of_package(name, package, label, site if name in own else "")]
+        public = {name for name in names if not is_private(name)}
+        required = {*names} if package.modules is not None or not public else public
+        return [
+            name
+            for name in names
+            if self._of_package(name, package, label, site if name in own else "", required=name in required)
+        ]
 
-    def module(self, name: str, expected: str, *, required: bool = True) -> bool:
-        """Judge the import of one module; return whether it worked."""
+    def module(self, name: str, expected: str, *, may_fail: str = "") -> bool:
+        """Judge the import of one module; return whether it worked. `may_fail` is why a failure is none."""
         self.tried.add(name)
         result = _table(self._modules.get(name))
         error = result.get("error", "not tried") if result else "not tried"
@@ -538,16 +546,19 @@ class _ImportJudge:
         if absent and absent <= HOST_DRIVERS:
             libraries = ", ".join(sorted(absent))
             self._skip(expected, f"needs {libraries}, which the driver of a host brings", reason)
-        elif required:
-            self.checks.append(CheckResult("FAIL", IMPORTS, expected, reason, _IMPORTS_HINT))
+        elif may_fail:
+            self._skip(expected, reason, may_fail)
         else:
-            self._skip(expected, reason, "it was not requested: another package needs it, perhaps for a part")
+            self.checks.append(CheckResult("FAIL", IMPORTS, expected, reason, _IMPORTS_HINT))
         return False
 
-    def _of_package(self, name: str, package: Package, label: str, site: str) -> bool:
+    def _of_package(self, name: str, package: Package, label: str, site: str, *, required: bool) -> bool:
         """Judge the import of a module, which lies below `site`; empty for anywhere."""
         expected = f"`import {name}` ({label})"
-        if not self.module(name, expected, required=package.requested):
+        may_fail = "" if required else "it is private: modules of its package may do without it"
+        if not package.requested:
+            may_fail = "it was not requested: another package needs it, perhaps for a part"
+        if not self.module(name, expected, may_fail=may_fail):
             return False
         file = _text(_table(self._modules[name]).get("file"))
         if not site or file.startswith(f"{site}/"):

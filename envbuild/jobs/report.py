@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field
 SCHEMA = 1
 # The check of an image without any job.
 NO_JOBS = "image.jobs"
+# The imports of its packages, and the check of an image without any package to import.
+IMPORTS = "image.imports"
+NO_PACKAGES = "image.packages"
 # Whether the image saw a GPU.
 GPU_VISIBLE = "gpu.visible"
 
@@ -143,10 +146,17 @@ class Report:
     def passed(self) -> bool:
         """Whether nothing failed and the ranks of every job communicated: a skipped job proves nothing.
 
-        An image without jobs passes by its files and imports.
+        An image without jobs passes by its files and imports, of which at least one must be tried if there
+        are packages.
         """
         jobs = [check.status for check in self.checks if check.id.endswith("/ranks")]
-        return not self.failed and all(status == "PASS" for status in jobs) and bool(jobs or self._jobless)
+        is_tried = bool(jobs) or (self._jobless and not self._nothing_imported)
+        return not self.failed and all(status == "PASS" for status in jobs) and is_tried
+
+    @property
+    def _nothing_imported(self) -> bool:
+        imports = [check.status for check in self.checks if check.id == IMPORTS]
+        return bool(imports) and "PASS" not in imports
 
     @property
     def _jobless(self) -> bool:
@@ -168,7 +178,12 @@ class Report:
         """Why the test proves nothing, with the counts; empty if it passed or failed."""
         if self.passed or self.failed:
             return ""
-        return f"{self._counted or 'nothing was checked'}; not every job ran on its ranks"
+        why = (
+            "there are no jobs, and no import was tried"
+            if self._jobless
+            else "not every job ran on its ranks"
+        )
+        return f"{self._counted or 'nothing was checked'}; {why}"
 
     @property
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""Start an image's ranks under Slurm by the container runtime of a site: lines, EDF, batch script. Pure.
+"""Start an image's ranks under Slurm by the container runtime of a site: its words. Pure.
 
 Read, not run: eth-cscs/cscs-docs at 80abed13 (Container Engine, Sarus Suite), NVIDIA/pyxis at 10751994,
 NERSC/podman-hpc at 01b02d6e, NERSC/shifter at 84b7d349.
@@ -6,15 +6,10 @@ NERSC/podman-hpc at 01b02d6e, NERSC/shifter at 84b7d349.
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envbuild.errors import RequestError
-from envbuild.image.command_launchers import shell_text
 from envbuild.image.model import Manifest
-from envbuild.launch.batch import job_options
 from envbuild.launch.launchers import env_of_ranks
 from envbuild.launch.start import GPU_FLAGS
 from envbuild.rules.from_site import fabric_settings
@@ -26,13 +21,8 @@ OF_SIF = {"apptainer": "apptainer", "singularityce": "singularity"}
 # Runtimes that start what an EDF says → srun's option.
 OF_EDF = {"container-engine": "--environment", "sarus-suite": "--edf"}
 RUNTIMES = (*OF_SIF, *OF_EDF, "pyxis", "podman-hpc", "shifter")
-_WRITTEN = "# Written by `envbuild export`"
-EDF_START = _WRITTEN
-_CHECK = """\
-_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
-"""
-BATCH_START = f"#!/bin/sh\n{_WRITTEN}"
+WRITTEN = "# Written by `envbuild export`"
+"""What the texts begin with that start an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +72,7 @@ def start_words(start: Start) -> list[str]:
         return [*srun, *options, f"{OF_EDF[runtime.name]}={image}"]
     if runtime.name in OF_SIF:
         return [*srun, *_sif_words(start, options)]
-    mounts = _mounts(start.site.binds)
+    mounts = mounts_of(start.site.binds)
     if runtime.name == "pyxis":
         mounted = [f"--container-mounts={','.join(mounts)}"] if mounts else []
         return [*srun, f"--container-image={image}", *mounted, *options]
@@ -109,7 +99,7 @@ def _sif_words(start: Start, options: list[str]) -> list[str]:
     return [*words, *options, start.image]
 
 
-def _mounts(binds: tuple[SiteBind, ...]) -> list[str]:
+def mounts_of(binds: tuple[SiteBind, ...]) -> list[str]:
     """Return binds as ``SOURCE:TARGET``, with ``:ro`` where nothing may be written."""
     for path in (path for bind in binds for path in (bind.source, bind.target)):
         if set(path) & set(":,"):
@@ -120,79 +110,10 @@ def _mounts(binds: tuple[SiteBind, ...]) -> list[str]:
     return [f"{bind.source}:{bind.target}{'' if bind.writable else ':ro'}" for bind in binds]
 
 
-def edf_text(start: Start) -> str:
-    """Return the EDF of an image: TOML, in the dialect of the Container Engine or of Sarus Suite.
-
-    RequestError: the runtime reads no EDF, or cannot start an image that is named so.
-    """
-    runtime = start.runtime
-    if runtime.name not in OF_EDF:
-        raise RequestError(
-            f"`{runtime.name}` reads no EDF", hint=f"--runtime names one that does: {', '.join(OF_EDF)}"
-        )
-    if runtime.name == "sarus-suite" and (start.image[0] in "./$" or start.image.endswith((".sqsh", ".sif"))):
-        raise RequestError(
-            f"Sarus Suite starts no file: `{start.image}`",
-            hint="`--format oci` writes what a registry takes; --image names it there",
-        )
-    lines = [
-        *_head(start),
-        f"image = {_toml(start.image)}",
-        *_array("mounts", _mounts(start.site.binds)),
-        *_array("devices", runtime.devices),
-        # Sarus Suite would run one by default.
-        "entrypoint = false",
-        *_table("env", start.variables()),
-        *_table("annotations", dict(sorted(runtime.annotations.items()))),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def batch_text(start: Start) -> str:
-    """Return a batch script: ``sbatch FILE COMMAND [ARGUMENT ...]`` runs a command on the ranks of an image.
-
-    RequestError: as `start_words` says it.
-    """
-    options = [f"--job-name={start.manifest.name}", *job_options(start.site, for_gpus=start.for_gpus)]
-    # Those of an EDF are in it.
-    variables = {} if start.runtime.name in OF_EDF else start.variables()
-    lines = [
-        "#!/bin/sh",
-        *_head(start),
-        "# sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]",
-        *(f"#SBATCH {option}" for option in options),
-        "",
-        ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
-        "",
-        # A job that was asked for nodes alone has one task on each.
-        *(shell_text() + _CHECK).splitlines(),
-        "",
-        # Variables that the user has set stay.
-        *(
-            f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
-            for name, value in variables.items()
-        ),
-        f'exec {shlex.join(start_words(start))} "$@"',
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _head(start: Start) -> list[str]:
+def head_lines(start: Start) -> list[str]:
+    """Return the comment at the beginning of a text: what it starts, by which runtime, where."""
     manifest = start.manifest
     return [
-        f"{_WRITTEN}: {manifest.name}/{manifest.version} by {start.runtime.name} at {start.site.name}.",
+        f"{WRITTEN}: {manifest.name}/{manifest.version} by {start.runtime.name} at {start.site.name}.",
         f"# {manifest.digest}",
     ]
-
-
-def _array(name: str, values: Iterator[str] | tuple[str, ...] | list[str]) -> list[str]:
-    return [f"{name} = [{', '.join(map(_toml, values))}]"] if values else []
-
-
-def _table(name: str, values: Mapping[str, str]) -> list[str]:
-    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())] if values else []
-
-
-def _toml(text: str) -> str:
-    # A string of JSON is one of TOML: no value has control characters.
-    return json.dumps(text, ensure_ascii=False)

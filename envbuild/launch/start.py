@@ -21,7 +21,6 @@ from envbuild.image.runnable import Runnable
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
 from envbuild.jobs.judge import (
-    IMPORTS,
     GpuSurvey,
     Job,
     LaunchResult,
@@ -31,7 +30,7 @@ from envbuild.jobs.judge import (
     tutorial_file,
 )
 from envbuild.jobs.rank_reports import cut_outputs
-from envbuild.jobs.report import CheckResult
+from envbuild.jobs.report import IMPORTS, CheckResult
 from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.launchers import HostLibraries, LaunchContext, Launcher
 from envbuild.launch.slurm import environment_of_srun

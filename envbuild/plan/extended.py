@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import (
+    PACKERS,
     BuildPlan,
     FilesStep,
     InlineFile,
@@ -35,10 +36,10 @@ def extended_plan(
     """
     layers = {layer.name: layer for layer in (*plan.layers, *wheels)}
     compression = layers["base"].compression
-    squash = tuple(tool for tool in tools if tool.name == "mksquashfs")
+    packer = tuple(tool for tool in tools if tool.name == PACKERS[compression])
     targets = {file.path: file for file in (*written_files(plan, "files"), *files)}
     for name, entries in zip(_ABOVE, (targets.values(), metadata), strict=True):
-        step = FilesStep(files=tuple(sorted(entries, key=lambda entry: entry.path)), tools=squash)
+        step = FilesStep(files=tuple(sorted(entries, key=lambda entry: entry.path)), tools=packer)
         layers[name] = Layer(name=name, key=layer_key(step, ()), step=step)
     for name in (*_ABOVE, *(wheel.name for wheel in wheels)):
         layer = layers[name]
@@ -57,7 +58,7 @@ def extended_plan(
     return BuildPlan(
         layers=tuple(layers[name] for name in ordered(layer.name for layer in plan.layers)),
         image=tuple(ordered(plan.image)),
-        tools=tuple(tool for tool in tools if tool.name == "zstandard"),
+        tools=packer,
     )
 
 

@@ -34,6 +34,8 @@ KEY_FORMAT: Final = 3  # here and in `BuildPlan`
 _MAX_LAYERS = 1024
 
 Compression = Literal["zstd", "gzip"]
+PACKERS: Final[dict[Compression, str]] = {"zstd": "zstandard", "gzip": "zlib-ng"}
+"""Compression → the tool that packs what envbuild itself writes: layers of wheels and files, and tables."""
 ENV_PREFIX: Final = "/opt/env"
 MPI_PREFIX: Final = "/opt/mpi"
 
@@ -117,14 +119,14 @@ class Interpreter(Model):
 
 
 class WheelStep(Model):
-    """Unpack one wheel below a prefix, and compile its modules with the Python of its input, the base."""
+    """Install one wheel below a prefix, and compile its modules with the Python of its input, the base."""
 
     kind: Literal["wheel"] = "wheel"
     prefix: Literal["/opt/env", "/opt/mpi"]
     interpreter: Interpreter
     wheel: InputFile
     tools: tuple[ToolPin, ...]
-    revision: int = 1
+    revision: int = 2
 
 
 class InlineFile(Model):
@@ -161,7 +163,7 @@ class SourceStep(Model):
     """Applied in this order."""
     environment: dict[VariableName, Text]
     tools: tuple[ToolPin, ...]
-    revision: int = 3
+    revision: int = 4
 
 
 class FilesStep(Model):
@@ -172,7 +174,7 @@ class FilesStep(Model):
     tools: tuple[ToolPin, ...]
     links: dict[ImagePath, Text] = {}
     """Path → target."""
-    revision: int = 1
+    revision: int = 2
 
 
 Step = BaseStep | RootStep | SystemStep | WheelStep | SourceStep | FilesStep

@@ -11,6 +11,7 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, ToolPin
 from envbuild.plan.model import (
     ENV_PREFIX,
     MPI_PREFIX,
+    PACKERS,
     BaseStep,
     BuildPlan,
     Compression,
@@ -60,7 +61,7 @@ def make_plan(
     `root_texts` maps paths to contents that the image format needs in every root; `metadata` are the files in
     which the image describes itself; `compression` is that of its file system.
     """
-    planner = _Planner(resolved, lock, root_texts)
+    planner = _Planner(resolved, lock, root_texts, PACKERS[compression])
     base = planner.base()
     below = [base]
     if lock.system_debs:
@@ -74,7 +75,7 @@ def make_plan(
     return BuildPlan(
         layers=layers if compression == "zstd" else _packed(layers, compression),
         image=tuple(layer.name for layer in image),
-        tools=planner.tools("zstandard"),
+        tools=planner.tools(planner.packer),
     )
 
 
@@ -95,6 +96,8 @@ class _Planner:
     resolved: ResolvedSpec
     lock: Lock
     root_texts: Mapping[str, str]
+    packer: str
+    """The tool that packs what envbuild itself writes."""
 
     def base(self) -> Layer:
         if self.lock.base_root:
@@ -126,7 +129,7 @@ class _Planner:
         return _layer(name, step, [base])
 
     def wheel(self, pin: PythonPin, base: Layer) -> Layer:
-        return wheel_layer(pin, self.interpreter(), self.tools("installer", "mksquashfs"), base)
+        return wheel_layer(pin, self.interpreter(), self.tools("installer", self.packer), base)
 
     def venv(self) -> Layer:
         """Return the layer that makes the Python layers an environment."""
@@ -182,7 +185,7 @@ class _Planner:
                     Patch(name=name, content=_base64(content)) for name, content in build.patches.items()
                 ),
                 environment={**build.environment, **_scm_version(pin)},
-                tools=self.tools("installer", "mksquashfs"),
+                tools=self.tools("installer", self.packer),
             )
             layers.append(_layer(build.layer, step, inputs))
         return layers
@@ -207,7 +210,7 @@ class _Planner:
         return [*layers, self.written("metadata", *sorted(metadata, key=_BY_PATH))]
 
     def written(self, name: str, *files: InlineFile, links: Mapping[str, str] | None = None) -> Layer:
-        return _layer(name, FilesStep(files=files, links=dict(links or {}), tools=self.tools("mksquashfs")))
+        return _layer(name, FilesStep(files=files, links=dict(links or {}), tools=self.tools(self.packer)))
 
     def interpreter(self) -> Interpreter:
         return Interpreter(abi=self.lock.base.abi, architecture=self.lock.base.architecture)
@@ -217,7 +220,7 @@ class _Planner:
 
 
 def wheel_layer(pin: PythonPin, interpreter: Interpreter, tools: Sequence[ToolPin], base: Layer) -> Layer:
-    """Return the layer of one wheel, compiled in `base`; `tools` unpack and pack it."""
+    """Return the layer of one wheel, compiled in `base`; `tools` install and pack it."""
     step = WheelStep(
         prefix=MPI_PREFIX if pin.layer == "mpi" else ENV_PREFIX,
         interpreter=interpreter,

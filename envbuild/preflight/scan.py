@@ -39,8 +39,8 @@ from envbuild.store.store import Store
 from envbuild.system.files import read_input
 from envbuild.system.sealing import check_seal, sealed
 
-# Incremented whenever the data of a scan change.
-SCAN_FORMAT = 8
+# Incremented whenever the data of a scan, or the rules of `verify_image`, change.
+SCAN_FORMAT = 9
 
 # Where the loader and Python look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")

@@ -15,6 +15,7 @@ from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING
 
 import zstandard
+from zlib_ng import zlib_ng
 
 if TYPE_CHECKING:
     from envbuild.squashfs.reader import Squashfs
@@ -28,6 +29,10 @@ ABSENT = 0xFFFF_FFFF_FFFF_FFFF
 """The offset of an absent table."""
 NONE = 0xFFFF_FFFF
 """In an inode: no fragment, or no extended attributes."""
+
+# File systems are padded to it. Data that is spliced keeps its offset modulo this, so that file systems with
+# reflinks can share it.
+ALIGNMENT = 4096
 
 _SUPERBLOCK = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
 _BLOCK_BYTES = [1 << power for power in range(12, 21)]
@@ -159,7 +164,7 @@ class Codec:
             case Compressor.LZ4:
                 return data  # not shorter: it is stored as it is
             case _:
-                return zlib.compress(data, 9)
+                return zlib_ng.compress(data, 9)
 
     def decompress(self, data: bytes, most: int) -> bytes:
         """Return the content of a block; SquashfsError if it is damaged, or longer than `most` bytes."""

@@ -1,49 +1,109 @@
-"""The options with which mksquashfs packs what is to be spliced onto a file system of another tool.
+"""How a file system packs its data: compressor, options and block size; compresses blocks in the same way.
 
-Source: squashfs-tools-ng, doc/format.adoc, "Compression Options".
+Source: squashfs-tools-ng, doc/format.adoc, "Compression Options"; Linux, fs/squashfs/xz_wrapper.c.
 """
 
 from __future__ import annotations
 
+import lzma
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
-from envbuild.squashfs.format import Compressor, SquashfsError
+import zstandard
+from zlib_ng import zlib_ng
+
+from envbuild.squashfs.format import METADATA_BYTES, Compressor, SquashfsError
 from envbuild.squashfs.reader import Squashfs
 
-_GZIP_STRATEGIES = ("default", "filtered", "huffman_only", "run_length_encoded", "fixed")
-_LZ4_HIGH_COMPRESSION = 1
+# Those of mksquashfs, which file systems do not store.
+_DEFAULT_ZSTD = struct.pack("<I", 15)
+_DEFAULT_GZIP = struct.pack("<IHH", 9, 15, 0)
 
 
-def packing_options(squashfs: Squashfs) -> tuple[str, ...]:
-    """Return the options of mksquashfs for the compressor, its options and the block size of a file system.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the data of a file system is packed."""
 
-    SquashfsError: its options are damaged.
-    """
-    superblock = squashfs.superblock
-    words = ("-b", str(superblock.block_bytes), "-comp", superblock.compressor.name.lower())
-    options = squashfs.compressor_options()
-    if not options:
-        return words
+    compressor: Compressor
+    block_bytes: int = 1 << 17
+    """Length of a block before compression."""
+    options: bytes = b""
+    """Options of the compressor, as a file system stores them; empty for the defaults of mksquashfs."""
+
+
+ZSTD = Packing(compressor=Compressor.ZSTD, options=struct.pack("<I", 3))
+"""Level 3, in blocks of 128 KiB."""
+GZIP = Packing(compressor=Compressor.GZIP)
+"""For kernels without zstd: level 9, in blocks of 128 KiB."""
+
+
+def packing_of(squashfs: Squashfs) -> Packing:
+    """Return how a file system is packed; SquashfsError if the options of its compressor are damaged."""
+    superblock, options = squashfs.superblock, squashfs.compressor_options()
+    packing = Packing(compressor=superblock.compressor, block_bytes=superblock.block_bytes, options=options)
     try:
-        return (*words, *_options(superblock.compressor, options))
+        block_compressor(packing)
+    except SquashfsError as error:
+        raise SquashfsError(str(error), squashfs) from error
+    return packing
+
+
+def block_compressor(packing: Packing) -> Callable[[bytes], bytes]:
+    """Return a function that compresses a block of data; threads may share it.
+
+    A result may be as long as the block, or longer: such a block is stored as it is. LZ4 has no compressor
+    here, and all its blocks are stored so. SquashfsError: the options are damaged.
+    """
+    try:
+        match packing.compressor:
+            case Compressor.ZSTD:
+                (level,) = struct.unpack_from("<I", packing.options or _DEFAULT_ZSTD)
+                _check_option("level", level, 1, zstandard.MAX_COMPRESSION_LEVEL)
+                return partial(_zstd, level)
+            case Compressor.GZIP:
+                # Its strategies are tried for smaller blocks alone: no reader needs blocks to have them.
+                level, window_bits, _ = struct.unpack_from("<IHH", packing.options or _DEFAULT_GZIP)
+                _check_option("level", level, 1, 9)
+                _check_option("window", window_bits, 8, 15)
+                return partial(_gzip, level, window_bits)
+            case Compressor.XZ:
+                return partial(_xz, _xz_dictionary_bytes(packing))
+            case _:
+                return bytes
     except struct.error:
-        raise SquashfsError("the options of its compressor are cut short", squashfs) from None
+        raise SquashfsError("the options of its compressor are cut short") from None
 
 
-def _options(compressor: Compressor, options: bytes) -> tuple[str, ...]:
-    match compressor:
-        case Compressor.GZIP:
-            level, window, strategies = struct.unpack_from("<IHH", options)
-            names = [name for bit, name in enumerate(_GZIP_STRATEGIES) if strategies >> bit & 1]
-            words = ("-Xcompression-level", str(level), "-Xwindow-size", str(window))
-            return (*words, "-Xstrategy", ",".join(names)) if names else words
-        case Compressor.XZ:
-            dictionary, _ = struct.unpack_from("<II", options)
-            # Its filters are for machine code alone, and no reader needs blocks to have them.
-            return ("-Xdict-size", str(dictionary))
-        case Compressor.LZ4:
-            _, flags = struct.unpack_from("<II", options)
-            return ("-Xhc",) if flags & _LZ4_HIGH_COMPRESSION else ()
-        case _:
-            (level,) = struct.unpack_from("<I", options)
-            return ("-Xcompression-level", str(level))
+def _check_option(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise SquashfsError(f"the options of its compressor claim a {name} of {value}")
+
+
+def _xz_dictionary_bytes(packing: Packing) -> int:
+    """Return the size of the dictionary for a block: at most that of the kernel's decoder."""
+    most = packing.block_bytes
+    if packing.options:
+        # It may also name filters; they are for machine code, and no reader needs blocks to have them.
+        most = min(most, struct.unpack_from("<II", packing.options)[0])
+    # A block states 2**n or 3 * 2**n, and a decoder refuses one that states more than it has.
+    power = 1 << max(most, METADATA_BYTES).bit_length() - 1
+    return power + power // 2 if power + power // 2 <= most else power
+
+
+# A new compressor for each block: one that is used again may give other bytes (zlib-ng's issue 2100).
+
+
+def _zstd(level: int, block: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=level).compress(block)
+
+
+def _gzip(level: int, window_bits: int, block: bytes) -> bytes:
+    packer = zlib_ng.compressobj(level, zlib_ng.DEFLATED, window_bits)
+    return packer.compress(block) + packer.flush()
+
+
+def _xz(dictionary_bytes: int, block: bytes) -> bytes:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": lzma.PRESET_DEFAULT, "dict_size": dictionary_bytes}]
+    return lzma.compress(block, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=filters)

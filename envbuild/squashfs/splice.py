@@ -12,27 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envbuild.digests import sha256_of
-from envbuild.squashfs.format import (
-    ABSENT,
-    EXTENDED,
-    METADATA_BYTES,
-    NONE,
-    SUPERBLOCK_BYTES,
-    UNCOMPRESSED_METADATA,
-    Codec,
-    Compressor,
-    Flag,
-    SquashfsError,
-    Superblock,
-    Type,
-)
+from envbuild.squashfs.format import ALIGNMENT, NONE, SUPERBLOCK_BYTES, Compressor, SquashfsError, Type
 from envbuild.squashfs.reader import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
+from envbuild.squashfs.tables import Attributes, Node, write_tables
 from envbuild.system.files import copy_range, write_at
-
-# Data keeps its offset modulo this, so that file systems with reflinks can share it; images are padded to it.
-ALIGNMENT = 4096
-_MAX_NAMES_IN_A_RUN = 256
-_MAX_IDS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +75,6 @@ class _Node:
     source: _Source
     """The input that it comes from."""
     children: dict[bytes, _Node] = field(default_factory=dict)
-    names: int = 0
-    """Number of hard links."""
-    number: int = 0
-    reference: int = -1
-    """Of the inode written for it; the reference is -1 until then."""
-    parent: int = 0
-    """Number of a directory's parent."""
 
     @property
     def is_directory(self) -> bool:
@@ -145,7 +121,17 @@ def splice(
             raise SquashfsError(f"{name}: {error}", error.squashfs or squashfs) from error
     if root is None:
         raise ValueError("nothing to splice")
-    superblock, tables = _Writer(sources, len(parts), end).write(root)
+    bottom, fragments = sources[0].squashfs, _take_fragments(sources, len(parts))
+    attributes = None
+    if bottom.attribute_ids:
+        attributes = Attributes(ids=bytes(bottom.attribute_ids), blocks=bottom.raw_attributes())
+    relocated = _relocated(root)
+    try:
+        superblock, tables = write_tables(
+            relocated, bottom.superblock, offset=end, fragments=fragments, attributes=attributes
+        )
+    except SquashfsError as error:
+        raise SquashfsError(str(error), bottom) from error
     return Splice(
         parts=tuple(parts),
         offsets=tuple(offsets),
@@ -172,7 +158,7 @@ class _Source:
         )
         self._begins = [begin for begin, *_ in self._moves]
         self.fragments: dict[int, int] = {}
-        """Number of a fragment → its number in the spliced file system, set by `_Writer`."""
+        """Number of a fragment → its number in the spliced file system, set by `_take_fragments`."""
 
     def part_of(self, inode: Inode) -> int:
         """Return the number of the part that holds the data of a file; -1 if none does."""
@@ -181,6 +167,14 @@ class _Source:
         if isinstance(inode, FileInode) and inode.fragment != NONE:
             return self.find(self.squashfs.fragment_start(inode.fragment))[0]
         return -1
+
+    def relocated(self, inode: Inode) -> Inode:
+        """Return an inode as the spliced file system stores it; SquashfsError if its data is in no part."""
+        if not isinstance(inode, FileInode):
+            return inode
+        start = self.moved(inode.start) if any(inode.blocks) else 0
+        fragment = self.new_fragment(inode.fragment) if inode.fragment != NONE else NONE
+        return replace(inode, start=start, fragment=fragment)
 
     def moved(self, start: int) -> int:
         """Return the new offset of a block of data; SquashfsError if it is in no part."""
@@ -276,213 +270,19 @@ def _hide(root: _Node, paths: Collection[str]) -> None:
             place.children.pop(name, None)
 
 
-class _MetadataWriter:
-    """Compresses a table of metadata, block by block."""
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        self._pending = bytearray()
-        self._stored = bytearray()
-        self.starts: list[int] = []
-        self.length = 0
-
-    def reference(self) -> int:
-        """Return a reference to the bytes that are added next."""
-        return len(self._stored) << 16 | len(self._pending)
-
-    def add(self, data: bytes) -> None:
-        """Append bytes to the table."""
-        self._pending += data
-        self.length += len(data)
-        while len(self._pending) >= METADATA_BYTES:
-            self._store(METADATA_BYTES)
-
-    def finish(self) -> bytes:
-        """Return the table as it is stored."""
-        if self._pending:
-            self._store(len(self._pending))
-        return bytes(self._stored)
-
-    def _store(self, length: int) -> None:
-        content = bytes(self._pending[:length])
-        del self._pending[:length]
-        self.starts.append(len(self._stored))
-        packed = self._codec.compress(content)
-        if len(packed) < length:
-            self._stored += struct.pack("<H", len(packed)) + packed
-        else:
-            self._stored += struct.pack("<H", UNCOMPRESSED_METADATA | length) + content
-
-
-class _Writer:
-    """Writes the tables of a merged tree with that many parts of data; they begin at `offset`."""
-
-    def __init__(self, sources: Sequence[_Source], parts: int, offset: int) -> None:
-        self._bottom, self._offset = sources[0].squashfs, offset
-        self._codec = Codec(self._bottom.superblock.compressor)
-        self._inodes = _MetadataWriter(self._codec)
-        self._listings = _MetadataWriter(self._codec)
-        self._fragments = _take_fragments(sources, parts)
-        self._ids: dict[int, int] = {}
-        self._references: list[int] = []
-
-    def write(self, root: _Node) -> tuple[Superblock, bytes]:
-        directories = self._number(root)
-        # From the bottom up: a directory refers to inodes that are already written.
-        for node in reversed(directories):
-            for child in node.children.values():
-                if not child.is_directory and child.reference < 0:
-                    self._write_inode(child)
-            self._write_directory(node)
-        return self._assemble(root)
-
-    def _number(self, root: _Node) -> list[_Node]:
-        """Give each inode a number; return the directories, each before its children."""
-        root.number, count = 1, 1
-        directories, waiting = [], [root]
-        while waiting:
-            node = waiting.pop()
-            directories.append(node)
-            node.children = dict(sorted(node.children.items()))
-            for child in node.children.values():
-                if child.names == 0:
-                    count += 1
-                    child.number = count
-                child.names += 1
-                child.parent = node.number
-            waiting += [child for child in reversed(node.children.values()) if child.is_directory]
-        # The root's parent is a number that no inode has.
-        root.parent = count + 1
-        self._references = [0] * count
-        return directories
-
-    def _write_inode(self, node: _Node) -> None:
-        inode = node.inode
-        attributes = inode.attributes != NONE
-        match inode:
-            case FileInode():
-                start = node.source.moved(inode.start) if any(inode.blocks) else 0
-                fragment = inode.fragment
-                if fragment != NONE:
-                    fragment = node.source.new_fragment(fragment)
-                extended = (
-                    attributes or node.names > 1 or inode.sparse > 0 or max(start, inode.size) > 0xFFFF_FFFF
-                )
-                if extended:
-                    sizes = (start, inode.size, inode.sparse, node.names, fragment, inode.fragment_offset)
-                    body = struct.pack("<QQQIIII", *sizes, inode.attributes)
-                else:
-                    body = struct.pack("<IIII", start, fragment, inode.fragment_offset, inode.size)
-                body += bytes(inode.blocks)
-            case LinkInode():
-                extended = attributes
-                body = struct.pack("<II", node.names, len(inode.target)) + inode.target
-            case _:
-                extended = attributes
-                body = struct.pack("<I", node.names)
-                if inode.type in (Type.BLOCK_DEVICE, Type.CHARACTER_DEVICE):
-                    body += struct.pack("<I", inode.device)
-        if extended and not isinstance(inode, FileInode):
-            body += struct.pack("<I", inode.attributes)
-        self._add_inode(node, body, extended=extended)
-
-    def _write_directory(self, node: _Node) -> None:
-        listing, length = self._listings.reference(), self._listings.length
-        self._write_listing(list(node.children.items()))
-        # `.` and `..` count as 3 bytes, and are not stored.
-        size = self._listings.length - length + 3
-        links = 2 + sum(child.is_directory for child in node.children.values())
-        block, offset = listing >> 16, listing & 0xFFFF
-        extended = size > 0xFFFF or node.inode.attributes != NONE
-        if extended:
-            body = struct.pack("<IIIIHHI", links, size, block, node.parent, 0, offset, node.inode.attributes)
-        else:
-            body = struct.pack("<IIHHI", block, links, size, offset, node.parent)
-        self._add_inode(node, body, extended=extended)
-
-    def _write_listing(self, children: Sequence[tuple[bytes, _Node]]) -> None:
-        """Write names in runs; the inodes of a run lie in one block and have near numbers."""
-        at = 0
-        while at < len(children):
-            first = children[at][1]
-            end = at + 1
-            while (
-                end < len(children)
-                and end - at < _MAX_NAMES_IN_A_RUN
-                and children[end][1].reference >> 16 == first.reference >> 16
-                and -0x8000 <= children[end][1].number - first.number <= 0x7FFF
-            ):
-                end += 1
-            self._listings.add(struct.pack("<III", end - at - 1, first.reference >> 16, first.number))
-            for name, child in children[at:end]:
-                step, kind = child.number - first.number, child.inode.type
-                head = struct.pack("<HhHH", child.reference & 0xFFFF, step, kind, len(name) - 1)
-                self._listings.add(head + name)
-            at = end
-
-    def _add_inode(self, node: _Node, body: bytes, *, extended: bool) -> None:
-        inode = node.inode
-        kind = inode.type + EXTENDED if extended else inode.type
-        node.reference = self._references[node.number - 1] = self._inodes.reference()
-        owner = self._id(inode.user), self._id(inode.group)
-        self._inodes.add(struct.pack("<HHHHII", kind, inode.mode, *owner, inode.mtime_s, node.number) + body)
-
-    def _id(self, number: int) -> int:
-        place = self._ids.setdefault(number, len(self._ids))
-        if place >= _MAX_IDS:
-            raise SquashfsError(f"there are more than {_MAX_IDS} owners", self._bottom)
-        return place
-
-    def _assemble(self, root: _Node) -> tuple[Superblock, bytes]:
-        """Join the tables, each directly behind the previous one, as kernels require."""
-        bottom, fragments = self._bottom, self._fragments
-        tables = bytearray(self._inodes.finish())
-        directory_table = self._offset + len(tables)
-        tables += self._listings.finish()
-        fragment_table = self._add_indexed(tables, fragments)
-        export_table = ABSENT
-        flags = bottom.superblock.flags & (Flag.COMPRESSOR_OPTIONS | Flag.EXPORTABLE) | Flag.DEDUPLICATED
-        if flags & Flag.EXPORTABLE:
-            references = struct.pack(f"<{len(self._references)}Q", *self._references)
-            export_table = self._add_indexed(tables, references)
-        id_table = self._add_indexed(tables, struct.pack(f"<{len(self._ids)}I", *self._ids))
-        attribute_table = self._add_attributes(tables) if bottom.attribute_ids else ABSENT
-        superblock = replace(
-            bottom.superblock,
-            inodes=len(self._references),
-            fragments=len(fragments) // FRAGMENT.size,
-            flags=flags
-            | (0 if fragments else Flag.NO_FRAGMENTS)
-            | (Flag.NO_ATTRIBUTES if attribute_table == ABSENT else 0),
-            ids=len(self._ids),
-            root=root.reference,
-            bytes_used=self._offset + len(tables),
-            id_table=id_table,
-            attribute_table=attribute_table,
-            inode_table=self._offset,
-            directory_table=directory_table,
-            fragment_table=fragment_table,
-            export_table=export_table,
-        )
-        return superblock, bytes(tables)
-
-    def _add_indexed(self, tables: bytearray, content: bytes, head: bytes = b"") -> int:
-        """Append a table with an index of its blocks; return the offset of the index, or of its head."""
-        writer = _MetadataWriter(self._codec)
-        writer.add(content)
-        begin = self._offset + len(tables)
-        tables += writer.finish()
-        index = self._offset + len(tables)
-        tables += head + struct.pack(f"<{len(writer.starts)}Q", *(begin + start for start in writer.starts))
-        return index
-
-    def _add_attributes(self, tables: bytearray) -> int:
-        """Append the extended attributes of the bottom; references between their blocks stay valid."""
-        bottom = self._bottom
-        begin = self._offset + len(tables)
-        tables += bottom.raw_attributes()
-        count = len(bottom.attribute_ids) // 16
-        return self._add_indexed(tables, bytes(bottom.attribute_ids), struct.pack("<QII", begin, count, 0))
+def _relocated(root: _Node) -> Node:
+    """Return a merged tree as it is to be stored."""
+    stored = {id(root): Node(root.source.relocated(root.inode))}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        children = stored[id(node)].children
+        for name, child in node.children.items():
+            if id(child) not in stored:
+                stored[id(child)] = Node(child.source.relocated(child.inode))
+                waiting.append(child)
+            children[name] = stored[id(child)]
+    return stored[id(root)]
 
 
 def _take_fragments(sources: Sequence[_Source], parts: int) -> bytes:

@@ -58,12 +58,17 @@ def _names(root: Path, above: str = "") -> Iterator[tuple[str, os.stat_result]]:
         name, status = above + child.name, child.stat(follow_symlinks=False)
         yield name, status
         if stat.S_ISDIR(status.st_mode):
-            if len(os.fsencode(name)) > _LONGEST_BYTES or name.count("/") >= DEEPEST:
-                raise BuildError(
-                    f"`/{name[:80]}…` is a path that is too long or too deep",
-                    hint="take it out of the package or base that brings it",
-                )
+            check_directory(name)
             yield from _names(root, f"{name}/")
+
+
+def check_directory(name: str) -> None:
+    """Check the path of a directory, without a leading slash; BuildError if it is too long or too deep."""
+    if len(os.fsencode(name)) > _LONGEST_BYTES or name.count("/") >= DEEPEST:
+        raise BuildError(
+            f"`/{name[:80]}…` is a path that is too long or too deep",
+            hint="take it out of the package or base that brings it",
+        )
 
 
 def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:

@@ -96,16 +96,8 @@ def make(tree: Path, out: Path, *, whiteouts: Sequence[str] = (), compression: C
             )
         name = re.sub(r"""([\s"'\\])""", r"\\\1", path.strip("/"))
         pseudo += ["-p", f"{name} c 000 0 0 0 0"]
-    pack(tree, out, (*_COMPRESSION[compression], *pseudo))
-
-
-def pack(tree: Path, out: Path, options: Sequence[str]) -> None:
-    """Make a squashfs of a directory tree with options of mksquashfs: its compressor and block size.
-
-    Otherwise as `make`; raises as it does.
-    """
     # Absolute: the path may begin with a dash. `resolve` would follow links.
-    _make(os.path.abspath(tree), out, options)  # noqa: PTH100
+    _make(os.path.abspath(tree), out, (*_COMPRESSION[compression], *pseudo))  # noqa: PTH100
 
 
 def recompress_gzip(squashfs: Path, out: Path, *, offset: int = 0) -> None:

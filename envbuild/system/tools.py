@@ -13,11 +13,11 @@ from envbuild.errors import EnvbuildError, MachineError, raise_all
 from envbuild.system import host, process
 from envbuild.system.files import sha256
 
-NAMES = ("installer", "mksquashfs", "mmdebstrap", "zstandard")
+NAMES = ("installer", "mksquashfs", "mmdebstrap", "zlib-ng", "zstandard")
 UV_RELEASE = "0.13"
 """The release of uv whose messages are understood, as in pyproject.toml."""
 # Python packages, which run in our own process.
-_PACKAGES = frozenset({"installer", "zstandard"})
+_PACKAGES = frozenset({"installer", "zlib-ng", "zstandard"})
 
 _VERSION_FLAG = {"mksquashfs": "-version"}
 # Libraries that decide a program's output.

@@ -15,7 +15,15 @@ from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
 from envbuild.image.verify import tables_are_right
-from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SystemStep, input_files
+from envbuild.plan.model import (
+    BaseStep,
+    BuildPlan,
+    Compression,
+    Layer,
+    SystemStep,
+    WheelStep,
+    input_files,
+)
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
@@ -30,7 +38,9 @@ from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
-# What files of packages become, as a multiple of their size: unpacked and packed again; a root, and its tar.
+# What files of packages become, as a multiple of their size: the layer of a wheel, sources and bytecode of
+# its modules; Debian packages unpacked and packed again; a root, and its tar.
+_WHEEL = 3
 _UNPACKED = 5
 _ROOT = 9
 
@@ -185,9 +195,11 @@ def _check_room(
     finished = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]
     if missing:
         fetched = sum(pin.size_bytes for pin in absent_files(locked.lock, missing, store))
+        wheels = {layer.step.wheel.sha256 for layer in missing if isinstance(layer.step, WheelStep)}
+        made = sum(size * (_WHEEL if digest in wheels else _UNPACKED) for digest, size in used.items())
         check_room(
             store.path,
-            fetched + _UNPACKED * sum(used.values()),
+            fetched + made,
             settings.emit,
             least=fetched + sum(used.values()) // 2,
             hint="free some space, or name another store with --store DIR",

@@ -15,7 +15,7 @@ from envbuild.image import shifter
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.oci import LAYOUT, write_archive
+from envbuild.image.oci import LAYOUT, oci_image, write_archive
 from envbuild.image.verify import check_image_is_whole
 from envbuild.squashfs.format import Compressor
 from envbuild.system import squashfs
@@ -147,10 +147,11 @@ def _write_shifter(image: ImageFile, path: Path, advanced: Callable[[int], None]
 def _write_oci(image: ImageFile, path: Path, advanced: Callable[[int], None]) -> Written:
     with private_work(path.absolute().parent, before=".export-") as work:
         part = work / "archive"
-        digest = write_archive(part, image.manifest, image.root, work=work, advanced=advanced)
+        image_of_oci = oci_image(image, work, advanced=advanced)
+        write_archive(part, image_of_oci)
         image.check_unchanged()
         part.replace(path)
-    return _written("oci", path, identity=digest)
+    return _written("oci", path, identity=image_of_oci.digest)
 
 
 def _written(form: ExportFormat, *files: Path, identity: str = "") -> Written:

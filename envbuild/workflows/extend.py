@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild import __version__
-from envbuild.build.files import tree_of, write_files
+from envbuild.build.files import add_files
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, pluralize, raise_all
@@ -26,9 +27,9 @@ from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.packages import (
     Addition,
     PackageRequest,
+    add_packages,
     fetch_packages,
     hidden_paths,
-    lay_out,
     read_request,
     resolve_packages,
 )
@@ -58,9 +59,11 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at, search_path_problem
-from envbuild.squashfs.packing import packing_options
+from envbuild.squashfs.packing import packing_of
+from envbuild.system import host
 from envbuild.system import squashfs as packer
 from envbuild.system.files import read_input, sha256
+from envbuild.system.process import thread_pool
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.extend_own import OwnImage, check_own, extend_own, other_tools, read_own, write_own
 from envbuild.workflows.failures import explain_failure
@@ -198,13 +201,15 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         else:
             described = list(_described(image, files, note))
             raise_all([*filter(None, (_obstructed(file.path, files, image.path) for file in described))])
-            tree, hidden = _lay_out(image, files, addition, placed, settings, stage)
-            write_files([*placed, *described], {}, tree)
-            if note.requests.environment and files.at(startup.DIRECTORY) is None:
-                for directory in startup.EMPTY_DIRECTORIES:
-                    (tree / directory.lstrip("/")).mkdir(mode=0o755)
             layer = stage / "layer.squashfs"
-            packer.pack(tree, layer, packing_options(image.root))
+            with thread_pool(host.cores()) as compressors:
+                writer = LayerWriter(layer, packing_of(image.root), compressors)
+                add_files([*placed, *described], {}, writer)
+                if note.requests.environment and files.at(startup.DIRECTORY) is None:
+                    for directory in startup.EMPTY_DIRECTORIES:
+                        writer.add_directory(directory.lstrip("/"), 0o755)
+                hidden = _add_packages(image, files, addition, writer, settings, stage)
+                writer.finish()
             _write(path, image, layer, hidden=hidden, settings=settings, check=check_all)
             if addition is not None and addition.pins:
                 with ImageFile.open(path) as written:
@@ -293,33 +298,31 @@ def _choose_packages(
     return addition
 
 
-def _lay_out(
+def _add_packages(
     image: ImageFile,
     files: ImageFiles,
     addition: Addition | None,
-    placed: Sequence[InlineFile],
+    writer: LayerWriter,
     settings: Settings,
     stage: Path,
-) -> tuple[Path, tuple[str, ...]]:
-    """Return the tree of what is added to an image, and the paths of the image that it hides."""
-    tree = stage / "tree"
+) -> tuple[str, ...]:
+    """Add packages to the layer that an image gains; return the paths of the image that they hide."""
     if addition is None or not addition.pins:
-        tree.mkdir()
-        return tree, ()
+        return ()
     work = stage / "wheels"
     work.mkdir()
     with task(settings.emit, "unpack", "unpack and compile packages"), explain_failure("build", settings):
-        tree = lay_out(
+        add_packages(
             addition,
             files,
             files=FileCache(settings.store.directory("files")),
             sandbox=_sandbox(image, settings),
             stage=work,
             log=_log(settings),
-            placed=tree_of(placed),
+            writer=writer,
             emit=settings.emit,
         )
-    return tree, hidden_paths(addition, files, tree)
+    return hidden_paths(addition, files, writer.tree)
 
 
 def _sandbox(image: ImageFile, settings: Settings) -> Sandbox:

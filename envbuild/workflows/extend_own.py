@@ -32,6 +32,7 @@ from envbuild.plan.extended import extended_plan, written_files
 from envbuild.plan.model import (
     ENV_PREFIX,
     MPI_PREFIX,
+    PACKERS,
     BuildPlan,
     InlineFile,
     Interpreter,
@@ -57,8 +58,6 @@ from envbuild.workflows.settings import Settings
 
 _MAX_TEXT_BYTES = 1 << 20
 _BUILD_IT = "add it to its spec, and build that"
-# The tools that decide the bytes of new layers.
-_TOOLS = ("installer", "mksquashfs", "zstandard")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +128,17 @@ def check_own(own: OwnImage, requests: Requests) -> None:
 
 def other_tools(own: OwnImage, settings: Settings) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that make new layers and that the lock does not have; warn of each."""
-    others = tuple(tool for tool in tool_pins(_TOOLS) if tool not in own.image.lock.tools)
+    others = tuple(tool for tool in _tools_of(own) if tool not in own.image.lock.tools)
     for tool in others:
         text = f"the new layers are made by another {tool.name} ({tool.version}) than the image's"
         hint = "a build from the lock of the new image gives other bytes for the two"
         settings.emit(Warned(text=text, hint=hint))
     return others
+
+
+def _tools_of(own: OwnImage) -> tuple[ToolPin, ...]:
+    """Return the tools of this machine that decide the bytes of new layers."""
+    return tool_pins(("installer", PACKERS[own.image.plan.layer("base").compression]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +181,10 @@ def extend_own(
             "file_system": None,
         }
     )
-    machine = tool_pins(_TOOLS)
-    squash = tuple(tool for tool in machine if tool.name in ("installer", "mksquashfs"))
+    machine = _tools_of(own)
     added = {pin.name for pin in pins}
     wheels = [
-        wheel_layer(pin, own.interpreter, squash, own.image.plan.layer("base"))
+        wheel_layer(pin, own.interpreter, machine, own.image.plan.layer("base"))
         for pin in lock.python
         if pin.name in added and own.interpreter is not None
     ]

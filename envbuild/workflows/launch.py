@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
-from envbuild.image.command_launchers import launcher_of
+from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
 from envbuild.launch import start
 from envbuild.launch.launchers import (
@@ -95,7 +95,7 @@ def _launch_line(
     )
     # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
     count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
-    _check_command(command, image.path, launcher, count)
+    _check_command(command, image, launcher, count)
     if not launcher.outside and count > 1 and (why := other_nodes(site)):
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
@@ -109,28 +109,51 @@ def _launch_line(
     return rank_line(container, launcher, command, count, user_set=os.environ)
 
 
-def _check_command(command: Sequence[str], image: Path, launcher: Launcher, ranks: int) -> None:
+def _check_command(command: Sequence[str], image: ImageFile, launcher: Launcher, ranks: int) -> None:
     """Raise a RequestError for a command that starts ranks itself, if those would be alone.
 
     0 ranks leave their number to srun's allocation.
     """
-    own = launcher_of(command, os.environ)
     count = ranks or allocated() or 1
     nodes = None if launcher.outside else 1
     if launcher.is_srun and in_slurm_job():
         nodes = nodes_here()
-    if own is None or own.may_start_on(count, nodes):
+    _refuse_lone_launcher(command, image, count, nodes)
+    _refuse_started_outside(command, image)
+
+
+def _refuse_started_outside(command: Sequence[str], image: ImageFile) -> None:
+    """Raise a RequestError for a launcher if an outer one has started this command on several ranks."""
+    ranks, nodes = ranks_outside(os.environ)
+    _refuse_lone_launcher(command, image, ranks, nodes, started_outside=True)
+
+
+def _refuse_lone_launcher(
+    command: Sequence[str], image: ImageFile, ranks: int, nodes: int | None, *, started_outside: bool = False
+) -> None:
+    """Raise a RequestError for a launcher that several ranks would start alone."""
+    lone = lone_launcher(
+        command,
+        os.environ,
+        ranks=ranks,
+        nodes=nodes,
+        # Open MPI starts a rank on each core if it is not told how many.
+        unnumbered=2 if image.manifest.mpi_family == "openmpi" else 1,
+        started_outside=started_outside,
+    )
+    if lone is None:
         return
+    own, count, nodes = lone.launcher, lone.ranks, lone.nodes
     if not own.of_nodes:
-        line = written(["envbuild", "launch", str(image), "-n", str(count), "--", "PROGRAM"])
+        line = written(["envbuild", "launch", str(image.path), "-n", str(count), "--", "PROGRAM"])
         hint = f"leave `{own.name}` and its options out: `{line}`"
     elif nodes == 1:
-        before, words = command[: len(command) - len(own.words)], own.words
+        before, words = lone.command[: len(lone.command) - len(own.words)], own.words
         if own.name == "torchrun" and not any(re.match("--nproc.per.node", word) for word in words):
             words = (f"--nproc-per-node={count}", *words)
-        hint = f"start it once: `{written(['envbuild', 'exec', str(image), '--', *before, *words])}`"
+        hint = f"start it once: `{written(['envbuild', 'exec', str(image.path), '--', *before, *words])}`"
     else:
-        line = written(["envbuild", "launch", str(image), "-n", str(nodes or "NODES"), "--"])
+        line = written(["envbuild", "launch", str(image.path), "-n", str(nodes or "NODES"), "--"])
         hint = f"start it once on each node: `{line} {own.on_nodes(nodes)} SCRIPT`"
     problem = f"`{own.name}` starts ranks itself: on each of {count} ranks it would run as rank 0 of 1"
     raise RequestError(problem, hint=hint)
@@ -171,6 +194,7 @@ def shell_line(path: Path, settings: Settings) -> list[str]:
 
 
 def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
+    _refuse_started_outside(command, image)
     site = site_of(settings)
     container = _container(image, site, settings)
     refuse_or_warn(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
+import shutil
 import struct
 import subprocess
 import tarfile
@@ -97,6 +99,23 @@ def read_with_us(path: Path) -> dict[str, tuple[object, ...]]:
             attributes = tuple(sorted((name, value.decode()) for name, value in entry.attributes))
             shown[entry.path] = (kind, entry.mode, entry.owner, entry.mtime_s, content, attributes)
     return shown
+
+
+def extract(squashfs: Path, root: Path) -> Path:
+    """Write the directories and files of a squashfs below a new directory, with modes and times."""
+    root.mkdir()
+    with squashfs.open("rb") as file:
+        image = Squashfs(file, 0, squashfs.stat().st_size)
+        for entry in sorted(image.walk(), key=lambda entry: entry.path):
+            path = root / entry.path.lstrip("/")
+            if entry.kind == "directory":
+                path.mkdir(exist_ok=True)
+            else:
+                with image.open(entry) as content, path.open("wb") as target:
+                    shutil.copyfileobj(content, target)
+            path.chmod(entry.mode)
+            os.utime(path, (0, entry.mtime_s))
+    return root
 
 
 def read_with_unsquashfs(path: Path, into: Path, offset: int = 0) -> dict[str, tuple[object, ...]]:

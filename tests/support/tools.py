@@ -1,4 +1,4 @@
-"""Locked tools: the programs of this machine."""
+"""Locked tools: those of this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from envbuild.system import tools
 
 
 def real_tools() -> tuple[ToolPin, ...]:
-    """Return the pin of this machine's mksquashfs."""
-    identified = tools.identify(["mksquashfs"])
+    """Return the pin of what packs layers of files."""
+    identified = tools.identify(["zstandard"])
     return tuple(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identified)

@@ -120,6 +120,7 @@ def write_image(
     lock: bytes = b"name: demo\n",
     plan: bytes = b"{}\n",
     bill: bytes = b"{}\n",
+    note: bytes = b"",
     **changes: Any,
 ) -> Manifest:
     """Write an image of packed layers, from bottom to top.
@@ -136,7 +137,7 @@ def write_image(
         file_system = _described(spliced, layers)
         made = manifest_of(lock, file_system=file_system, **changes)
         data = {LOCK: lock, PLAN: plan, SBOM: bill}
-        layout.write_image(path, layout.built_layout(made, data, spliced), spliced)
+        layout.write_image(path, layout.built_layout(made, data, spliced, note=note), spliced)
     return made
 
 

@@ -6,17 +6,19 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import EnvbuildError
 from envbuild.extend.packages import (
     Addition,
+    add_packages,
     fetch_packages,
     hidden_paths,
-    lay_out,
     read_request,
     resolve_packages,
 )
@@ -24,8 +26,9 @@ from envbuild.extend.python import choose_python, probe_python
 from envbuild.image.files import ImageFiles
 from envbuild.resolve.files import FileCache
 from envbuild.squashfs.layers import splice_layers
+from envbuild.squashfs.packing import packing_of
 from envbuild.squashfs.reader import Squashfs
-from envbuild.store.tree import scan
+from envbuild.squashfs.splice import splice
 from envbuild.system import apptainer, squashfs
 from tests.support.foreign_images import SITE, Tree, distribution, offline_context
 from tests.support.wheels import make_wheel
@@ -88,18 +91,24 @@ def extended(
         stage = tmp_path / "stage"
         addition = resolve_packages(python, request, image=image, site=None, context=context, stage=stage)
         fetch_packages(addition, request, image=image, site=None, context=context)
-        trees = []
+        layers, trees = [], []
         for name in ("once", "again"):
             stage = tmp_path / name
             stage.mkdir()
-            trees.append(lay_out(addition, names, files=files, sandbox=sandbox, stage=stage, log=log))
-        assert scan(trees[0]) == scan(trees[1])
-        hidden = hidden_paths(addition, names, trees[0])
-    for path in hidden:
-        (trees[0] / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
-    squashfs.make(trees[0], tmp_path / "added.sqfs", whiteouts=hidden)
-    out = tmp_path / "extended.sqfs"
-    splice_layers({"image": image, "added": tmp_path / "added.sqfs"}, out)
+            layers.append(stage / "layer.sqfs")
+            with ThreadPoolExecutor(2) as threads:
+                writer = LayerWriter(layers[-1], packing_of(squash), threads)
+                add_packages(
+                    addition, names, files=files, sandbox=sandbox, stage=stage, log=log, writer=writer
+                )
+                writer.finish()
+            trees.append(writer.tree)
+        assert layers[0].read_bytes() == layers[1].read_bytes()
+        out = tmp_path / "extended.sqfs"
+        with layers[0].open("rb") as layer, out.open("xb") as target:
+            added = Squashfs(layer, 0, layers[0].stat().st_size)
+            hidden = hidden_paths(addition, names, trees[0])
+            splice({"image": squash, "added": added}, hidden=hidden).write(target.fileno(), 0)
     return out, addition
 
 

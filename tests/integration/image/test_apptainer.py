@@ -279,16 +279,26 @@ def test_a_sif_of_apptainers_own(program: str, sample: Sample, tmp_path: Path) -
         read_manifest(path)
 
 
-def test_an_object_added_by_apptainer_does_no_harm(program: str, sample: Sample, tmp_path: Path) -> None:
-    """As a signature is: the image is still whole."""
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--datatype", "7"],
+        ["--datatype", "4", "--parttype", "4", "--partfs", "1", "--partarch", "2", "--groupid", "1"],
+        ["--datatype", "4", "--parttype", "3", "--partfs", "1", "--partarch", "2", "--groupid", "1"],
+    ],
+)
+def test_an_object_added_by_apptainer_is_a_change(
+    program: str, sample: Sample, tmp_path: Path, options: list[str]
+) -> None:
+    """An overlay partition changes what runs, and so may other objects in other runtimes."""
     path = tmp_path / "copy.sif"
     path.write_bytes(sample.image.read_bytes())
-    note = tmp_path / "note"
-    note.write_text("seen")
-    subprocess.run([program, "sif", "add", "--datatype", "7", path, note], capture_output=True, check=True)
+    words: list[str | Path] = [program, "sif", "add", *options, path, sample.layers["base"]]
+    subprocess.run(words, capture_output=True, check=True)
     assert len(read_sif(path).objects) == len(read_sif(sample.image).objects) + 1
     assert read_manifest(path) == sample.manifest
-    assert verify_image(path) == ()
+    assert verify_image(path) == ("objects or bytes that were added",)
 
 
 def test_a_signed_image_is_as_it_was_built(program: str, sample: Sample, tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ import pytest
 
 from envbuild.errors import BuildError
 from envbuild.image import oci
-from envbuild.image.oci import write_archive
+from envbuild.image.file import ImageFile
+from envbuild.image.oci import oci_image, write_archive
 from envbuild.system import squashfs
 from tests.support import trees
-from tests.support.images import file_system, read_manifest, read_sif
+from tests.support.images import read_sif
 from tests.support.squashfs_images import Node, pack_with_tar2sqfs, read_with_unsquashfs
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "export"
@@ -139,9 +140,10 @@ def archived(image: Path, out: Path, advanced: Callable[[int], None] = lambda _:
     """Write the archive of an image; return it and its digest."""
     work = out.with_name(f"work of {out.name}")
     work.mkdir()
-    with file_system(image) as content:
-        digest = write_archive(out, read_manifest(image), content, work=work, advanced=advanced)
-    return out, digest
+    with ImageFile.open(image) as opened:
+        converted = oci_image(opened, work, advanced=advanced)
+    write_archive(out, converted)
+    return out, converted.digest
 
 
 def read_archive(out: Path, digest: str) -> Archive:

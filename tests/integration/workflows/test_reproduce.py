@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from envbuild.build.layer_writer import PACKINGS
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
@@ -24,6 +25,7 @@ from envbuild.plan.model import (
     WheelStep,
     layer_key,
 )
+from envbuild.squashfs.packing import ZSTD
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, tools
 from envbuild.workflows.plan import finished_layers
@@ -40,9 +42,9 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(store=Store(tmp_path / "store"))
 
 
-def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...], *, revision: int = 1) -> Layer:
+def layer(name: str, files: dict[str, str], pins: tuple[ToolPin, ...]) -> Layer:
     entries = tuple(InlineFile(path=path, content=content) for path, content in sorted(files.items()))
-    step = FilesStep(files=entries, tools=pins, revision=revision)
+    step = FilesStep(files=entries, tools=pins)
     return Layer(name=name, key=layer_key(step, ()), step=step)
 
 
@@ -166,22 +168,25 @@ def test_another_tool_is_named(tmp_path: Path, settings: Settings, monkeypatch: 
     pins = real_tools()
     plan = plan_of(pins)
     image = make(tmp_path, plan, plan, pins)
-    real = tools.locate("mksquashfs")
-    stand_in = tmp_path / "bin/mksquashfs"
-    stand_in.parent.mkdir()
+    real = tools.identify
+
+    def identify(names: Sequence[str]) -> tuple[tools.ToolIdentity, ...]:
+        return tuple(
+            replace(tool, version="zstandard 9.9", digest=f"sha256:{'9' * 64}")
+            if tool.name == "zstandard"
+            else tool
+            for tool in real(names)
+        )
+
     # Another version, and other bytes: what it packs has smaller blocks.
-    stand_in.write_text(
-        '#!/bin/sh\n[ "$1" = -version ] && { echo mksquashfs version 9.9; exit; }\n'
-        f'exec {real} "$@" -b 4096\n'
-    )
-    stand_in.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(tools, "identify", identify)
+    monkeypatch.setitem(PACKINGS, "zstd", replace(ZSTD, block_bytes=4096))
     events: list[Event] = []
     found = reproduce_image(image, replace(settings, emit=events.append), offline=True)
     assert not found.same
     assert {each.kind for each in found.differences} == {"packing"}
     (sentence,) = found.tools
-    assert "mksquashfs version 9.9" in sentence
+    assert "zstandard 9.9" in sentence
     assert sentence in [event.text for event in events if isinstance(event, Warned)]
     assert f"{sentence}: other bytes are expected" in format_reproduced(found)
 
@@ -218,7 +223,7 @@ def test_a_plan_that_its_lock_does_not_cover_is_refused(tmp_path: Path, settings
     pins = real_tools()
     other = (replace(pins[0], digest="sha256:" + "7" * 64),)
     image = make(tmp_path, plan_of(pins), plan_of(other), pins)
-    with pytest.raises(EnvbuildError, match="uses what its lock does not have: mksquashfs"):
+    with pytest.raises(EnvbuildError, match="uses what its lock does not have: zstandard"):
         reproduce_image(image, settings, offline=True)
 
 

@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.build.sandbox import Sandbox
 from envbuild.build.source import build_from_source
 from envbuild.errors import BuildError
@@ -65,6 +66,7 @@ def run(
             plain=cast(Sandbox, sandbox),
             equipped=cast(Sandbox, sandbox),
             log=tmp_path / "log",
+            writer=cast(LayerWriter, None),
         )
     assert "x-1.tar.gz" in caught.value.problem
     reasons = ("wheels, not one", "another distribution", "`pyproject.toml` that cannot be read")

@@ -8,24 +8,27 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envbuild.build.layer_writer import LayerWriter
 from envbuild.errors import BuildError, ManyErrors, RequestError, render
 from envbuild.extend.packages import (
     Addition,
+    add_packages,
     fetch_packages,
     hidden_paths,
-    lay_out,
     read_request,
     resolve_packages,
 )
 from envbuild.extend.python import PythonInstallation
 from envbuild.image.files import ImageFiles
 from envbuild.resolve.files import FileCache
+from envbuild.squashfs.packing import ZSTD
 from envbuild.store.tree import scan
 from envbuild.system.process import Finished
 from tests.support.foreign_images import (
@@ -38,6 +41,7 @@ from tests.support.foreign_images import (
     opened,
     probed,
 )
+from tests.support.squashfs_images import extract
 from tests.support.wheels import make_wheel
 
 SITE_BELOW = SITE.removeprefix("/")
@@ -313,15 +317,21 @@ def laid(
     shutil.rmtree(stage, ignore_errors=True)
     stage.mkdir()
     sandbox = sandbox or Here()
-    tree = lay_out(
-        addition,
-        image,
-        files=FileCache(tmp_path / "files"),
-        sandbox=sandbox,
-        stage=stage,
-        log=tmp_path / "log",
-    )
-    return tree, hidden_paths(addition, image, tree)
+    with ThreadPoolExecutor(2) as pool:
+        writer = LayerWriter(stage / "layer.squashfs", ZSTD, pool)
+        add_packages(
+            addition,
+            image,
+            files=FileCache(tmp_path / "files"),
+            sandbox=sandbox,
+            stage=stage,
+            log=tmp_path / "log",
+            writer=writer,
+        )
+        writer.finish()
+    tree = extract(stage / "layer.squashfs", stage / "tree")
+    assert scan(tree) == writer.tree
+    return tree, hidden_paths(addition, image, writer.tree)
 
 
 def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path, wheels: Path) -> None:

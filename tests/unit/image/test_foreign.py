@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 
-from envbuild.errors import EnvbuildError
+from envbuild.build.layer_writer import LayerWriter
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.image import sifformat as form
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import identity_of
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
+from envbuild.store.store import Store
 from envbuild.system import squashfs
 from envbuild.workflows.extend import ExtendRequest, extend_image
 from envbuild.workflows.settings import Settings
@@ -24,7 +29,7 @@ def root(directory: Path) -> bytes:
     (tree / "etc").mkdir(parents=True)
     (tree / "etc/motd").write_text("hello\n")
     (tree / "data").mkdir()
-    squashfs.pack(tree, directory / "root.sqfs", ["-comp", "gzip"])
+    squashfs.make(tree, directory / "root.sqfs", compression="gzip")
     return (directory / "root.sqfs").read_bytes()
 
 
@@ -96,6 +101,19 @@ def test_a_sif_that_cannot_be_extended(
     assert not (tmp_path / "new.sif").exists()
 
 
+@pytest.mark.redteam
+@pytest.mark.parametrize("use", [PartitionType.OVERLAY, PartitionType.DATA, PartitionType.PRIMARY])
+def test_no_digest_stands_for_an_image_with_another_partition(tmp_path: Path, use: PartitionType) -> None:
+    """A runtime mounts an overlay above the root: a verdict on the root is not one on what runs."""
+    content = root(tmp_path)
+    store = Store(tmp_path / "store")
+    with ImageFile.open(write_sif(tmp_path / "image.sif", partition(content))) as image:
+        assert identity_of(image, store) == "sha256:" + hashlib.sha256(content).hexdigest()
+    path = write_sif(tmp_path / "image.sif", partition(content), partition(content, use=use))
+    with ImageFile.open(path) as image, pytest.raises(RequestError, match="has 2 partitions"):
+        identity_of(image, store)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -115,7 +133,16 @@ def test_a_file_that_is_no_image(content: bytes, problem: str, tmp_path: Path) -
 
 def test_a_squashfs_by_lzo(tmp_path: Path) -> None:
     root(tmp_path)
-    squashfs.pack(tmp_path / "tree", tmp_path / "lzo.sqfs", ["-comp", "lzo"])
+    words: list[str | Path] = [
+        "mksquashfs",
+        tmp_path / "tree",
+        tmp_path / "lzo.sqfs",
+        "-comp",
+        "lzo",
+        "-quiet",
+        "-no-progress",
+    ]
+    subprocess.run(words, check=True)
     with pytest.raises(EnvbuildError, match="its compressor, lzo, is not supported"):
         extend(tmp_path / "lzo.sqfs", tmp_path / "new.sqfs")
 
@@ -221,7 +248,7 @@ def test_an_image_without_room_for_what_extend_writes(
         odd.symlink_to(content)
     else:
         odd.write_text(content)
-    squashfs.pack(tmp_path / "tree", tmp_path / "odd.sqfs", ["-comp", "gzip"])
+    squashfs.make(tmp_path / "tree", tmp_path / "odd.sqfs", compression="gzip")
     with pytest.raises(EnvbuildError) as raised:
         extend(tmp_path / "odd.sqfs", tmp_path / "new.sqfs")
     assert problem in raised.value.problem
@@ -235,7 +262,7 @@ def test_only_damage_is_called_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     def broken(*_: object) -> list[str]:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(squashfs, "pack", broken)
+    monkeypatch.setattr(LayerWriter, "finish", broken)
     with pytest.raises(ValueError, match="a bug"):
         extend(tmp_path / "root.sqfs", tmp_path / "new.sqfs")
     monkeypatch.undo()

@@ -48,8 +48,8 @@ def make_layers(directory: Path) -> dict[str, Path]:
     return made
 
 
-def write(path: Path, layers: dict[str, Path], **changes: object) -> Manifest:
-    return trees.write_image(path, layers, lock=LOCK, plan=PLAN, bill=BILL, **changes)
+def write(path: Path, layers: dict[str, Path], *, note: bytes = b"", **changes: object) -> Manifest:
+    return trees.write_image(path, layers, lock=LOCK, plan=PLAN, bill=BILL, note=note, **changes)
 
 
 @pytest.fixture
@@ -255,24 +255,98 @@ class TestVerify:
         assert verify_image(image)
 
     def test_a_signature_changes_nothing(self, image: Path) -> None:
-        read = read_sif(image)
-        signature = sifformat.Descriptor(
-            number=len(read.objects) + 1,
-            kind=sifformat.Kind.SIGNATURE,
-            link=0xF0000001,
-            offset=read.size_bytes,
-            size=7,
-            padded_size=7,
-            name="part-signature",
-        )
-        with image.open("ab") as file:
-            file.write(b"signed\n")
-        patch(image, descriptor_at(signature.number), signature.pack())
-        free, modified = sifformat.HEADER_FIXED_BYTES + 16, sifformat.HEADER_FIXED_BYTES + 8
-        (count,) = struct.unpack("<q", image.read_bytes()[free : free + 8])
-        patch(image, free, struct.pack("<q", count - 1))
-        patch(image, modified, struct.pack("<q", 1700000000))
+        add_object(image, sifformat.Kind.SIGNATURE)
+        patch(image, sifformat.HEADER_FIXED_BYTES + 8, struct.pack("<q", 1700000000))
         assert verify_image(image) == ()
+        add_object(image, sifformat.Kind.SIGNATURE)
+        assert verify_image(image) == ()
+
+    @pytest.mark.redteam
+    @pytest.mark.parametrize(
+        "kind", [kind for kind in sifformat.Kind if kind != sifformat.Kind.SIGNATURE] + [0x400A, 0x5001]
+    )
+    @pytest.mark.parametrize("signed", [False, True])
+    def test_an_object_that_was_added_is_a_change(self, image: Path, kind: int, signed: bool) -> None:
+        """Runtimes mount a further partition above the file system: other code runs than was tested."""
+        if signed:
+            add_object(image, sifformat.Kind.SIGNATURE)
+        add_object(image, kind, partition_type=sifformat.PartitionType.OVERLAY)
+        assert verify_image(image) == ("objects or bytes that were added",)
+        if signed:
+            return
+        add_object(image, sifformat.Kind.SIGNATURE)
+        assert verify_image(image) == ("objects or bytes that were added",)
+
+    @pytest.mark.redteam
+    def test_bytes_that_were_added_are_a_change(self, image: Path) -> None:
+        whole = image.read_bytes()
+        for changed in (
+            whole + b"\0",
+            whole[: ROOT - 1] + b"x" + whole[ROOT:],  # the padding before the file system
+            whole[: descriptor_at(20)] + b"x" + whole[descriptor_at(20) + 1 :],  # unused entries
+            whole[: descriptor_at(48)] + b"\4" + whole[descriptor_at(48) + 1 :],
+        ):
+            image.write_bytes(changed)
+            assert verify_image(image) == ("objects or bytes that were added",)
+        image.write_bytes(whole)
+        add_object(image, sifformat.Kind.SIGNATURE, before=b"hidden")
+        assert verify_image(image) == ("objects or bytes that were added",)
+
+    @pytest.mark.redteam
+    def test_another_table_of_descriptors_is_a_change(self, image: Path) -> None:
+        """A reader follows the header to a table with an overlay; the old one lies where it was."""
+        at = image.stat().st_size
+        content = image.read_bytes()
+        with image.open("ab") as file:
+            file.write(content[4096:32176])
+        patch(image, sifformat.HEADER_FIXED_BYTES + 32, struct.pack("<q", at))
+        header, *others = verify_image(image)
+        assert header.startswith("the header")
+        assert others == ["objects or bytes that were added"]
+
+    @pytest.mark.redteam
+    def test_the_note_of_an_extension_is_part_of_the_image(
+        self, tmp_path: Path, layers: dict[str, Path]
+    ) -> None:
+        path = tmp_path / "extended.sif"
+        write(path, layers, note=b'{"format": 1}\n')
+        assert verify_image(path) == ()
+        note = read_sif(path).find(sif.NOTE)
+        assert note is not None
+        patch(path, note.offset + 1, b"F")
+        assert [text.partition(",")[0] for text in verify_image(path)] == ["the header"]
+        # Without it, and in an image that was not extended.
+        patch(path, descriptor_at(9), bytes(585))
+        assert verify_image(path)
+        plain = tmp_path / "image.sif"
+        write(plain, layers)
+        add_object(plain, sifformat.Kind.JSON, name=sif.NOTE)
+        assert verify_image(plain)
+
+
+def add_object(
+    image: Path, kind: int, *, partition_type: int = 0, before: bytes = b"", name: str = "part-signature"
+) -> None:
+    """Add an object as `apptainer sif add` and `sign` do, behind some bytes."""
+    read = read_sif(image)
+    added = sifformat.Descriptor(
+        number=len(read.objects) + 1,
+        kind=kind,
+        link=0xF0000001,
+        offset=read.size_bytes + len(before),
+        size=7,
+        padded_size=7,
+        name=name,
+        filesystem=sifformat.SQUASHFS,
+        partition_type=partition_type,
+        architecture="amd64",
+    )
+    with image.open("ab") as file:
+        file.write(before + b"signed\n")
+    patch(image, descriptor_at(added.number), added.pack())
+    free = sifformat.HEADER_FIXED_BYTES + 16
+    (count,) = struct.unpack("<q", image.read_bytes()[free : free + 8])
+    patch(image, free, struct.pack("<q", count - 1))
 
 
 def found(path: Path) -> tuple[str, ...]:

@@ -72,6 +72,18 @@ def package(directory: Path, name: str = "demo", **changes: Any) -> Package:
     return Package(**{"name": name, "version": "1.0", "sites": [str(directory / "site")], **changes})
 
 
+# Writes the answer of a good import wherever it can.
+FORGES = """\
+import os
+for descriptor in range(1, 20):
+    try:
+        os.write(descriptor, b'{"error": null, "file": "", "word": ""}')
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
 def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
     modules = {
         "good": "x = 1",
@@ -81,6 +93,7 @@ def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
         "crashes": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
         "quits": "import os; os._exit(3)",
         "forges": "import os; os.write(1, b'{}'); os._exit(0)",
+        "forges_all": FORGES,
         "writes": "open('here', 'w'); import os; open(os.path.expanduser('~/there'), 'w')",
     }
     for name, text in modules.items():
@@ -102,6 +115,7 @@ def test_imports_each_in_a_process_of_its_own(tmp_path: Path) -> None:
         "crashes": "ended by signal 11",
         "quits": "exit code 3",
         "forges": "exit code 0",
+        "forges_all": "exit code 0",
         "writes": None,
     }
     assert answer["good"]["file"] == str(tmp_path / "good.py")
@@ -221,7 +235,14 @@ SPLIT = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
     ("files", "modules"),
     [
         ({"demo/__init__.py": "", "demo/inner.py": "raise SystemExit"}, "demo"),
-        ({"one.py": "", "two/__init__.py": "", "_hidden.py": "raise ImportError"}, "one,two"),
+        ({"one.py": "", "two/__init__.py": "", "_hidden.py": ""}, "one,two,_hidden"),
+        ({"one.py": "", "space/other.py": "", "space/sub/mod.py": ""}, "one,space.other,space.sub.mod"),
+        ({"space/__init__.py": SPLIT}, "space"),
+        ({"space/__init__.py": SPLIT, "one.py": ""}, "one,space"),
+        ({"space/__init__.py": SPLIT, "space/note.py": ""}, "space.note"),
+        ({"space/part/__init__.py": "", "space/other/mod.py": ""}, "space.other.mod,space.part"),
+        ({"one.py": "", "share/one/run.py": "raise SystemExit", "bin/tool.py": "raise SystemExit"}, "one"),
+        ({"_one.py": "", "_two.py": ""}, "_one,_two"),
         ({"space/part/__init__.py": "", "space/note.py": "raise SystemExit"}, "space.part"),
         ({"space/__init__.py": SPLIT, "space/part/__init__.py": ""}, "space.part"),
         ({"space/deep/note.py": ""}, "space.deep.note"),
@@ -250,6 +271,11 @@ def test_the_files_of_a_package_show_its_modules(
         ({"space/__init__.py": SPLIT, "space/part/__init__.py": "import gone"}, "space.part"),
         ({"space/note.py": "import gone"}, "space.note"),
         ({"one.py": "", "two.py": "import gone"}, "two"),
+        ({"space/__init__.py": f"{SPLIT}import gone"}, "space"),
+        ({"space/__init__.py": "# no extend_path\nimport gone", "space/sub.py": ""}, "space.sub"),
+        ({"space/__init__.py": "# no declare_namespace\nimport gone", "one.py": ""}, "space"),
+        ({"one.py": "", "space/sub/mod.py": "import gone"}, "space.sub.mod"),
+        ({"_one.py": "", "_two.py": "import gone"}, "_two"),
     ],
 )
 def test_a_requested_module_that_does_not_import_fails(
@@ -261,6 +287,18 @@ def test_a_requested_module_that_does_not_import_fails(
     failed = [line for line in told(checks) if line[0] == "FAIL"]
     assert failed == [("FAIL", f"`import {module}` (demo 1.0)", reason)]
     assert all("`imports: {PACKAGE: [MODULE]}`" in check.hint for check in checks if check.status == "FAIL")
+
+
+def test_a_private_module_that_does_not_import_is_reported(tmp_path: Path) -> None:
+    files = {"demo.py": "", "_one.py": "import gone", "_two.py": ""}
+    install(tmp_path / "site", "demo", files)
+    reason = "ModuleNotFoundError: No module named 'gone'"
+    assert told(judged(tmp_path, package(tmp_path))) == [
+        ("PASS", "demo,_two", "all import"),
+        ("SKIP", "`import _one` (demo 1.0)", reason),
+    ]
+    named = judged(tmp_path, package(tmp_path, modules=["demo", "_one"]))
+    assert [check.status for check in named] == ["PASS", "FAIL"]
 
 
 def test_a_shared_object_with_the_tag_of_a_module_is_one(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ LOCK = bare_lock(
     ),
     tools=tuple(
         ToolPin(name=name, version="1", digest="sha256:" + sha(name))
-        for name in ("installer", "mksquashfs", "mmdebstrap", "zstandard")
+        for name in ("installer", "mksquashfs", "mmdebstrap", "zlib-ng", "zstandard")
     ),
 )
 ASKED = resolved(MPICH, PYTORCH)

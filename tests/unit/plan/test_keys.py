@@ -147,11 +147,11 @@ def test_a_known_key() -> None:
         tools=(ToolPin(name="installer", version="1", digest="sha256:" + "0" * 64),),
     )
     assert canonical_json(step_fields(step)) == (
-        '{"interpreter":{"abi":"cp311","architecture":"amd64"},"prefix":"/opt/env","revision":1,'
+        '{"interpreter":{"abi":"cp311","architecture":"amd64"},"prefix":"/opt/env","revision":2,'
         f'"tools":[{{"digest":"sha256:{"0" * 64}","name":"installer","version":"1"}}],'
         f'"wheel":{{"name":"a-1-py3-none-any.whl","sha256":"{"0" * 64}"}}}}'
     )
-    assert layer_key(step, ()) == "sha256:8160df8dce533ad6133705063c157da0cba022a09e118281f0ca8194aa36d950"
+    assert layer_key(step, ()) == "sha256:547ad6a4119a409478aad50b80b5827b97bc99dd2b87cc512fb5a741c31bdb82"
 
 
 def test_canonical_json_knows_no_order_of_keys_and_no_encoding() -> None:

@@ -127,4 +127,4 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 def test_a_step_of_another_revision_is_named() -> None:
     assert PLAN.older_steps() == {}
-    assert plan_of(FilesStep(files=(), tools=(), revision=7)).older_steps() == {"files": (7, 1)}
+    assert plan_of(FilesStep(files=(), tools=(), revision=7)).older_steps() == {"files": (7, 2)}

@@ -65,7 +65,7 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Path) -> None:
         self._patch, self._store = monkeypatch, store
-        for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS"):
+        for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS", "PMI_SIZE", "MPI_LOCALNRANKS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(host, "is_root", lambda: False)
         monkeypatch.setattr(start, "DEVICES", {})
@@ -508,6 +508,36 @@ def test_a_launcher_is_not_started_on_several_ranks_of_this_machine(bench: Bench
             bench.line(*words)
     assert bench.line("torchrun", "train.py", ranks=1)[-2:] == ["torchrun", "train.py"]
     assert bench.line("torchrun", "train.py", ranks=None)[-2:] == ["torchrun", "train.py"]
+
+
+def test_a_program_is_checked_as_a_launch_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(*words: str) -> list[str]:
+        return launch.program_line(Path("/i.sif"), words, bench.settings())
+
+    with pytest.raises(RequestError) as caught:
+        program("mpiexec", "-n", "2", "env", "A=b", "torchrun", "train.py")
+    assert caught.value.problem == (
+        "`torchrun` starts ranks itself: on each of 2 ranks it would run as rank 0 of 1"
+    )
+    assert caught.value.hint == (
+        "start it once: `envbuild exec /i.sif -- env A=b torchrun --nproc-per-node=2 train.py`"
+    )
+    assert program("torchrun", "train.py")[-2:] == ["torchrun", "train.py"]
+    with pytest.raises(RequestError, match="on each of 2 ranks"):
+        bench.line("mpiexec", "-n", "2", "torchrun", "train.py", ranks=1)
+    # Of Open MPI, mpiexec starts a rank on each core.
+    assert program("mpiexec", "torchrun", "train.py")
+    bench.is_for("amd64", mpi="openmpi")
+    with pytest.raises(RequestError, match="starts ranks itself"):
+        program("mpiexec", "torchrun", "train.py")
+    # An outer launcher has started this command.
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for line in (program, lambda *words: bench.line(*words, ranks=1)):
+        with pytest.raises(RequestError, match="on each of 2 ranks"):
+            line("torchrun", "train.py")
+        assert line("python", "train.py")[-2:] == ["python", "train.py"]
+    monkeypatch.setenv("MPI_LOCALNRANKS", "1")
+    assert program("torchrun", "--nnodes=2", *MEETING, "train.py")
 
 
 def test_a_launcher_on_each_node_meets_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

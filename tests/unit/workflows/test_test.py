@@ -16,7 +16,7 @@ from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.image.file import ImageFile
-from envbuild.jobs.judge import Job
+from envbuild.jobs.judge import Job, Package, judge_imports
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
 from envbuild.launch import slurm
@@ -347,6 +347,23 @@ def test_an_image_without_jobs_says_what_it_lacks(stage: Stage) -> None:
     assert (last.status, last.id) == ("SKIP", "image.jobs")
     assert "name an `mpi` or a framework" in last.hint
     assert ": passed, no jobs to run: " in report.last_line
+
+
+@pytest.mark.parametrize("requested", [True, False])
+def test_an_image_without_jobs_of_which_nothing_was_imported_is_not_proven(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, requested: bool
+) -> None:
+    """One without packages passes by its files; `imports: {PACKAGE: []}` for all of them shows nothing."""
+    stage.manifest = manifest_of_stage(jobs=())
+    packages = [Package(name="demo", version="1", modules=[])] if requested else []
+    found = {"demo": {"version": "1", "site": "", "modules": [], "own": [], "more": 0}}
+    checks = judge_imports(packages, (), (), {"packages": found})
+    monkeypatch.setattr(testing, "check_imports", lambda *_, **__: checks)
+    report = stage.test()
+    assert (report.passed, report.failed) == (not requested, ())
+    assert bool(report.unproven) == requested
+    if requested:
+        assert report.unproven.endswith("there are no jobs, and no import was tried")
 
 
 @pytest.mark.parametrize("place", ["", "nowhere/r.json", "closed/r.json"])
