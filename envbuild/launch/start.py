@@ -71,6 +71,8 @@ class Container:
     image: Path
     runnable: Runnable
     apptainer: Apptainer
+    file_name: str = ""
+    """Name of the image's file, for messages, where `image` is the path of an open one."""
     python: str = ""
     """The Python of an image of another tool; empty for `python` on its PATH."""
     programs: str = ""
@@ -407,7 +409,7 @@ def _ask_inside(
     )
     why = f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
     why = why[-_WHY:]
-    if (refusal := not_started(done, container.image.name)) is not None:
+    if (refusal := not_started(done, container.file_name or container.image.name)) is not None:
         raise refusal
     try:
         return json.loads(done.stdout) if done.ok else None, why

@@ -155,6 +155,7 @@ def container_of(extended: ExtendedImage, path: Path, apptainer: Apptainer) -> C
         runnable = runnable.model_copy(update={"mpi": ""})
     return Container(
         image=path,
+        file_name=extended.image.path.name,
         runnable=runnable,
         apptainer=apptainer,
         python=python.executable,

@@ -92,7 +92,10 @@ def _run_controls(
     """Run a recipe's controls in an image; RequestError: it holds another state of the recipe."""
     _refuse_another_state(image, source)
     container = Container(
-        image=image.program_path, runnable=image.manifest, apptainer=settings.find_apptainer()
+        image=image.program_path,
+        file_name=image.path.name,
+        runnable=image.manifest,
+        apptainer=settings.find_apptainer(),
     )
     container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
     ran: dict[str, list[str]] = {}

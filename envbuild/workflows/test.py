@@ -217,7 +217,7 @@ def _container(
     path = request.image.absolute() if request.srun else image.program_path
     if extended is not None:
         return container_of(extended, path, apptainer)
-    return Container(image=path, runnable=image.manifest, apptainer=apptainer)
+    return Container(image=path, runnable=image.manifest, apptainer=apptainer, file_name=image.path.name)
 
 
 def _show(section: Section, settings: Settings) -> None:

@@ -46,7 +46,6 @@ LEFT_OUT = (
 # Stands in for the real one: `venv` calls it with the new environment's Python.
 ENSUREPIP = """
 import os, pathlib, sys
-from tests.support.images import read_manifest
 script = pathlib.Path(sys.prefix, "bin", "installed")
 script.write_text("#!" + sys.executable + "\\nimport sys\\nprint('script', sys.prefix, *sys.argv[1:])\\n")
 script.chmod(0o755)

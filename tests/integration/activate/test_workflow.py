@@ -215,7 +215,7 @@ def test_a_compared_image_is_not_read_again_wherever_it_lies(place, settings, mo
     """A module's copy and the image that it was made from are known side by side."""
     image, root = small_image(place.directory("own"), BASE), place.path / "sw"
     verdicts.record(settings.store, report_of(image, "PASS", settings.this_host()))
-    install_module(image, root=root, link=False, settings=settings)
+    install_module(image, root=root, link=False, settings=settings, commands=())
     assert [item.state for item in listed(place, settings).values()] == ["passed"]
     assert image_statuses([image], settings)[0].state == "passed"
 
@@ -270,18 +270,19 @@ def test_a_pass_without_a_gpu_is_no_pass(place, settings, events):
     report = report_of(image, "PASS", fingerprint(find()))
     without = CheckResult("SKIP", "gpu.visible", "a GPU", "none here")
     verdicts.record(settings.store, replace(report, checks=(*report.checks, without)))
-    for required in ({"require_pass": True}, {"require_gpu": True}):
+    for required in ({"require_pass": True, "commands": ()}, {"require_gpu": True, "commands": ()}):
         with pytest.raises(CheckError, match=r"has no test that passed on this host: CPU-ONLY \(") as caught:
             install_module(image, root=root, settings=settings, **required)
         assert "where there is a GPU" in caught.value.hint
-    install_module(image, root=root, settings=settings)
+    install_module(image, root=root, settings=settings, commands=())
     assert warnings(events)[-1].startswith("test verdict: CPU-ONLY (")
     (module,) = listed(place, settings).values()
     assert (module.state, module.word) == ("cpu-only", "CPU-ONLY")
     assert [status.word for status in image_statuses([image], settings)] == ["CPU-ONLY"]
     verdicts.record(settings.store, replace(report, gpus=1))
     assert [status.word for status in module_statuses(root, (), settings)] == ["PASS"]
-    assert not install_module(image, root=root, settings=settings, require_gpu=True).changed
+    again = install_module(image, root=root, settings=settings, require_gpu=True, commands=())
+    assert not again.changed
 
 
 def test_a_pass_on_gpus_is_not_required_of_an_image_for_cpus(images, place, settings):

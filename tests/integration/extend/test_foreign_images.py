@@ -459,9 +459,7 @@ def test_what_was_requested_and_does_not_import_fails(
     assert told(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
 
 
-@pytest.mark.parametrize(
-    ("module", "status", "code"), [("space.part", "FAIL", 4), ("_under", "SKIP", 0)]
-)
+@pytest.mark.parametrize(("module", "status", "code"), [("space.part", "FAIL", 4), ("_under", "SKIP", 0)])
 def test_a_module_that_fails_beside_one_that_imports(
     module: str, status: str, code: int, extended: Callable[..., Path], ground: Ground, work: Path
 ) -> None:

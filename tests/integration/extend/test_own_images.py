@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+import zstandard
 
 from envbuild.events import Event, TaskStarted
 from envbuild.workflows.extend import ExtendRequest, extend_image
@@ -269,21 +270,22 @@ def test_extended_images_are_reproduced(ground: Ground) -> None:
 @pytest.mark.usefixtures("wheels")
 def test_an_image_extended_with_other_tools_is_reproduced(ground: Ground) -> None:
     desk = ground.desk("tools")
-    tool = desk / "bin/mksquashfs"
-    tool.parent.mkdir()
     # Another version that makes the same bytes.
-    real = shutil.which("mksquashfs")
-    version = '[ "$1" = -version ] && { echo mksquashfs version 9.9; exit; }'
-    tool.write_text(f'#!/bin/sh\n{version}\nexec {real} "$@"\n')
-    tool.chmod(0o755)
+    package = Path(str(zstandard.__file__)).parent
+    (information,) = package.parent.glob("zstandard-*.dist-info")
+    other = desk / "replaced/zstandard-9.9.dist-info"
+    shutil.copytree(package, desk / "replaced/zstandard")
+    shutil.copytree(information, other)
+    metadata = (other / "METADATA").read_text()
+    (other / "METADATA").write_text(re.sub(r"(?m)^Version: .*", "Version: 9.9", metadata))
     ground.own(desk)
-    env = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    env = {"PYTHONPATH": str(desk / "replaced")}
     words: list[str | Path] = ["extend", ground.place / "tiny.sif", "--python", "delta", "-o", "new.sif"]
     done = ground.run(words, desk, env=env)
     assert done.returncode == 0, done.stderr
-    assert "the new layers are made by another mksquashfs" in done.stderr
+    assert "the new layers are made by another zstandard" in done.stderr
     run(ground, desk, "extend", "new.sif", "--python", "gamma", "-o", "again.sif")
     for image in ("new.sif", "again.sif"):
         report = reproduced(ground, desk, image)
         assert (report["same"], report["differences"]) == (True, [])
-        assert [text for text in report["tools"] if "mksquashfs" in text and "9.9" in text]
+        assert [text for text in report["tools"] if "zstandard" in text and "9.9" in text]

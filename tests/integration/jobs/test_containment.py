@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.judge import Job
+from envbuild.jobs.judge import Job, Package, own_sites
 from envbuild.jobs.run import JobResult
 from envbuild.launch.start import Container, check_imports
 from tests.integration.jobs.conftest import Try
+from tests.support.images import read_manifest
 
 HANG = """
 import os, signal, sys, time
@@ -150,7 +151,12 @@ def test_apptainer_test_gives_the_same_verdict(small_container: Container) -> No
     )
     assert done.returncode == 0, done.stdout + done.stderr
     inside = json.loads(done.stdout)
-    assert inside["findings"][0]["id"] == check_imports(small_container, (), limit_s=300.0)[0].id
+    manifest = small_container.runnable
+    packages = [
+        Package(**package.model_dump(), sites=own_sites(manifest.python))
+        for package in read_manifest(small_container.image).python_packages
+    ]
+    assert inside["findings"][0]["id"] == check_imports(small_container, packages, limit_s=300.0)[0].id
     jobs = {f"{job.id}/ranks" for job in small_container.jobs}
     assert jobs <= {each["id"] for each in inside["findings"]}
     assert {each["status"] for each in inside["findings"]} == {"PASS"}

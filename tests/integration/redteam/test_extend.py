@@ -186,7 +186,6 @@ def test_metadata_that_does_not_end_is_an_error_of_the_image(stranger: Path, gro
 
 MEASURED = """\
 import resource, subprocess, sys
-from tests.support.images import read_data, read_manifest
 code = subprocess.run(sys.argv[1:]).returncode
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 sys.exit(code)

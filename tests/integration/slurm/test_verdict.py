@@ -25,11 +25,12 @@ from functools import partial
 from envbuild.jobs.run import run_job
 from envbuild.launch.launchers import Launcher
 from envbuild.launch.start import Container, results_directory, start_ranks
+from envbuild.image.file import ImageFile
 from envbuild.system.apptainer import find
-from tests.support.images import read_manifest
 
 image, family, kind, limit_s, *instead = sys.argv[1:]
-container = Container(image=Path(image), runnable=read_manifest(Path(image)), apptainer=find())
+with ImageFile.open(Path(image)) as opened:
+    container = Container(image=Path(image), runnable=opened.manifest, apptainer=find())
 launcher = Launcher(program="srun", mpi_type=kind, family=family, outside=True)
 inner = partial(start_ranks, container, launcher)
 start = (lambda _, *rest: inner(instead, *rest)) if instead else inner
