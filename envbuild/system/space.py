@@ -84,6 +84,9 @@ def no_space(places: Sequence[Place], *, said: str = "", path: str | None = None
     """
     said = "\n".join(line for line in said.splitlines() if says_full(line))
     there = [place for place in places if exists(place.path)]
+    # A store in a directory of temporary files is one of these files: the user knows the directory.
+    chosen = [place.path for place in there if place in temporary_places() and place.name]
+    there = [place for place in there if not any(path in place.path.parents for path in chosen)]
     named = [place for place in there if str(place.path) in said]
     if path is not None:
         device = _device(Path(path))
