@@ -84,7 +84,7 @@ def make_base(bench: Bench) -> None:
     make_root(
         {bench.place / "kept/debs" / pin.file_name: pin.sha256 for pin in lock.base_debs},
         suite="bookworm",
-        architecture=lock.base.architecture,
+        architecture=lock.architecture,
         texts={},
         tree=bench.place / "made-base",
         log=bench.place / "made-base.log",

@@ -90,8 +90,10 @@ ALL = (
         name="lock",
         title="The lock",
         prose="The exact packages and tools of an image: `STEM.lock.yaml`, written by `envbuild lock` and "
-        "`build`, to keep beside the spec. Tools may read it; do not edit it. Lists are sorted, so that the "
-        "same request gives the same text. If the base is a finished root, `base_root` replaces `base_debs`.",
+        "`build`, to keep beside the spec. It has a target for each architecture for which it was locked; "
+        "the copy in an image has the one that the image is made from. Tools may read it; do not edit it. "
+        "Lists are sorted, so that the same request gives the same text. If the base is a finished root, "
+        "`base_root` replaces `base_debs`.",
         more=("lock-root",),
     ),
 )
@@ -200,7 +202,8 @@ def _kind(schema: dict[str, Any], entry: dict[str, Any]) -> str:
         return f"a list{least}, each {_kind(schema, entry['items'])}"
     if entry["type"] == "object":
         names = _kind(schema, entry["propertyNames"])
-        return f"a mapping: {names} → {_kind(schema, entry['additionalProperties'])}"
+        least = ", at least one" if entry.get("minProperties") else ""
+        return f"a mapping{least}: {names} → {_kind(schema, entry['additionalProperties'])}"
     return _simple(entry)
 
 

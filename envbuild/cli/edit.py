@@ -62,13 +62,21 @@ def remove(
 def _print(spec: Path, edited: Edited, *, json: bool) -> None:
     locked = edited.locked
     if json:
-        lock = {"lock": locked.path, "changed": locked.changes} if locked else {}
-        print_json({"spec": spec, "edited": edited.changes, **lock})
+        entries = {"spec": spec, "edited": edited.changes}
+        if locked is not None:
+            entries |= {
+                "lock": locked.path,
+                "changed": locked.changes,
+                "stale_targets": locked.stale_targets,
+            }
+        print_json(entries)
     for change in edited.changes or ("unchanged",):
         print_message(f"{spec}: {change}")
     if locked is not None:
         for change in locked.changes:
             if change not in edited.changes:
                 print_message(f"  {change}")
+        for sentence in locked.stale_targets:
+            print_message(f"  {sentence}")
         state = "written" if locked.changes else "unchanged"
         print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")

@@ -39,15 +39,23 @@ def command(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Write STEM.lock.yaml: every package with version, origin, size and sha256."""
+    """Write STEM.lock.yaml: every package with version, origin, size and sha256.
+
+    It renews what the lock has for this machine's architecture, and keeps
+    what it has for others.
+    """
     if (export is None) != (to is None):
         raise RequestError("`--export` and `--to` need each other", hint="write `--export pylock --to DIR`")
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         if check:
             changes = workflows.lock.lock_changes(spec, settings)
+            stale = workflows.lock.stale_targets(spec, settings)
             if json:
-                print_json({"lock": workflows.lock.lock_path(spec), "changed": changes})
+                path = workflows.lock.lock_path(spec)
+                print_json({"lock": path, "changed": changes, "stale_targets": stale})
+            for sentence in stale:
+                print_message(sentence)
             if changes:
                 workflows.lock.reject_lock(spec, changes)
             print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
@@ -58,13 +66,22 @@ def command(
         exported = workflows.lock.write_pylock(locked, to, settings.store.path) if to is not None else None
     if json:
         compatibility = [result.to_data() for result in locked.rule_results]
-        print_json({"lock": locked.path, "changed": locked.changes, "compatibility": compatibility})
+        print_json(
+            {
+                "lock": locked.path,
+                "changed": locked.changes,
+                "stale_targets": locked.stale_targets,
+                "compatibility": compatibility,
+            }
+        )
     if exported is not None:
         print_message(f"{exported}: {len(locked.lock.python)} Python packages")
     if locked.resolved.why_release:
         print_message(f"accelerator: {locked.resolved.why_release}")
     for change in locked.changes:
         print_message(f"  {change}")
+    for sentence in locked.stale_targets:
+        print_message(f"  {sentence}")
     print_message(
         f"{locked.path}: {len(locked.lock.pins)} packages, {'written' if locked.changes else 'unchanged'}"
     )

@@ -40,7 +40,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         name=spec.name,
         version=spec.version,
         summary=spec.summary,
-        architecture=lock.base.architecture,
+        architecture=lock.architecture,
         file_system=None,
         environment=default_environment(
             *(chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes),

@@ -171,7 +171,7 @@ def python_purl(name: str, version: str, file: str) -> str:
 
 def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
     properties = {
-        "architecture": lock.base.architecture,
+        "architecture": lock.architecture,
         "glibc": lock.base.glibc,
         "python": lock.base.python,
         "digest-of": "the definition of the base image",

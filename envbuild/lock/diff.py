@@ -1,13 +1,14 @@
 """Whether a lock still satisfies a spec: every constraint is met and every pin is needed. Pure.
 
 A lock is judged by its contents, never by a hash of the spec: a widened constraint or a comment needs no
-new lock.
+new lock. Lock and spec are for one architecture; `target_differences` compares the locks for two.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -107,6 +108,30 @@ def package_changes(before: Lock, now: Lock) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def target_differences(lock: Lock, other: Lock) -> tuple[str, ...]:
+    """Return a line for each package whose version differs between the locks for two architectures.
+
+    Debian packages that were only rebuilt for one of them (``+b1``) count as the same version.
+    """
+    # Files of finished roots have no versions that could be compared.
+    here, there = (_packages(replace(entry, base_root=())) for entry in (lock, other))
+    lines = []
+    for name in sorted(here.keys() | there.keys()):
+        if name not in there:
+            lines.append(f"{name} {here[name].version} is not in the target for {other.architecture}")
+        elif name not in here:
+            lines.append(f"{name} {there[name].version} is only in the target for {other.architecture}")
+        elif _source_version(here[name]) != _source_version(there[name]):
+            versions = f"{here[name].version}, the target for {other.architecture} has {there[name].version}"
+            lines.append(f"{name} is {versions}")
+    return tuple(lines)
+
+
+def _source_version(pin: DebPin | PythonPin | RootPin) -> str:
+    # Debian policy, 5.6.12: archives rebuild a package for one architecture under a version with `+bN`.
+    return re.sub(r"\+b[0-9]+$", "", pin.version) if isinstance(pin, DebPin) else pin.version
+
+
 def _packages(lock: Lock) -> dict[str, DebPin | PythonPin | RootPin]:
     of_image: tuple[DebPin | PythonPin | RootPin, ...]
     of_image = (*lock.base_root, *lock.base_debs, *lock.system_debs, *lock.python)
@@ -127,10 +152,6 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
             yield LockDifference("metadata", f"{key} is `{now}`, the lock has `{was}`")
     if pin.name != base.name:
         yield LockDifference("base", f"base is {base.name}, the lock has {pin.name}")
-        return
-    if pin.architecture != resolved.architecture:
-        sentence = f"the architecture is {resolved.architecture}, the lock has {pin.architecture}"
-        yield LockDifference("base", sentence)
         return
     if pin.digest != resolved.base_digest:
         yield LockDifference("base", f"base image {base.name} changed")

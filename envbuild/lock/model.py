@@ -1,5 +1,6 @@
 """The lock: every package, recipe, base image and tool that an image is made from.
 
+A lock file has a target for each architecture. An image is made from one of them: the `Lock`.
 Constructing a pin or a lock validates it, and so does `dataclasses.replace`. Text form:
 `envbuild.lock.text`; whether a lock still satisfies a spec: `envbuild.lock.diff`.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote
 
@@ -36,7 +38,7 @@ from envbuild.spec.model import (
     full_match,
 )
 
-LOCK_FORMAT = 1
+LOCK_FORMAT = 2
 
 _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 _DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
@@ -60,6 +62,7 @@ PythonName = Annotated[str, full_match(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", "a ca
 LockedLayer = Annotated[
     str, full_match(rf"mpi|python|accelerator|(?:framework|source):{NAME}", "the name of a layer", limit=255)
 ]
+Architecture = Annotated[str, full_match(r"amd64|arm64", "an architecture, `amd64` or `arm64`")]
 # A lock does not depend on the order in which its entries were resolved.
 Sorted = AfterValidator(lambda entries: tuple(sorted(entries)))
 
@@ -176,8 +179,6 @@ class BasePin:
     """The base image."""
     digest: Digest
     """``sha256:…`` over the canonical JSON of the definition."""
-    architecture: Name
-    """In Debian's words."""
     python: ReleaseVersion
     """Version of its Python (``3.11``)."""
     abi: Name
@@ -229,20 +230,12 @@ class RootPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
-class Lock:
-    """Everything an image is made from; the input of the planner beside the spec.
+class Target:
+    """What a lock pins for one architecture.
 
     Fields are in the order of the file; a table with a default is left out there if it is empty.
     """
 
-    format: Literal[1] = 1
-    """The format of the file."""
-    name: Name
-    """Name of the spec."""
-    version: ReleaseVersion
-    """Version of the spec."""
-    accelerator: Text
-    """As in the spec (``cpu``)."""
     base: BasePin
     """The base image definition, as it was."""
     recipes: Annotated[tuple[RecipePin, ...], Sorted]
@@ -268,13 +261,6 @@ class Lock:
     """Debian packages that builds from source add to the base for themselves."""
     build_python: Annotated[tuple[PythonPin, ...], Sorted] = ()
     """Wheels that the builds from source import; `layer` names whose build."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_format(cls, data: Any) -> Any:  # noqa: ANN401  # of a file, or arguments
-        if isinstance(data, dict) and data.get("format") != LOCK_FORMAT:
-            raise ValueError(f"not a lock of format {LOCK_FORMAT}, the only one that this version reads")
-        return data
 
     @model_validator(mode="after")
     def _check_tables(self) -> Self:
@@ -303,7 +289,86 @@ class Lock:
         return seen
 
 
-def _repeated(lock: Lock) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class Lock(Target):
+    """Everything an image is made from; the input of the planner beside the spec."""
+
+    name: Name
+    """Name of the spec."""
+    version: ReleaseVersion
+    """Version of the spec."""
+    accelerator: Text
+    """As in the spec (``cpu``)."""
+    architecture: Architecture
+    """In Debian's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class LockFile:
+    """The locks of one spec for several architectures. Fields are in the order of the file."""
+
+    format: Literal[2] = 2
+    """The format of the file."""
+    name: Name
+    """Name of the spec."""
+    version: ReleaseVersion
+    """Version of the spec."""
+    accelerator: Text
+    """As in the spec (``cpu``)."""
+    targets: Annotated[dict[Architecture, Target], Field(min_length=1)]
+    """What is pinned for each architecture, in Debian's words. `lock` renews the target of the machine that
+    it runs on, and keeps the others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_format(cls, data: Any) -> Any:  # noqa: ANN401  # of a file, or arguments
+        if isinstance(data, dict) and data.get("format") != LOCK_FORMAT:
+            raise ValueError(f"not a lock of format {LOCK_FORMAT}, the only one that this version reads")
+        return data
+
+    @classmethod
+    def of(cls, lock: Lock) -> LockFile:
+        """Return a file with one target."""
+        return cls(
+            name=lock.name,
+            version=lock.version,
+            accelerator=lock.accelerator,
+            targets={lock.architecture: _target(lock)},
+        )
+
+    @property
+    def locks(self) -> tuple[Lock, ...]:
+        """The lock of each target, sorted by architecture."""
+        return tuple(
+            Lock(
+                name=self.name,
+                version=self.version,
+                accelerator=self.accelerator,
+                architecture=architecture,
+                **_values(target),
+            )
+            for architecture, target in sorted(self.targets.items())
+        )
+
+    def lock(self, architecture: str) -> Lock | None:
+        """Return the lock for an architecture; None if the file has no target for it."""
+        return next((lock for lock in self.locks if lock.architecture == architecture), None)
+
+    def with_lock(self, lock: Lock) -> LockFile:
+        """Return the file with the target of a lock added or replaced; the other targets are kept."""
+        file = LockFile.of(lock)
+        return replace(file, targets={**self.targets, **file.targets})
+
+
+def _target(lock: Lock) -> Target:
+    return Target(**_values(lock))
+
+
+def _values(target: Target) -> dict[str, Any]:
+    return {field.name: getattr(target, field.name) for field in fields(Target)}
+
+
+def _repeated(lock: Target) -> Iterator[str]:
     tables = {
         "recipes": [pin.name for pin in lock.recipes],
         "tools": [pin.name for pin in lock.tools],
@@ -318,7 +383,7 @@ def _repeated(lock: Lock) -> Iterator[str]:
                 yield f"`{name}` is pinned twice in {table}"
 
 
-def _unpinned(lock: Lock) -> Iterator[str]:
+def _unpinned(lock: Target) -> Iterator[str]:
     """Yield requirements of pins that are not pinned; each build is resolved apart from the image."""
     edges = [("", pin) for pin in lock.python] + [(pin.layer, pin) for pin in lock.build_python]
     pinned = {(resolution, pin.name) for resolution, pin in edges}

@@ -17,7 +17,7 @@ WHEELS = "wheels"
 
 def pylock_text(lock: Lock) -> str:
     """Return the canonical text: packages in the order of the lock."""
-    machine = MACHINES.get(lock.base.architecture, lock.base.architecture)
+    machine = MACHINES.get(lock.architecture, lock.architecture)
     environment = f"sys_platform == 'linux' and platform_machine == '{machine}'"
     lines = [
         'lock-version = "1.0"',

@@ -111,7 +111,7 @@ class _Planner:
             return _layer("base", root)
         step = BaseStep(
             suite=self.resolved.base.suite,
-            architecture=self.lock.base.architecture,
+            architecture=self.lock.architecture,
             debs=_sorted_files(self.lock.base_debs),
             texts=dict(self.root_texts),
             tools=self.tools("mmdebstrap", "mksquashfs"),
@@ -121,7 +121,7 @@ class _Planner:
     def debian(self, name: str, base: Layer, debs: Iterable[DebPin]) -> Layer:
         step = SystemStep(
             suite=self.resolved.base.suite,
-            architecture=self.lock.base.architecture,
+            architecture=self.lock.architecture,
             debs=_sorted_files(debs),
             texts=dict(self.root_texts),
             tools=self.tools("mmdebstrap", "mksquashfs"),
@@ -213,7 +213,7 @@ class _Planner:
         return _layer(name, FilesStep(files=files, links=dict(links or {}), tools=self.tools(self.packer)))
 
     def interpreter(self) -> Interpreter:
-        return Interpreter(abi=self.lock.base.abi, architecture=self.lock.base.architecture)
+        return Interpreter(abi=self.lock.base.abi, architecture=self.lock.architecture)
 
     def tools(self, *names: str) -> tuple[ToolPin, ...]:
         return tuple(pin for pin in self.lock.tools if pin.name in names)

@@ -27,7 +27,7 @@ from envbuild.errors import (
     raise_all,
 )
 from envbuild.events import Note, Warned
-from envbuild.lock.model import BuildDebPin, DebPin, Lock
+from envbuild.lock.model import BuildDebPin, DebPin
 from envbuild.resolve import apttext
 from envbuild.resolve.context import ResolveContext, Upgrade, cannot_write
 from envbuild.resolve.origins import Archive, archives
@@ -58,20 +58,26 @@ class Debs:
 
 
 def resolve_debian(
-    resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
+    resolved: ResolvedSpec,
+    *,
+    previous: Sequence[DebPin],
+    preferred: Sequence[DebPin] = (),
+    upgrade: Upgrade,
+    context: ResolveContext,
 ) -> Debs:
     """Choose the packages of the base, of the system layer and of builds from source.
 
-    Versions of the `previous` lock are kept if the archives still have them. RequestError: a package is
-    unknown, or they cannot be installed together. MachineError: an archive cannot be reached or trusted, or
-    package lists are missing offline.
+    Versions of `previous` pins are kept if the archives still have them, with a warning if not; else those
+    of `preferred` pins. Of several pins for one package, the last counts. RequestError: a package is unknown,
+    or they cannot be installed together. MachineError: an archive cannot be reached or trusted, or package
+    lists are missing offline.
     """
     base_image = resolved.base
     sources = _sources(resolved, context)
-    preferred = _preferred_versions(previous, resolved, upgrade)
+    kept = _versions(previous, upgrade)
     with _apt(resolved, context) as apt:
         apt.update(sources)
-        apt.prefer(preferred)
+        apt.prefer({**_versions(preferred, upgrade), **kept})
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
@@ -87,9 +93,7 @@ def resolve_debian(
             for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [
-        pin.name for pin in (*base, *system, *build) if preferred.get(pin.name, pin.version) != pin.version
-    ]
+    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
@@ -123,12 +127,8 @@ def _essential(suite: str) -> str:
     return f"?narrow(?or(?archive(^{name}$),?codename(^{name}$)),?essential)"
 
 
-def _preferred_versions(previous: Lock | None, resolved: ResolvedSpec, upgrade: Upgrade) -> dict[str, str]:
-    """Return the versions to keep: name → version."""
-    if previous is None or previous.base.architecture != resolved.architecture:
-        return {}
-    # An image's pin overrides a toolchain's.
-    pins = (*previous.build_debs, *previous.base_debs, *previous.system_debs)
+def _versions(pins: Iterable[DebPin], upgrade: Upgrade) -> dict[str, str]:
+    """Return the versions of pins that may not be upgraded: name → version."""
     return {pin.name: pin.version for pin in pins if not upgrade.covers(pin.name)}
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.lock.diff import diff, other_versions
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, Target, ToolPin
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import Debs, resolve_debian
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
@@ -28,26 +28,28 @@ def make_lock(
     resolved: ResolvedSpec,
     *,
     previous: Lock | None,
+    other_targets: Sequence[Target] = (),
     upgrade: Sequence[str] | None,
     tools: tuple[ToolPin, ...],
     context: ResolveContext,
 ) -> Lock:
     """Return a lock that satisfies a spec, with the versions of the `previous` lock where they fit.
 
+    `previous` is for the architecture of the spec. Packages that it does not have take the versions of the
+    `other_targets`, those for other architectures, where they exist and fit.
+
     Debian packages are resolved again only if the base or the system requests changed; Python distributions
     only if their requests or the base's Python did. `upgrade` names the packages that may take newer
     versions: empty for all, None for none. RequestError: a package is unknown, or requirements clash.
     MachineError: an archive or index cannot be reached.
     """
-    previous = (
-        previous if previous is not None and previous.base.architecture == resolved.architecture else None
-    )
     scopes = {difference.scope for difference in diff(previous, resolved)} if previous is not None else set()
     update = _LockUpdate(
         resolved=resolved,
         previous=previous,
+        other_targets=other_targets,
         scopes=scopes,
-        upgrade=_upgradable(resolved, previous, upgrade),
+        upgrade=_upgradable(resolved, _targets(previous, other_targets), upgrade),
         context=context,
     )
     errors: list[EnvbuildError] = []
@@ -74,11 +76,11 @@ def make_lock(
         return Lock(
             name=resolved.spec.name,
             version=resolved.spec.version,
+            architecture=resolved.architecture,
             accelerator=str(resolved.spec.accelerator),
             base=BasePin(
                 name=resolved.base.name,
                 digest=resolved.base_digest,
-                architecture=resolved.architecture,
                 python=resolved.base.python.version,
                 abi=resolved.base.python.abi,
                 glibc=resolved.base.glibc,
@@ -129,6 +131,7 @@ class _LockUpdate:
 
     resolved: ResolvedSpec
     previous: Lock | None
+    other_targets: Sequence[Target]
     scopes: set[str]
     """Scopes of the differences between the old lock and the spec."""
     upgrade: Upgrade
@@ -144,7 +147,13 @@ class _LockUpdate:
             build = tuple(pin for pin in previous.build_debs if pin.layer in self._built_layers())
             return Debs(base=previous.base_debs, system=previous.system_debs, build=build)
         with task(self.context.emit, "lock:debian", "resolve Debian packages"):
-            return resolve_debian(resolved, previous=previous, upgrade=self.upgrade, context=self.context)
+            return resolve_debian(
+                resolved,
+                previous=_debs(previous) if previous is not None else (),
+                preferred=[pin for target in self.other_targets for pin in _debs(target)],
+                upgrade=self.upgrade,
+                context=self.context,
+            )
 
     def python(self) -> tuple[PythonPin, ...]:
         previous, resolved = self.previous, self.resolved
@@ -156,7 +165,8 @@ class _LockUpdate:
             # The owner of a distribution may have changed nevertheless.
             return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in previous.python)
         with task(self.context.emit, "lock:python", "resolve Python packages"):
-            return resolve_python(resolved, previous=previous, upgrade=self.upgrade, context=self.context)
+            pins = [pin for target in self._targets for pin in target.python]
+            return resolve_python(resolved, previous=pins, upgrade=self.upgrade, context=self.context)
 
     def build_tools(self, image: tuple[PythonPin, ...]) -> tuple[PythonPin, ...]:
         previous, resolved = self.previous, self.resolved
@@ -176,9 +186,14 @@ class _LockUpdate:
         ):
             return tuple(pin for pin in previous.build_python if pin.layer in self._built_layers())
         with task(self.context.emit, "lock:build", "resolve what the builds from source import"):
+            pins = [pin for target in self._targets for pin in target.build_python]
             return resolve_build_tools(
-                resolved, image, previous=previous, upgrade=self.upgrade, context=self.context
+                resolved, image, previous=pins, upgrade=self.upgrade, context=self.context
             )
+
+    @property
+    def _targets(self) -> tuple[Target, ...]:
+        return _targets(self.previous, self.other_targets)
 
     def _keeps(self, scopes: set[str], pins: Sequence[DebPin | PythonPin]) -> bool:
         return not self.scopes & scopes and not any(self.upgrade.covers(pin.name) for pin in pins)
@@ -197,16 +212,23 @@ def _sources(pins: Iterable[PythonPin]) -> set[str]:
     return {pin.sha256 for pin in pins if not pin.is_wheel}
 
 
-def _debs(lock: Lock) -> tuple[DebPin, ...]:
-    return (*lock.base_debs, *lock.system_debs, *lock.build_debs)
+def _debs(target: Target) -> tuple[DebPin, ...]:
+    # An image's pin overrides a toolchain's.
+    return (*target.build_debs, *target.base_debs, *target.system_debs)
 
 
-def _upgradable(resolved: ResolvedSpec, previous: Lock | None, upgrade: Sequence[str] | None) -> Upgrade:
+def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Target, ...]:
+    """Return the targets in ascending order of preference."""
+    return (*other_targets, *([previous] if previous is not None else []))
+
+
+def _upgradable(resolved: ResolvedSpec, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
-    if not upgrade or previous is None:
+    if not upgrade or not targets:
         return Upgrade() if upgrade is None else Upgrade(None)
-    debs = {pin.name for pin in _debs(previous)}
-    known = sorted(debs | {pin.name for pin in (*previous.python, *previous.build_python)})
+    debs = {pin.name for target in targets for pin in _debs(target)}
+    wheels = {pin.name for target in targets for pin in (*target.python, *target.build_python)}
+    known = sorted(debs | wheels)
     names = [name if name in debs else str(canonicalize_name(name)) for name in upgrade]
     errors: list[EnvbuildError] = [
         RequestError(

@@ -166,24 +166,23 @@ def _copy_of(file: DistFile, context: ResolveContext) -> Path | None:
 
 
 def resolve_python(
-    resolved: ResolvedSpec, *, previous: Lock | None, upgrade: Upgrade, context: ResolveContext
+    resolved: ResolvedSpec, *, previous: Sequence[PythonPin], upgrade: Upgrade, context: ResolveContext
 ) -> tuple[PythonPin, ...]:
     """Choose one file for every Python distribution of the image.
 
-    Versions of the `previous` lock are preferred. RequestError: requirements clash, or a distribution has no
-    wheel for the base. MachineError: an index cannot be reached.
+    Versions of `previous` pins are preferred; of several for one distribution, the last. RequestError:
+    requirements clash, or a distribution has no wheel for the base. MachineError: an index cannot be reached.
     """
     request = request_of(resolved)
     if not request.requirements:
         return ()
-    pins_before = previous.python if previous is not None else ()
     exclusive = (ExplicitWheels(request, context), Commits(request, context))
-    raise_all([error for source in exclusive for error in source.prepare(pins_before, upgrade)])
+    raise_all([error for source in exclusive for error in source.prepare(previous, upgrade)])
     sources = context.python_sources(resolved.site, resolved.wheel_directories)
     pins = Distributions.of(request, sources, context, exclusive).resolve(
         request.requirements,
         request.constraints,
-        previous=pins_before,
+        previous=previous,
         upgrade=upgrade,
         reports_skipped=True,
     )
@@ -206,15 +205,15 @@ def resolve_build_tools(
     resolved: ResolvedSpec,
     image: Sequence[PythonPin],
     *,
-    previous: Lock | None,
+    previous: Sequence[PythonPin],
     upgrade: Upgrade,
     context: ResolveContext,
 ) -> tuple[PythonPin, ...]:
     """Choose the wheels that builds from source import, one resolution for each build.
 
     A build gets the image's version of what it compiles against, and prefers those of what it names itself,
-    and of what the layers that it compiles against need. Errors as `resolve_python`; RequestError, too, if a
-    build cannot do with the image's version.
+    and of what the layers that it compiles against need; then those of `previous` pins. Errors as
+    `resolve_python`; RequestError, too, if a build cannot do with the image's version.
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
@@ -235,7 +234,6 @@ def resolve_build_tools(
         if not texts:
             continue
         requirements = [RequirementEntry(text=text, at=at) for text in texts]
-        before = [pin for pin in previous.build_python if pin.layer == build.layer] if previous else []
         raise_all(list(_excluding(build, requirements, locked, request)))
         of_image = [locked[name] for name in sorted({entry.name for entry in requirements} & locked.keys())]
         same = [pin for pin in image if _must_be_same(pin)]
@@ -243,7 +241,7 @@ def resolve_build_tools(
             tools = distributions.resolve(
                 requirements,
                 [RequirementEntry(text=f"{pin.name}==={pin.version}", at=at) for pin in same],
-                previous=before,
+                previous=[pin for pin in previous if pin.layer == build.layer],
                 upgrade=upgrade,
                 preferred=[*pins_of_layers, *(pin for pin in of_image if pin.is_wheel)],
             )

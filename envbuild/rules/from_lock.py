@@ -48,7 +48,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
     # A spec for CPU whose lock has no CUDA is known to have none; otherwise an absent package is unknown.
     nothing = "" if accelerator == "cpu" and toolkit is None else None
     values: dict[str, Value | None] = {
-        "architecture.image": lock.base.architecture,
+        "architecture.image": lock.architecture,
         "asked.accelerator": accelerator,
         "python.version": lock.base.python,
         "glibc.image": lock.base.glibc,

@@ -57,10 +57,12 @@ class _Generator(GenerateJsonSchema):
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         # Pydantic's own describes the keys that match a pattern, and allows all others.
+        limits = {"minProperties": schema["min_length"]} if "min_length" in schema else {}
         return {
             "type": "object",
             "additionalProperties": self.generate_inner(schema["values_schema"]),
             "propertyNames": self.generate_inner(schema["keys_schema"]),
+            **limits,
         }
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:

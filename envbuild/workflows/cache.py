@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError, did_you_mean
 from envbuild.events import Note, task
-from envbuild.lock.text import MAX_BYTES, load
+from envbuild.lock.text import MAX_BYTES, load_file
 from envbuild.store.gc_roots import Needs, Root, StoredRoot, add_root, find_roots, needs_of, remove_roots
 from envbuild.store.inventory import Item, areas, items
 from envbuild.store.prune import Pruned, prune
@@ -203,8 +203,8 @@ def prune_cache(
 def pin(path: Path, settings: Settings) -> Root:
     """Keep what an image or a lock needs until `unpin`; RequestError if `path` is neither."""
     if path.name.endswith((".yaml", ".yml")):
-        lock = load(read_input(path, limit_bytes=MAX_BYTES), path)
-        root = pinned_lock(path, lock, settings.store)
+        lock_file = load_file(read_input(path, limit_bytes=MAX_BYTES), path)
+        root = pinned_lock(path, lock_file, settings.store)
     elif path.is_file():
         root = pinned_image(path)
     else:

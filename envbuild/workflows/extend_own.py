@@ -96,7 +96,7 @@ def read_own(image: ImageFile, files: ImageFiles, emit: Emit) -> OwnImage:
             version=lock.base.python,
             abi=lock.base.abi,
             glibc=lock.base.glibc,
-            architecture=lock.base.architecture,
+            architecture=lock.architecture,
             site_packages=site,
             scripts=f"{ENV_PREFIX}/bin",
             data=ENV_PREFIX,

@@ -7,12 +7,11 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.lock.model import Lock
+from envbuild.lock.model import Lock, LockFile
 from envbuild.plan.model import BuildPlan, input_files
 from envbuild.store.gc_roots import Root
 from envbuild.store.store import Store
 from envbuild.system.files import exists
-from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.plan import last_plan
 
 
@@ -39,12 +38,12 @@ def pinned_image(path: Path) -> Root:
         )
 
 
-def pinned_lock(path: Path, lock: Lock, store: Store) -> Root:
+def pinned_lock(path: Path, file: LockFile, store: Store) -> Root:
     """Return the root that keeps a lock's files, and the layers that were last planned from it."""
-    files = _files(lock)
+    files = _files(*file.locks)
     keys: tuple[str, ...] = ()
     try:
-        plan = BuildPlan.from_json(last_plan(store, lock.name) or "")
+        plan = BuildPlan.from_json(last_plan(store, file.name) or "")
     except ValueError:
         plan = None
     if plan is not None:
@@ -73,5 +72,5 @@ def _keys(plan: BuildPlan) -> tuple[str, ...]:
     return tuple(sorted({layer.key for layer in plan.layers}))
 
 
-def _files(lock: Lock) -> tuple[str, ...]:
-    return tuple(sorted(pin.sha256 for pin in all_pins(lock)))
+def _files(*locks: Lock) -> tuple[str, ...]:
+    return tuple(sorted({pin.sha256 for lock in locks for pin in lock.pins}))

@@ -13,6 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.lock.model import Lock
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
@@ -147,13 +148,20 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
 
 
 def read_spec(
-    spec_path: Path, *, recipes: Sequence[Path] = (), site: Path | None = None, content: bytes | None = None
+    spec_path: Path,
+    *,
+    recipes: Sequence[Path] = (),
+    site: Path | None = None,
+    content: bytes | None = None,
+    target: Lock | None = None,
 ) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
     `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
     `site` is a site file or the name of a known site; without it ``ENVBUILD_SITE``, then the site that the
-    spec names, then ``site.yaml`` of the user or the machine is used.
+    spec names, then ``site.yaml`` of the user or the machine is used. With a `target`, the spec is read for
+    its architecture, and for its release of the accelerator if the spec leaves the choice: this machine's
+    driver decides nothing for another.
     """
     catalog = find_catalog(recipes)
     if content is None:
@@ -192,10 +200,12 @@ def read_spec(
         catalog=catalog,
         faulty=frozenset(reading.faulty),
         site=settings,
-        driver_conflict=partial(_driver_conflict, settings),
+        driver_conflict=(
+            partial(_driver_conflict, settings) if target is None else partial(_release_conflict, target)
+        ),
         files=_files(spec, reading),
         requirements=requirements,
-        architecture=architecture(),
+        architecture=architecture() if target is None else target.architecture,
     )
     return select_and_check(inputs, errors=reading.errors)
 
@@ -207,6 +217,12 @@ def _driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> st
     if site is None or driver is None or floor is None or at_least(driver, floor[0]) is not False:
         return ""
     return f"needs a driver of at least {floor[0]}, and the site `{site.value.name}` has {driver}"
+
+
+def _release_conflict(target: Lock, family: str, release: str) -> str:
+    """Return why a release of an accelerator is not that of a target; empty if it is."""
+    variants = {pin.variant for pin in target.recipes}
+    return "" if f"{family}-{release}" in variants else f"not in the target for {target.architecture}"
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:

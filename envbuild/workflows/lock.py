@@ -12,10 +12,10 @@ from typing import NoReturn
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
-from envbuild.lock.diff import diff, package_changes, tool_differences
-from envbuild.lock.model import Lock, ToolPin
+from envbuild.lock.diff import diff, package_changes, target_differences, tool_differences
+from envbuild.lock.model import Lock, LockFile, ToolPin
 from envbuild.lock.pylock import pylock_text
-from envbuild.lock.text import MAX_BYTES, dump, load
+from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
 from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
@@ -54,7 +54,10 @@ class Locked:
     path: Path
     """The lock's file."""
     changes: tuple[str, ...] = ()
-    """How the previous lock did not satisfy the spec, then a line for each package that differs."""
+    """How the previous lock did not satisfy the spec, then a line for each package that differs, also from
+    the targets for other architectures."""
+    stale_targets: tuple[str, ...] = ()
+    """Sentences on targets for other architectures that do not satisfy the spec."""
     other_tools: tuple[str, ...] = ()
     """Sentences on tools of this machine that differ from those of a fixed lock."""
     rule_results: tuple[RuleResult, ...] = ()
@@ -78,6 +81,7 @@ def lock_spec(
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
+    The lock is for this machine's architecture; targets of the file for others are kept as they are.
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
     which the spec requires it. An `edit` of the spec is written with the lock. If spec or lock change
     meanwhile, it resolves again; ChangedMeanwhileError if that does not end, or if there is an `edit`.
@@ -92,8 +96,8 @@ def lock_spec(
         # Before anything is read from them.
         seen = {spec: content_of(spec) if edit is None else edit.before, path: content_of(path)}
         content = seen[spec] if edit is None else edit.after
-        locked, is_new = _lock(spec, settings, content, upgrade=upgrade, offline=offline, sources=sources)
-        new = {path: dump(locked.lock).encode()} if is_new else {}
+        locked, file = _lock(spec, settings, content, upgrade=upgrade, offline=offline, sources=sources)
+        new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
             new[spec] = edit.after
         if not new or not write:
@@ -116,13 +120,15 @@ def _lock(
     upgrade: Sequence[str] | None,
     offline: bool,
     sources: Sequence[Path],
-) -> tuple[Locked, bool]:
-    """Return a lock that satisfies a spec, and whether it is new; arguments and errors as `lock_spec`."""
+) -> tuple[Locked, LockFile | None]:
+    """Return a lock that satisfies a spec, and its file if that is new; else as `lock_spec`."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
     path = lock_path(spec)
-    previous = _read_lock(spec)
+    before = _read_lock_file(spec)
+    previous = before.lock(resolved.architecture) if before is not None else None
+    others = _other_locks(before, resolved)
     pins = tool_pins(_tool_names(resolved))
-    changes = _changes(previous, resolved, pins)
+    changes = _changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
         for difference in tool_differences(previous, pins):
@@ -132,15 +138,66 @@ def _lock(
     else:
         with resolve_context(settings, sources=sources, offline=offline) as context:
             try:
-                lock = make_lock(resolved, previous=previous, upgrade=upgrade, tools=pins, context=context)
+                lock = make_lock(
+                    resolved,
+                    previous=previous,
+                    other_targets=others,
+                    upgrade=upgrade,
+                    tools=pins,
+                    context=context,
+                )
             except EnvbuildError as error:
                 _hint_at_debian(error, resolved, context)
                 raise
     rule_results = _check_fit(resolved, lock, settings)
     if previous is not None:
         changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
-    locked = Locked(resolved=resolved, lock=lock, path=path, changes=changes, rule_results=rule_results)
-    return locked, lock != previous
+    locked = Locked(
+        resolved=resolved,
+        lock=lock,
+        path=path,
+        changes=(*changes, *_new_target_differences(previous, lock, others)),
+        stale_targets=tuple(_stale_targets(others, resolved, settings, content)),
+        rule_results=rule_results,
+    )
+    if lock == previous:
+        return locked, None
+    return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
+
+
+def _other_locks(file: LockFile | None, resolved: ResolvedSpec) -> list[Lock]:
+    """Return the locks of a file for other architectures than that of a spec."""
+    return [lock for lock in file.locks if lock.architecture != resolved.architecture] if file else []
+
+
+def _new_target_differences(previous: Lock | None, lock: Lock, others: Sequence[Lock]) -> Iterator[str]:
+    """Yield how a lock differs from those for other architectures, and its previous state did not."""
+    for other in others:
+        known = target_differences(previous, other) if previous is not None else ()
+        yield from (line for line in target_differences(lock, other) if line not in known)
+
+
+def _stale_targets(
+    others: Sequence[Lock], resolved: ResolvedSpec, settings: Settings, content: bytes | None
+) -> Iterator[str]:
+    """Yield a sentence for each lock for another architecture that does not satisfy the spec."""
+    for other in others:
+        try:
+            there = read_spec(
+                resolved.path,
+                recipes=settings.recipes,
+                site=settings.site,
+                content=content,
+                target=other,
+            )
+            differences = [difference.sentence for difference in diff(other, there)]
+        except EnvbuildError as error:
+            differences = [single.problem for single in error.each()]
+        if differences:
+            yield (
+                f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
+                f" `envbuild lock {shell_path(resolved.path)}` on a machine of that architecture renews it"
+            )
 
 
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:
@@ -196,10 +253,17 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     RequestError: there is no lock, or it does not satisfy the spec; or as `lock_spec`.
     """
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    lock = _read_lock(spec)
+    file = _read_lock_file(spec)
+    lock = file.lock(resolved.architecture) if file is not None else None
     pins = _known_tool_pins(resolved)
+    if file is not None and lock is None:
+        raise RequestError(
+            f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
+            f" {_architectures(file)}",
+            hint=f"`envbuild lock {shell_path(spec)}` adds it, and keeps what is there",
+        )
     if lock is None or diff(lock, resolved):
-        reject_lock(spec, _changes(lock, resolved, pins))
+        reject_lock(spec, _changes(file, resolved, pins))
     return Locked(
         resolved=resolved,
         lock=lock,
@@ -243,7 +307,7 @@ def spec_remarks(resolved: ResolvedSpec) -> tuple[str, ...]:
 
 
 def lock_notes(locked: Locked) -> list[Note]:
-    """Return remarks on the accelerator's release, on jobs that need an MPI, and on what a new lock changes.
+    """Return remarks on the accelerator's release, on jobs that need an MPI, on stale targets and on changes.
 
     Of many changes the first are shown, and the rest with `-v`.
     """
@@ -253,6 +317,7 @@ def lock_notes(locked: Locked) -> list[Note]:
     if locked.resolved.mpi is None and skipped:
         skips = f"without an MPI, `test` runs {some(skipped, 2)} only under srun"
         notes.append(Note(text=f"{skips}; `mpi: mpich` in the spec adds one"))
+    notes += [Note(text=f"lock: {sentence}") for sentence in locked.stale_targets]
     shown = len(locked.changes) if len(locked.changes) <= _FEW else _FEW - 1
     changes = [
         Note(text=f"lock: {change}", detail=number >= shown) for number, change in enumerate(locked.changes)
@@ -289,7 +354,14 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_read_lock(spec), resolved, _known_tool_pins(resolved))
+    return _changes(_read_lock_file(spec), resolved, _known_tool_pins(resolved))
+
+
+def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
+    """Return a sentence for each target for another architecture that does not satisfy the spec."""
+    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
+    others = _other_locks(_read_lock_file(spec), resolved)
+    return tuple(_stale_targets(others, resolved, settings, None))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
@@ -301,17 +373,24 @@ def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
     )
 
 
-def _read_lock(spec: Path) -> Lock | None:
+def _read_lock_file(spec: Path) -> LockFile | None:
     path = lock_path(spec)
     if not path.exists():
         return None
     hint = f"restore it from version control, or delete it and run `envbuild lock {shell_path(spec)}`"
-    return load(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
+    return load_file(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
 
 
-def _changes(previous: Lock | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
-    if previous is None:
+def _architectures(file: LockFile) -> str:
+    return " and ".join(sorted(file.targets))
+
+
+def _changes(file: LockFile | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
+    if file is None:
         return ("there was no lock",)
+    previous = file.lock(resolved.architecture)
+    if previous is None:
+        return (f"there was no target for {resolved.architecture}, only for {_architectures(file)}",)
     differences = (*diff(previous, resolved), *tool_differences(previous, pins))
     return tuple(difference.sentence for difference in differences)
 

@@ -172,9 +172,9 @@ def _check_provenance(image: ImageFile) -> None:
             at=Location(path=image.path),
             hint=_HINT_ANEW,
         )
-    if lock.base.architecture != host.architecture():
+    if lock.architecture != host.architecture():
         raise RequestError(
-            f"`{image.path.name}` is for {lock.base.architecture}, and this machine is {host.architecture()}",
+            f"`{image.path.name}` is for {lock.architecture}, and this machine is {host.architecture()}",
             at=Location(path=image.path),
             hint="build it again on a machine of its architecture",
         )
@@ -241,7 +241,7 @@ def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
         version=lock.base.python,
         abi=lock.base.abi,
         glibc=lock.base.glibc,
-        architecture=lock.base.architecture,
+        architecture=lock.architecture,
     )
     return FileOrigins(
         python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),

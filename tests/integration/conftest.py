@@ -278,4 +278,5 @@ def recipe_versions(desk: Desk, image: Path) -> dict[str, str]:
 def locked_versions(desk: Desk, spec: str = "pytorch-mpi.yaml") -> dict[str, str]:
     """Return the versions of Python distributions in the lock of a spec, by name."""
     lock = yaml.safe_load((desk.place / spec).with_suffix(".lock.yaml").read_text())
-    return {pin["name"]: pin["version"] for pin in lock["python"]}
+    (target,) = lock["targets"].values()
+    return {pin["name"]: pin["version"] for pin in target["python"]}

@@ -115,16 +115,20 @@ def write_deb(root: Path, name: str, version: str = "1.0-1", *, postinst: str = 
     return f"{text}Filename: {file}\nSize: {path.stat().st_size}\nSHA256: {digest(path)}\n"
 
 
-def write_lists(root: Path, suite: str, stanzas: Sequence[str]) -> None:
-    """Write the lists of a suite's main component, unsigned."""
-    place = root / "dists" / suite
-    packages = place / "main/binary-amd64/Packages"
-    packages.parent.mkdir(parents=True, exist_ok=True)
-    packages.write_text("\n".join(stanzas))
-    (place / "Release").write_text(
-        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\n"
-        "Date: Mon, 01 Jan 2024 00:00:00 UTC\nSHA256:\n"
-        f" {digest(packages)} {packages.stat().st_size} main/binary-amd64/Packages\n"
+def write_lists(
+    root: Path, suite: str, stanzas: Sequence[str], *, architectures: Sequence[str] = ("amd64",)
+) -> None:
+    """Write the lists of a suite's main component, unsigned, the same for each architecture."""
+    directory = root / "dists" / suite
+    lines = []
+    for architecture in architectures:
+        packages = directory / f"main/binary-{architecture}/Packages"
+        packages.parent.mkdir(parents=True, exist_ok=True)
+        packages.write_text("\n".join(stanzas))
+        lines.append(f" {digest(packages)} {packages.stat().st_size} {packages.relative_to(directory)}\n")
+    (directory / "Release").write_text(
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: {' '.join(architectures)}\nComponents: main\n"
+        f"Date: Mon, 01 Jan 2024 00:00:00 UTC\nSHA256:\n{''.join(lines)}"
     )
 
 

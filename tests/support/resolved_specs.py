@@ -190,15 +190,12 @@ def recipe_pin(
     return RecipePin(name=name, kind=kind, version=version, variant=variant, digest=digest)
 
 
-def base_pin(
-    image: BaseImage | None = None, *, digest: str = BASE_DIGEST, architecture: str = "amd64"
-) -> BasePin:
+def base_pin(image: BaseImage | None = None, *, digest: str = BASE_DIGEST) -> BasePin:
     """Return the pin of a base image: Debian 12, where none is named."""
     base = image or base_image()
     return BasePin(
         name=base.name,
         digest=digest,
-        architecture=architecture,
         python=base.python.version,
         abi=base.python.abi,
         glibc=base.glibc,
@@ -208,7 +205,13 @@ def base_pin(
 def bare_lock(**changes: Any) -> Lock:
     """Return a lock of a base and nothing else, but for some of its fields."""
     tables = ("recipes", "requests", "system_requests", "base_debs", "system_debs", "python", "tools")
-    fields: dict[str, Any] = {"name": "demo", "version": "1", "accelerator": "cpu", "base": base_pin()}
+    fields: dict[str, Any] = {
+        "name": "demo",
+        "version": "1",
+        "architecture": "amd64",
+        "accelerator": "cpu",
+        "base": base_pin(),
+    }
     return Lock(**(fields | dict.fromkeys(tables, ()) | changes))
 
 
@@ -225,7 +228,8 @@ def lock_of(
         name=what.spec.name,
         version=what.spec.version,
         accelerator=str(what.spec.accelerator),
-        base=base_pin(base, digest=what.base_digest, architecture=what.architecture),
+        architecture=what.architecture,
+        base=base_pin(base, digest=what.base_digest),
         recipes=tuple(
             recipe_pin(
                 entry.recipe.name,

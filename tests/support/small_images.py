@@ -92,13 +92,9 @@ def _lock(manifest: Manifest) -> Lock:
     return bare_lock(
         name=manifest.name,
         version=manifest.version,
+        architecture=manifest.architecture,
         accelerator=manifest.accelerator,
-        base=replace(
-            base_pin(architecture=manifest.architecture),
-            name=manifest.base,
-            python=manifest.python,
-            glibc=manifest.glibc,
-        ),
+        base=replace(base_pin(), name=manifest.base, python=manifest.python, glibc=manifest.glibc),
         recipes=tuple(
             recipe_pin(name, version, kind="mpi" if name == manifest.mpi else "framework")
             for name, version in sorted(manifest.recipes.items())

@@ -19,8 +19,8 @@ import pytest
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, render
 from envbuild.events import Event, TaskStarted, Warned
-from envbuild.lock.diff import diff
-from envbuild.lock.model import DebPin, Lock, PythonPin, ToolPin
+from envbuild.lock.diff import diff, target_differences
+from envbuild.lock.model import DebPin, Lock, PythonPin, Target, ToolPin
 from envbuild.lock.text import dump, load
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
@@ -83,7 +83,7 @@ class Desk:
         self.publish()
 
     def publish(self) -> None:
-        write_lists(self.archive, "bookworm", list(self.stanzas.values()))
+        write_lists(self.archive, "bookworm", list(self.stanzas.values()), architectures=("amd64", "arm64"))
 
     def index(self, **changes: Any) -> None:
         """Write the Python index; `changes` are further wheels: name → version."""
@@ -144,6 +144,7 @@ class Desk:
         what: ResolvedSpec,
         previous: Lock | None = None,
         *,
+        other_targets: Sequence[Target] = (),
         upgrade: Sequence[str] | None = None,
         offline: bool = False,
         sources: Sequence[Path] = (),
@@ -153,6 +154,7 @@ class Desk:
         return make_lock(
             what,
             previous=previous,
+            other_targets=other_targets,
             upgrade=upgrade,
             tools=TOOLS,
             context=ResolveContext(
@@ -435,6 +437,21 @@ def test_upgrades(desk: Desk) -> None:
         "`gti` is not locked, so it cannot be upgraded",
         "did you mean `git`?",
     )
+
+
+def test_another_architecture_gets_the_same_debian_versions(desk: Desk) -> None:
+    lock = desk.lock(desk.resolved(system=["git"]))
+    desk.stanzas["newer git"] = write_deb(desk.archive, "git", "1:2.40-1", Depends="libcurl")
+    desk.stanzas["libcurl"] = write_deb(desk.archive, "libcurl", "1.1-1")
+    desk.publish()
+    there = replace(desk.resolved(system=["git"]), architecture="arm64")
+    other = desk.lock(there, other_targets=[lock])
+    assert other.architecture == "arm64"
+    assert versions(other) == {**versions(lock), "libcurl": "1.1-1"}
+    assert desk.warnings() == [], "no version of this target was lost"
+    assert target_differences(other, lock) == ("libcurl is 1.1-1, the target for amd64 has 1.0-1",)
+    newest = desk.lock(there, other_targets=[lock], upgrade=["git"])
+    assert versions(newest)["git"] == "1:2.40-1"
 
 
 def test_a_version_that_the_archive_dropped_is_renewed_and_told(desk: Desk) -> None:

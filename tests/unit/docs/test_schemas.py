@@ -200,24 +200,30 @@ def test_a_lock_keeps_to_its_schema() -> None:
     assert list(Draft7Validator(lock_schema()).iter_errors(lock_value())) == []
 
 
+def target(lock: Any) -> Any:
+    return lock["targets"]["amd64"]
+
+
 def lock_value() -> Any:
     return plain(read_yaml(locktext.dump(whole_lock()).encode(), Path("lock")).value)
 
 
 SPOILED: dict[str, Callable[[Any], object]] = {
-    "another format": lambda lock: lock.update(format=2),
+    "another format": lambda lock: lock.update(format=1),
     "a key too many": lambda lock: lock.update(more=1),
-    "a key too few": lambda lock: lock.pop("base"),
-    "no digest": lambda lock: lock["base"].update(digest="sha256:1"),
-    "a short sum": lambda lock: lock["python"][0].update(sha256="ab"),
-    "a path upwards": lambda lock: lock["base_debs"][0].update(file="pool/../x.deb"),
-    "a file that is a path": lambda lock: lock["python"][0].update(file="a/b.whl"),
-    "a negative size": lambda lock: lock["base_debs"][0].update(size_bytes=-1),
-    "no edges": lambda lock: lock["python"][0].pop("requires"),
-    "a strange edge": lambda lock: lock["python"][0].update(requires=["A b"]),
-    "a strange layer": lambda lock: lock["python"][0].update(layer="roof"),
-    "a strange kind": lambda lock: lock["recipes"][0].update(kind="sauce"),
-    "a strange request": lambda lock: lock.update(system_requests=["G!t"]),
+    "a key too few": lambda lock: target(lock).pop("base"),
+    "no target": lambda lock: lock.update(targets={}),
+    "a strange architecture": lambda lock: lock.update(targets={"x86_64": target(lock)}),
+    "no digest": lambda lock: target(lock)["base"].update(digest="sha256:1"),
+    "a short sum": lambda lock: target(lock)["python"][0].update(sha256="ab"),
+    "a path upwards": lambda lock: target(lock)["base_debs"][0].update(file="pool/../x.deb"),
+    "a file that is a path": lambda lock: target(lock)["python"][0].update(file="a/b.whl"),
+    "a negative size": lambda lock: target(lock)["base_debs"][0].update(size_bytes=-1),
+    "no edges": lambda lock: target(lock)["python"][0].pop("requires"),
+    "a strange edge": lambda lock: target(lock)["python"][0].update(requires=["A b"]),
+    "a strange layer": lambda lock: target(lock)["python"][0].update(layer="roof"),
+    "a strange kind": lambda lock: target(lock)["recipes"][0].update(kind="sauce"),
+    "a strange request": lambda lock: target(lock).update(system_requests=["G!t"]),
 }
 
 

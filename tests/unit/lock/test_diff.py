@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from envbuild.errors import Location
-from envbuild.lock.diff import diff, package_changes, tool_differences
+from envbuild.lock.diff import diff, package_changes, target_differences, tool_differences
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 from tests.support.resolved_specs import (
+    bare_lock,
     base_image,
     build_deb,
     chosen,
@@ -167,15 +168,29 @@ def test_a_distribution_that_changed_hands_is_told() -> None:
     assert "`scipy` belongs to layer framework:scientific, the lock has it in python" in sentences(what)
 
 
-def test_name_version_and_architecture() -> None:
+def test_name_and_version() -> None:
     assert [entry.sentence for entry in diff(replace(LOCK, name="other", version="2"), WHAT)] == [
         "name is `demo`, the lock has `other`",
         "version is `1`, the lock has `2`",
     ]
-    other = replace(LOCK, base=replace(LOCK.base, architecture="arm64"))
-    assert [entry.sentence for entry in diff(other, WHAT)] == [
-        "the architecture is amd64, the lock has arm64"
-    ]
+
+
+def test_targets_differ_in_versions_and_packages() -> None:
+    here = bare_lock(
+        base_debs=(deb("bash", "5.2.15-2+b13"), deb("git", "1:2.39.5-0+deb12u3")),
+        python=(wheel("six", "1.17.0"), wheel("fast", "2.0")),
+    )
+    there = bare_lock(
+        architecture="arm64",
+        base_debs=(deb("bash", "5.2.15-2+b2"), deb("git", "1:2.39.5-0+deb12u2")),
+        python=(wheel("six", "1.16.0"), wheel("neon", "1.0"), wheel("fast", "2.0", sha256="a" * 64)),
+    )
+    assert target_differences(here, there) == (
+        "git is 1:2.39.5-0+deb12u3, the target for arm64 has 1:2.39.5-0+deb12u2",
+        "neon 1.0 is only in the target for arm64",
+        "six is 1.17.0, the target for arm64 has 1.16.0",
+    )
+    assert "neon 1.0 is not in the target for amd64" in target_differences(there, here)
 
 
 def test_tools() -> None:

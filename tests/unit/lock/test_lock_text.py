@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from envbuild.errors import EnvbuildError, render
-from envbuild.lock.model import RootPin, ToolPin
-from envbuild.lock.text import MAX_BYTES, digest, dump, load
+from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.lock.model import LockFile, RootPin, ToolPin
+from envbuild.lock.text import MAX_BYTES, digest, dump, dump_file, load, load_file
 from tests.support.resolved_specs import build_deb, deb, wheel, whole_lock
 
 PATH = Path("demo.lock.yaml")
@@ -26,6 +26,45 @@ def refused(text: str | bytes) -> str:
 def test_a_lock_comes_back_as_it_was_written() -> None:
     lock = whole_lock()
     assert load(dump(lock).encode(), PATH) == lock
+
+
+def two_targets() -> LockFile:
+    """Return a lock file whose second target differs in one package."""
+    there = replace(whole_lock(), architecture="arm64", python=(wheel("scipy", "1.16.0"),))
+    return LockFile.of(whole_lock()).with_lock(there)
+
+
+def test_targets_are_sorted_and_come_back_as_they_were_written() -> None:
+    file = two_targets()
+    text = dump_file(file)
+    assert load_file(text.encode(), PATH) == file
+    amd64, arm64 = file.locks
+    assert (amd64.architecture, arm64.architecture) == ("amd64", "arm64")
+    assert dump_file(LockFile.of(arm64).with_lock(amd64)) == text
+    assert (file.lock("amd64"), file.lock("arm64"), file.lock("riscv64")) == (amd64, arm64, None)
+    assert dump(amd64) == text.partition("  arm64:\n")[0]
+
+
+def test_another_target_leaves_the_bytes_of_the_first() -> None:
+    before, after = dump(whole_lock()), dump_file(two_targets())
+    assert after.startswith(before)
+    assert after.removeprefix(before).startswith("  arm64:\n")
+
+
+def test_the_lock_of_an_image_has_one_target() -> None:
+    with pytest.raises(RequestError, match="one target is expected here, found those for amd64 a") as caught:
+        load(dump_file(two_targets()).encode(), PATH, hint="build it again")
+    assert caught.value.hint == "build it again"
+    assert str(caught.value.at) == "demo.lock.yaml:8:1"
+
+
+def test_what_is_wrong_in_another_target_is_told_with_its_place() -> None:
+    text = dump_file(two_targets())
+    number = text.partition('"1.16.0"')[0].count("\n") + 1
+    column = text.splitlines()[number - 1].index('"1.16.0"') + 1
+    message = refused(text.replace('"1.16.0"', '"one"'))
+    assert "`targets.arm64.python.version`: `one` is not a Python version" in message
+    assert f"--> demo.lock.yaml:{number}:{column}" in message
 
 
 def test_what_builds_need_is_written_only_where_something_is_built() -> None:
@@ -88,7 +127,7 @@ def test_every_pin_is_one_line() -> None:
     lock = whole_lock()
     after = dump(replace(lock, python=(*lock.python, wheel("tabulate")))).splitlines()
     assert [line for line in after if line not in before] == [
-        line for line in after if line.startswith('- {name: "tabulate"')
+        line for line in after if line.startswith('    - {name: "tabulate"')
     ]
     assert len(after) == len(before) + 1
 
@@ -118,15 +157,18 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("format: 1", "format: 2", "not a lock of format 1, the only one that this version reads"),
-        ("format: 1", 'format: "1"', "not a lock of format 1"),
+        ("format: 2", "format: 1", "not a lock of format 2, the only one that this version reads"),
+        ("format: 2", 'format: "2"', "not a lock of format 2"),
+        ("  amd64:", "  x86_64:", "`x86_64` is not an architecture, `amd64` or `arm64`"),
+        ("  amd64:", "  amd64: {}\n  arm64:", "the key `base` is missing in `targets.amd64`"),
         ('name: "demo"\n', "", "the key `name` is missing"),
         ('name: "demo"\n', 'name: "demo"\nnmae: 1\n', "unknown key `nmae`"),
         ('name: "demo"', "name: [demo]", "`name`: expected text, found a list"),
         ("tools:\n", "tools: 3\n", "this does not belong to the lines above"),
-        ("requests:\n-", "requests:\n- 7\n-", "`requests`: expected text, found the number 7"),
+        ("requests:\n    -", "requests:\n    - 7\n    -",
+         "`targets.amd64.requests`: expected text, found the number 7"),
         ('- "scipy>=1.11"', '- "scipy @ https://example.org/x"', "https://example.org/x` names an address"),
-        ('- "git"', '- "Git"', "`system_requests`: `Git` is not a Debian package name"),
+        ('- "git"', '- "Git"', "`targets.amd64.system_requests`: `Git` is not a Debian package name"),
         ("e" * 64, "e" * 63, "is not 64 hexadecimal digits"),
         ("sha256:" + "1" * 64, "sha256:" + "1" * 65, "is not a digest (`sha256:` and 64 hex digits)"),
         ("size_bytes: 10", "size_bytes: -1", "must be at least 0, found the number -1"),
@@ -145,10 +187,11 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
         ("git_2.39.5-0", "git_2%3a2.39.5-0", "is not of version 1:2.39.5-0+deb12u3 of git"),
         ('version: "1.17.1"', 'version: "1.17.2"', "is not a wheel or source archive of scipy 1.17.2"),
         ('version: "1.17.1"', 'version: "one"', "is not a Python version"),
-        ('name: "scipy"', 'name: "SciPy"', "`python.name`: `SciPy` is not a canonical Python name"),
+        ('name: "scipy"', 'name: "SciPy"',
+         "`targets.amd64.python.name`: `SciPy` is not a canonical Python name"),
         ('layer: "mpi"', 'layer: "/etc"', "is not the name of a layer"),
         ('requires: ["numpy"]', 'requires: ["nunpy"]', "`scipy` requires `nunpy`, which is not pinned"),
-        ('- {name: "numpy"', '- {name: "numpy", nmae: 1', "unknown key `nmae` in `python`"),
+        ('- {name: "numpy"', '- {name: "numpy", nmae: 1', "unknown key `nmae` in `targets.amd64.python`"),
         ('origin: "pytorch-cpu"', 'origin: "https://example.org"', "is not an origin, such as"),
     ],
 )  # fmt: skip
@@ -181,7 +224,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_the_place_is_line_and_column() -> None:
     lines = dump(whole_lock()).splitlines()
-    number = next(index for index, line in enumerate(lines) if line.startswith('- {name: "numpy"'))
+    number = next(index for index, line in enumerate(lines) if line.startswith('    - {name: "numpy"'))
     column = lines[number].index('"pypi"')
     lines[number] = lines[number].replace('"pypi"', '"?"')
     assert f"demo.lock.yaml:{number + 1}:{column + 1}" in refused("\n".join(lines))
@@ -201,7 +244,11 @@ def test_a_name_is_pinned_once(table: str) -> None:
     [
         (b"", "the file is empty"),
         (b"[]", "the file is not a mapping"),
-        (b"name: x\n", "not a lock of format 1"),
+        (b"name: x\n", "not a lock of format 2"),
+        (
+            b'format: 2\nname: "x"\nversion: "1"\naccelerator: "cpu"\ntargets: {}\n',
+            "`targets`: must not be empty",
+        ),
         (b"\xff", "byte 0xff (offset 0) is not UTF-8"),
         ("format: 1\n".encode("utf-16"), "the file is UTF-16, not UTF-8"),
         (b"format: 1\nname: \x01\n", "the character U+0001 may not be in this file"),
@@ -235,6 +282,6 @@ def test_every_mistake_has_a_hint(cut: int) -> None:
 def test_versions_without_proof_are_named() -> None:
     lock = replace(whole_lock(), unproven=("pytorch",))
     text = dump(lock)
-    assert 'unproven:\n- "pytorch"\n' in text
+    assert '    unproven:\n    - "pytorch"\n' in text
     assert load(text.encode(), Path("x.lock.yaml")) == lock
     assert "unproven" not in dump(whole_lock())

@@ -102,11 +102,10 @@ class TestPreferences:
         upgrade: Upgrade,
         expected: dict[str, str],
     ) -> None:
-        previous = replace(lock_of(what(), python=IMAGE), build_python=TOOLS)
         pins = resolving.resolve_build_tools(
             what(),
             IMAGE,
-            previous=previous,
+            previous=TOOLS,
             upgrade=upgrade,
             context=CONTEXT,
         )

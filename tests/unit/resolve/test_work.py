@@ -115,7 +115,7 @@ def test_a_fresh_lock_parses_requirements_once(
     def lock(count: int) -> Callable[[], object]:
         def work() -> object:
             spec = resolved(python=[f"{name}>=1" for name in names(count)], recipes=recipes)
-            return resolve_python(spec, previous=None, upgrade=Upgrade(), context=context)
+            return resolve_python(spec, previous=(), upgrade=Upgrade(), context=context)
 
         return work
 

@@ -33,7 +33,8 @@ def lock(
 ) -> Lock:
     return bare_lock(
         accelerator=accelerator,
-        base=base_pin(architecture=architecture),
+        architecture=architecture,
+        base=base_pin(),
         recipes=tuple(recipe_pin(name, version, kind=kind) for name, kind, version in recipes),
         system_debs=debs,
         python=python,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from envbuild.cli.main import main
 from envbuild.cli.options import read_age, read_size
 from envbuild.errors import RequestError
 from envbuild.image.sif import LOCK
+from envbuild.lock.model import LockFile
 from envbuild.lock.text import dump, load
 from envbuild.plan.model import BuildPlan, FilesStep, Layer, layer_key
 from envbuild.store.gc_roots import Root, add_root, root_files
@@ -24,6 +26,7 @@ from envbuild.workflows.cache import list_cache, prune_cache, usage
 from envbuild.workflows.gc_roots import identify, pinned_lock, root_of_build
 from envbuild.workflows.settings import Settings
 from tests.support.images import read_data, read_manifest
+from tests.support.resolved_specs import wheel
 from tests.support.small_images import UNREAD, small_image
 from tests.support.stores import aged, flip, key, layer, locked_file
 
@@ -223,9 +226,12 @@ def test_a_lock_keeps_its_files_and_the_layers_last_planned_from_it(
     lock = load(read_data(image, LOCK), image)
     path = tmp_path / "small.lock.yaml"
     path.write_text(dump(lock))
-    assert pinned_lock(path, lock, store).keys == ()
+    file = LockFile.of(lock)
+    assert pinned_lock(path, file, store).keys == ()
     store.write(f"plans/{lock.name}.json", PLAN.to_json())
-    assert pinned_lock(path, lock, store).keys == (A,)
+    assert pinned_lock(path, file, store).keys == (A,)
+    both = file.with_lock(replace(lock, architecture="arm64", python=(wheel("six", sha256="6" * 64),)))
+    assert "6" * 64 in pinned_lock(path, both, store).files
     assert run("pin", str(path))[0] == 0
     image.unlink()
     run("prune")

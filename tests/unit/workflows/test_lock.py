@@ -16,7 +16,7 @@ from envbuild.workflows import lock
 from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices, write_pylock
 from envbuild.workflows.settings import Settings
-from tests.support.resolved_specs import bare_lock, resolved
+from tests.support.resolved_specs import bare_lock, recipe_pin, resolved
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,24 @@ def test_names_without_wheels_that_debian_has_get_a_hint(
         "drop it",
         "drop it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "expected"), [("cuda", "cuda-13.0"), ("cuda@12.9", "cuda-12.9"), ("cpu", "cpu")]
+)
+def test_a_target_is_judged_by_its_own_release_of_the_accelerator(
+    tmp_path: Path, accelerator: str, expected: str
+) -> None:
+    # A driver of this machine says nothing of the machines that the target is for.
+    site = tmp_path / "site.yaml"
+    site.write_text('name: here\ngpus: {vendor: nvidia, driver: "535.104.05"}\n')
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f'name: demo\nversion: "1"\nframeworks: [jax]\naccelerator: {accelerator}\n')
+    target = bare_lock(architecture="arm64", recipes=(recipe_pin("jax", "1", variant="cuda-13.0"),))
+    there = read_spec(spec, site=site, target=target)
+    assert (there.architecture, there.recipes[0].variant_name) == ("arm64", expected)
+    here = read_spec(spec, site=site)
+    assert here.recipes[0].variant_name == ("cpu" if accelerator == "cpu" else "cuda-12.9")
 
 
 def test_a_pylock_is_not_written_into_any_store(tmp_path: Path) -> None:

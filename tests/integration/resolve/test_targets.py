@@ -1,0 +1,252 @@
+"""One lock for several architectures: each machine renews the target of its own, and keeps the others."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.lock.model import Lock
+from envbuild.lock.text import load_file
+from envbuild.workflows import inputs
+from envbuild.workflows.edit import add_packages
+from envbuild.workflows.fetch import fetch_spec
+from envbuild.workflows.lock import lock_changes, lock_spec, read_locked, write_pylock
+from envbuild.workflows.settings import Settings
+from tests.support.mirrors import digest, write_wheel
+from tests.support.torture.ground import DEFINITION
+
+AMD64, ARM64 = "py3-none-manylinux_2_28_x86_64", "py3-none-manylinux_2_28_aarch64"
+
+
+class Desk:
+    """A spec on a finished root, whose packages come from a directory of wheels."""
+
+    def __init__(self, directory: Path, settings: Settings, on: Callable[[str], None]) -> None:
+        self.spec = directory / "spec.yaml"
+        self.path = directory / "spec.lock.yaml"
+        self.wheels = directory / "wheels"
+        self.settings = settings
+        self.on = on
+        self.ask("alpha", "fast")
+        write_wheel(self.wheels, "alpha", "1.0")
+        write_wheel(self.wheels, "fast", "1.0", tag=AMD64)
+        write_wheel(self.wheels, "fast", "1.0", tag=ARM64)
+
+    def ask(self, *names: str) -> None:
+        """Write the spec."""
+        text = f'name: s\nversion: "1"\nbase: tiny\npackages: {{python: {json.dumps(names)}}}\n'
+        self.spec.write_text(text)
+
+    def publish_newer(self) -> None:
+        """Write newer releases."""
+        for tag in (AMD64, ARM64):
+            write_wheel(self.wheels, "fast", "2.0", tag=tag)
+        write_wheel(self.wheels, "alpha", "2.0")
+
+    def lock_of(self, architecture: str) -> Lock:
+        """Return the lock of an architecture, as it is in the file."""
+        lock = load_file(self.path.read_bytes(), self.path).lock(architecture)
+        assert lock is not None
+        return lock
+
+    def lines_of(self, architecture: str) -> str:
+        """Return the lines of a target."""
+        found = re.search(rf"^  {architecture}:\n((?:    .*\n)+)", self.path.read_text(), re.MULTILINE)
+        assert found is not None
+        return found[1]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    root = tmp_path / "root.tar"
+    with tarfile.open(root, "w"):
+        pass  # nothing is built
+    bases = tmp_path / "config/envbuild/base-images"
+    bases.mkdir(parents=True)
+    text = DEFINITION.format(place=root, sha256=digest(root), architecture="amd64, arm64")
+    (bases / "tiny.yaml").write_text(text)
+    site = f"name: here\norigins: {{pypi: ['file://{tmp_path}/wheels']}}\n"
+    (bases.parent / "site.yaml").write_text(site)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+
+    def on(architecture: str) -> None:
+        monkeypatch.setattr(inputs, "architecture", lambda: architecture)
+
+    on("amd64")
+    return Desk(tmp_path, Settings.of(store=tmp_path / "store"), on)
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    return {pin.name: pin.version for pin in lock.python}
+
+
+def test_a_target_is_added_with_the_versions_of_the_first(desk: Desk) -> None:
+    lock_spec(desk.spec, desk.settings)
+    before = desk.lines_of("amd64")
+    desk.publish_newer()
+    desk.on("arm64")
+    locked = lock_spec(desk.spec, desk.settings)
+    assert locked.changes == ("there was no target for arm64, only for amd64",)
+    assert locked.stale_targets == ()
+    assert desk.lines_of("amd64") == before
+    assert desk.lock_of("arm64") == locked.lock
+    assert {pin.file: pin.version for pin in locked.lock.python} == {
+        "alpha-1.0-py3-none-any.whl": "1.0",
+        f"fast-1.0-{ARM64}.whl": "1.0",
+    }
+    content = desk.path.read_bytes()
+    for architecture in ("amd64", "arm64"):
+        desk.on(architecture)
+        again = lock_spec(desk.spec, desk.settings)
+        assert (again.lock, again.changes) == (desk.lock_of(architecture), ())
+        assert read_locked(desk.spec, desk.settings).lock == again.lock
+    assert desk.path.read_bytes() == content
+
+
+def test_the_order_in_which_machines_lock_leaves_no_trace(desk: Desk) -> None:
+    texts = []
+    for order in (("amd64", "arm64"), ("arm64", "amd64")):
+        desk.path.unlink(missing_ok=True)
+        for architecture in order:
+            desk.on(architecture)
+            lock_spec(desk.spec, desk.settings)
+        texts.append(desk.path.read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_a_new_target_names_how_it_differs(desk: Desk) -> None:
+    write_wheel(desk.wheels, "tuned", "1.0")
+    write_wheel(desk.wheels, "neon", "1.0")
+    desk.ask("alpha", "fast", "tuned; platform_machine == 'x86_64'", "neon; platform_machine == 'aarch64'")
+    (desk.wheels / f"fast-1.0-{ARM64}.whl").unlink()
+    lock_spec(desk.spec, desk.settings)
+    desk.publish_newer()
+    desk.on("arm64")
+    locked = lock_spec(desk.spec, desk.settings)
+    assert locked.changes == (
+        "there was no target for arm64, only for amd64",
+        "fast is 2.0, the target for amd64 has 1.0",
+        "neon 1.0 is not in the target for amd64",
+        "tuned 1.0 is only in the target for amd64",
+    )
+    assert lock_spec(desk.spec, desk.settings).changes == ()
+
+
+def test_a_package_without_a_file_for_the_architecture_is_named_and_nothing_is_written(desk: Desk) -> None:
+    (desk.wheels / f"fast-1.0-{ARM64}.whl").unlink()
+    lock_spec(desk.spec, desk.settings)
+    content = desk.path.read_bytes()
+    desk.on("arm64")
+    with pytest.raises(EnvbuildError, match="fast") as caught:
+        lock_spec(desk.spec, desk.settings)
+    assert "alpha" not in caught.value.problem
+    assert desk.path.read_bytes() == content
+
+
+def test_a_fixed_lock_without_the_target_is_rejected(desk: Desk) -> None:
+    lock_spec(desk.spec, desk.settings)
+    desk.on("arm64")
+    with pytest.raises(RequestError, match="has no target for arm64, only for amd64") as caught:
+        read_locked(desk.spec, desk.settings)
+    assert caught.value.hint == f"`envbuild lock {desk.spec}` adds it, and keeps what is there"
+    assert lock_changes(desk.spec, desk.settings) == ("there was no target for arm64, only for amd64",)
+
+
+@pytest.fixture
+def both(desk: Desk) -> Desk:
+    """Return a desk whose lock has two targets."""
+    for architecture in ("arm64", "amd64"):
+        desk.on(architecture)
+        lock_spec(desk.spec, desk.settings)
+    return desk
+
+
+def test_an_edit_renews_one_target_and_names_the_stale_one(both: Desk) -> None:
+    write_wheel(both.wheels, "more", "1.0")
+    before = both.lines_of("arm64")
+    locked = add_packages(both.spec, ["more"], both.settings).locked
+    assert locked is not None
+    stale = (
+        "the target for arm64 does not satisfy the spec (packages.python gained `more`);"
+        f" `envbuild lock {both.spec}` on a machine of that architecture renews it"
+    )
+    assert locked.stale_targets == (stale,)
+    assert versions(both.lock_of("amd64")) == {"alpha": "1.0", "fast": "1.0", "more": "1.0"}
+    assert both.lines_of("arm64") == before
+    assert lock_spec(both.spec, both.settings).stale_targets == (stale,), "as long as it is stale"
+    write_wheel(both.wheels, "more", "2.0")
+    both.on("arm64")
+    renewed = lock_spec(both.spec, both.settings)
+    assert versions(renewed.lock) == {"alpha": "1.0", "fast": "1.0", "more": "1.0"}
+    assert renewed.stale_targets == ()
+
+
+def test_an_upgrade_names_the_versions_that_differ_then(both: Desk) -> None:
+    both.publish_newer()
+    before = both.lines_of("arm64")
+    locked = lock_spec(both.spec, both.settings, upgrade=["alpha"])
+    assert locked.changes == ("updated alpha 1.0 → 2.0", "alpha is 2.0, the target for arm64 has 1.0")
+    assert locked.stale_targets == ()
+    assert both.lines_of("arm64") == before
+    assert lock_spec(both.spec, both.settings, upgrade=["fast"]).changes == (
+        "updated fast 1.0 → 2.0",
+        "fast is 2.0, the target for arm64 has 1.0",
+    ), "known differences are not repeated"
+
+
+def test_name_and_version_hold_for_all_targets(both: Desk) -> None:
+    both.spec.write_text(both.spec.read_text().replace('version: "1"', 'version: "2"'))
+    locked = lock_spec(both.spec, both.settings)
+    assert locked.changes == ("version is `2`, the lock has `1`",)
+    both.on("arm64")
+    assert read_locked(both.spec, both.settings).lock.version == "2"
+
+
+def test_a_base_that_is_not_for_the_other_architecture_makes_its_target_stale(
+    both: Desk, tmp_path: Path
+) -> None:
+    base = tmp_path / "config/envbuild/base-images/tiny.yaml"
+    base.write_text(base.read_text().replace("[amd64, arm64]", "[amd64]"))
+    (stale,) = lock_spec(both.spec, both.settings).stale_targets
+    assert "(the base image `tiny` is not made for arm64)" in stale
+
+
+def test_commands_print_stale_targets(both: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*words])
+        captured = capsys.readouterr()
+        assert ended.value.code == 0, captured.err
+        return captured.out, captured.err
+
+    write_wheel(both.wheels, "more", "1.0")
+    stale = "the target for arm64 does not satisfy the spec (packages.python gained `more`)"
+    assert stale in said("add", str(both.spec), "more")[1]
+    assert stale in said("lock", str(both.spec))[1]
+    assert f"lock: {stale}" in said("plan", str(both.spec))[1]
+    (sentence,) = json.loads(said("lock", str(both.spec), "--json")[0])["stale_targets"]
+    assert sentence.startswith(stale)
+    assert stale in said("lock", str(both.spec), "--check")[1]
+
+
+def test_files_and_pylock_are_those_of_this_machine(both: Desk, tmp_path: Path) -> None:
+    both.on("arm64")
+    kept = tmp_path / "kept"
+    fetch_spec(both.spec, both.settings, to=kept)
+    assert sorted(path.name for path in (kept / "wheels").iterdir()) == [
+        "alpha-1.0-py3-none-any.whl",
+        f"fast-1.0-{ARM64}.whl",
+    ]
+    locked = lock_spec(both.spec, both.settings)
+    text = write_pylock(locked, kept, both.settings.store.path).read_text()
+    assert "platform_machine == 'aarch64'" in text
+    assert f"fast-1.0-{ARM64}.whl" in text
+    assert AMD64 not in text
