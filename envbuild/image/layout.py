@@ -36,7 +36,7 @@ _HINT_PATH = "name a file in a directory of yours, with space, with `-o IMAGE.si
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What lies around the file system of an image file; all offsets and sizes in bytes."""
+    """The parts of an image file around its file system; all offsets and sizes in bytes."""
 
     frame: bytes
     """Header and descriptors, at the beginning; empty for a bare squashfs."""

@@ -53,7 +53,7 @@ class OciLayer:
 
     @property
     def descriptor(self) -> dict[str, object]:
-        """What the image's manifest says of it."""
+        """The layer's entry in the image's manifest."""
         return {"mediaType": _LAYER, "digest": self.digest, "size": self.file.stat().st_size}
 
 

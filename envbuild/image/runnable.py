@@ -1,4 +1,4 @@
-"""The facts about an image that starting it needs, whoever built it."""
+"""The facts that starting an image of any tool needs."""
 
 from __future__ import annotations
 

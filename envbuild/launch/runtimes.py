@@ -22,7 +22,7 @@ OF_SIF = {"apptainer": "apptainer", "singularityce": "singularity"}
 OF_EDF = {"container-engine": "--environment", "sarus-suite": "--edf"}
 RUNTIMES = (*OF_SIF, *OF_EDF, "pyxis", "podman-hpc", "shifter")
 WRITTEN = "# Written by `envbuild export`"
-"""What the texts begin with that start an image."""
+"""First words of each text that starts an image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,7 +231,7 @@ class RootPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class Target:
-    """What a lock pins for one architecture.
+    """The pins of a lock for one architecture.
 
     Fields are in the order of the file; a table with a default is left out there if it is empty.
     """
@@ -316,7 +316,7 @@ class LockFile:
     accelerator: Text
     """As in the spec (``cpu``)."""
     targets: Annotated[dict[Architecture, Target], Field(min_length=1)]
-    """What is pinned for each architecture, in Debian's words. `lock` renews the target of the machine that
+    """The pins for each architecture, in Debian's words. `lock` renews the target of the machine that
     it runs on, and keeps the others."""
 
     @model_validator(mode="before")

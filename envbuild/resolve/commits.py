@@ -237,16 +237,16 @@ def _fetch_tree(git: Path, work: Path, repository: Repository, at: Location, dir
     files: _Files = {}
     size_bytes = 0
     repositories = [(PurePosixPath(), repository)]
-    for number, (place, wanted) in enumerate(repositories):
-        check_is_inside(wanted.url, directory, at)
-        fetched = _Fetched(git=git, directory=work / str(number), repository=wanted, at=at)
+    for number, (prefix, part) in enumerate(repositories):
+        check_is_inside(part.url, directory, at)
+        fetched = _Fetched(git=git, directory=work / str(number), repository=part, at=at)
         fetched.fetch()
         own = fetched.files()
-        files |= {place / path: file for path, file in own.items()}
+        files |= {prefix / path: file for path, file in own.items()}
         size_bytes += sum(file.size_bytes for file in own.values())
         if size_bytes > _MAX_BYTES or len(files) > _MAX_FILES:
             raise _too_large(repository, at)
-        repositories += [(place / path, submodule) for path, submodule in fetched.submodules()]
+        repositories += [(prefix / path, submodule) for path, submodule in fetched.submodules()]
         shutil.rmtree(fetched.directory / "objects")  # the tree is a tar now
         if len(repositories) > _MAX_REPOSITORIES:
             problem = f"{redact(repository.url)} has more than {_MAX_REPOSITORIES - 1} submodules"
@@ -337,13 +337,13 @@ class _Fetched:
         try:
             with self._tar.open("rb") as stream:
                 for member in TarMembers(stream):
-                    place = PurePosixPath(member.name)
-                    if not place.is_relative_to(below) or not (member.isreg() or member.issym()):
+                    path = PurePosixPath(member.name)
+                    if not path.is_relative_to(below) or not (member.isreg() or member.issym()):
                         continue
                     size_bytes += member.size
                     if size_bytes > _MAX_BYTES or len(files) == _MAX_FILES:
                         raise _too_large(self.repository, self.at)
-                    files[place.relative_to(below)] = _File(
+                    files[path.relative_to(below)] = _File(
                         archive=self._tar,
                         offset=member.offset_data,
                         size_bytes=member.size,

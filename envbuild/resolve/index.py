@@ -407,9 +407,9 @@ class Index:
         versions = []
         for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
             for bound in bounds[:1]:
-                wanted = UvRequirement(requirement.name, f"{requirement.name}{operator}{bound}")
+                nearest = UvRequirement(requirement.name, f"{requirement.name}{operator}{bound}")
                 options = ("--no-deps", "--resolution", strategy)
-                result = self._run(replace(self._uv_request(), requirements=(wanted,), options=options))
+                result = self._run(replace(self._uv_request(), requirements=(nearest,), options=options))
                 if isinstance(result, UvAnswer):
                     versions += [version for _, version, _, _ in uvtext.parse_resolution(result.text)]
         return versions

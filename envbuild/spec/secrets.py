@@ -1,4 +1,4 @@
-"""What of a line that a person wrote may be shown: passwords, tokens and keys may not."""
+"""Removes passwords, tokens and keys from lines that a person wrote, before they are shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _without_user(word: str) -> str:
     # `foo@https://…` names a distribution.
     if not before or (not behind[:1].isalnum() and behind[:1] != "[") or _SCHEME.match(behind):
         return word
-    # `jane@example.org`, `mpich@4` and a version behind a path are no addresses with a user.
+    # `jane@example.org`, `mpich@4` and a version behind a path are not addresses with a user.
     has_user = ":" in before or before.startswith("//") or re.search("[:/]", behind)
     if not has_user or _PATH.fullmatch(before):
         return word

@@ -40,7 +40,7 @@ class Node:
     """Number of hard links, counted while the tables are written, as are the next three."""
     number: int = 0
     reference: int = -1
-    """Of the inode written for it; the reference is -1 until then."""
+    """Reference of the inode written for it; -1 until then."""
     parent: int = 0
     """Number of a directory's parent."""
 
@@ -219,10 +219,10 @@ class _TablesWriter:
         self._inodes.add(struct.pack("<HHHHII", kind, inode.mode, *owner, inode.mtime_s, node.number) + body)
 
     def _id(self, number: int) -> int:
-        place = self._ids.setdefault(number, len(self._ids))
-        if place >= _MAX_IDS:
+        position = self._ids.setdefault(number, len(self._ids))
+        if position >= _MAX_IDS:
             raise SquashfsError(f"there are more than {_MAX_IDS} owners")
-        return place
+        return position
 
     def _assemble(self, root: Node) -> tuple[Superblock, bytes]:
         """Join the tables, each directly behind the previous one, as kernels require."""

@@ -42,7 +42,7 @@ _MAX_NAME_BYTES = 255
 
 
 class Stream(Protocol):
-    """What is read of a file."""
+    """A file's content, read from the beginning to the end."""
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: `size` of them unless the end comes before."""
@@ -147,7 +147,7 @@ class SquashfsWriter:
         self._waiting: deque[tuple[Future[tuple[bytes, int]], Callable[[int, int], None]]] = deque()
         options = packing.options
         head = struct.pack("<H", UNCOMPRESSED_METADATA | len(options)) + options if options else b""
-        # The superblock is written last: until then it is no file system.
+        # The superblock is written last: until then the file is not a file system.
         self._unwritten = bytearray(SUPERBLOCK_BYTES) + head
         self._end = len(self._unwritten)
         with path.open("xb"):

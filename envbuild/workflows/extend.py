@@ -132,7 +132,7 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _ParsedRequest:
     """A request, checked: what to remember of it, and what it names on this machine."""
 
     requests: Requests
@@ -161,32 +161,32 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
     """Extend an image; a change of an image that is read meanwhile leaves no new one."""
     image.check_extensible()
     before = image.note
-    wanted = _read_request(request, like)
-    for remark in wanted.packages.remarks:
+    parsed = _read_request(request, like)
+    for remark in parsed.packages.remarks:
         settings.emit(Warned(text=remark))
-    path = _check_output(request, wanted, settings)
+    path = _check_output(request, parsed, settings)
     with settings.store.in_use(), settings.store.stage() as stage:
         files = image.files
-        placed = _placed(files, wanted, image)
+        placed = _placed(files, parsed, image)
         own = read_own(image, files, settings.emit) if image.built_by_envbuild else None
         addition, identity = None, ""
         with thread_pool(1) as reading:
             # The image is read as a whole while packages are chosen.
-            is_needed = own is None and wanted.packages != PackageRequest() and not request.dry_run
+            is_needed = own is None and parsed.packages != PackageRequest() and not request.dry_run
             digest_of_all = reading.submit(identity_of, image, settings.store) if is_needed else None
-            if wanted.packages != PackageRequest():
-                addition = _choose_packages(image, files, own, wanted, request, settings, stage)
+            if parsed.packages != PackageRequest():
+                addition = _choose_packages(image, files, own, parsed, request, settings, stage)
             if digest_of_all is not None:
                 identity = digest_of_all.result()
         digest = image.manifest.digest if own is not None else image.tables_digest
         tools = other_tools(own, settings) if own is not None else ()
-        extension = _extension(image, wanted, addition, digest, tools)
+        extension = _extension(image, parsed, addition, digest, tools)
         note = note_with(before, extension)
         changes = _changes(like, extension) if like is not None else ()
         _check_existing(path, extension)
         extended, described = None, list[InlineFile]()
         if own is not None:
-            extended = extend_own(own, files, addition, wanted.requests, placed, settings)
+            extended = extend_own(own, files, addition, parsed.requests, placed, settings)
             _check_placed(image, placed, extended.hidden, settings)
         else:
             described = described_files(image, note)
@@ -197,7 +197,7 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
                 note=note,
                 written=False,
                 changes=changes,
-                taken_over=wanted.taken_over,
+                taken_over=parsed.taken_over,
             )
 
         def check_all() -> None:
@@ -221,7 +221,7 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
         written=True,
         preflight=preflight,
         changes=changes,
-        taken_over=wanted.taken_over,
+        taken_over=parsed.taken_over,
     )
 
 
@@ -261,7 +261,7 @@ def _choose_packages(
     image: ImageFile,
     files: ImageFiles,
     own: OwnImage | None,
-    wanted: _Wanted,
+    parsed: _ParsedRequest,
     request: ExtendRequest,
     settings: Settings,
     stage: Path,
@@ -270,16 +270,16 @@ def _choose_packages(
     site = site_of(settings)
     with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
         if own is not None:
-            check_own(own, wanted.requests)
+            check_own(own, parsed.requests)
             python = own.python
         else:
-            named, sandbox = wanted.requests.executable or _python_before(image), _sandbox(image, settings)
+            named, sandbox = parsed.requests.executable or _python_before(image), _sandbox(image, settings)
             executable = choose_python(files, named, image.path, sandbox.search_path)
             if named is None and len(find_pythons(files)) > 1:
                 text = f"packages are added to `{executable}`, the Python on the image's PATH"
                 settings.emit(Note(text=f"{text}; `--python-executable PATH` names another"))
             python = probe_python(files, executable, sandbox=sandbox, log=_log(settings), at=image.path)
-        packages = wanted.packages
+        packages = parsed.packages
         if request.like is not None:  # the new image need not have all that could change in the old one
             packages = replace(packages, upgrade=packages.upgrade & python.installed.keys())
         if own is not None:
@@ -309,7 +309,7 @@ def _choose_packages(
             settings.emit(Warned(text=text, hint="build an image with `accelerator: cuda` in its spec"))
         if not request.dry_run:
             fetch_packages(addition, packages, image=image.path, site=site, context=context)
-    asked = (text for text in wanted.requests.python if not Requirement(text).extras)
+    asked = (text for text in parsed.requests.python if not Requirement(text).extras)
     for text in sorted(set(addition.present).intersection(asked)):
         settings.emit(Note(text=f"`{text}` is met by what the image has"))
     return addition
@@ -325,14 +325,14 @@ def _log(settings: Settings) -> Path:
 
 def _extension(
     image: ImageFile,
-    wanted: _Wanted,
+    parsed: _ParsedRequest,
     addition: Addition | None,
     digest: str,
     tools: tuple[ToolPin, ...],
 ) -> Extension:
     """Return what is remembered of a run."""
     replaced = {package.name: package.version for package in addition.replaced} if addition else {}
-    named = {wheel.sha256 for wheel in wanted.requests.wheels}
+    named = {wheel.sha256 for wheel in parsed.requests.wheels}
     return Extension(
         image="".join(char if char.isprintable() else "\ufffd" for char in image.path.name),
         digest=digest,
@@ -340,7 +340,7 @@ def _extension(
         python=addition.python.executable if addition else "",
         python_version=addition.python.version if addition else "",
         glibc=addition.python.glibc if addition else "",
-        requests=wanted.requests,
+        requests=parsed.requests,
         packages=tuple(
             AddedPackage(
                 name=pin.name,
@@ -356,7 +356,7 @@ def _extension(
     )
 
 
-def _read_request(request: ExtendRequest, like: ImageFile | None) -> _Wanted:
+def _read_request(request: ExtendRequest, like: ImageFile | None) -> _ParsedRequest:
     """Check what was asked for, and read the files that are to be added; all errors at once."""
     errors: list[EnvbuildError] = [
         RequestError(
@@ -398,7 +398,7 @@ def _read_request(request: ExtendRequest, like: ImageFile | None) -> _Wanted:
         raise RequestError(
             "nothing is requested", hint="`--python NAME` adds a package, `--file SOURCE:/TARGET` a file"
         )
-    return _Wanted(requests=requests, packages=packages, contents=contents, taken_over=taken_over)
+    return _ParsedRequest(requests=requests, packages=packages, contents=contents, taken_over=taken_over)
 
 
 def _requests_of(image: ImageFile, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
@@ -485,20 +485,20 @@ def _python_before(image: ImageFile) -> str | None:
     return next((extension.python for extension in reversed(extensions) if extension.python), None)
 
 
-def _check_output(request: ExtendRequest, wanted: _Wanted, settings: Settings) -> Path:
+def _check_output(request: ExtendRequest, parsed: _ParsedRequest, settings: Settings) -> Path:
     """Return where the new image goes; refuse the old one's place, and any where nothing can be written."""
-    path = request.output or _derived(request.image, wanted)
+    path = request.output or _derived(request.image, parsed)
     keep = (request.image,) if request.like is None else (request.image, request.like)
     check_target(path, keep=keep, is_one=is_image)
     check_outside_store(path, settings.store.path)
     return path
 
 
-def _derived(image: Path, wanted: _Wanted) -> Path:
+def _derived(image: Path, parsed: _ParsedRequest) -> Path:
     """Return ``pytorch+tabulate.sif`` for `pytorch.sif` and what is put on it."""
-    names: list[str] = sorted({canonicalize_name(Requirement(text).name) for text in wanted.requests.python})
-    names += [wheel.file.partition("-")[0].lower() for wheel in wanted.requests.wheels]
-    names += [name for name in wanted.requests.upgrade if name not in names]
+    names: list[str] = sorted({canonicalize_name(Requirement(text).name) for text in parsed.requests.python})
+    names += [wheel.file.partition("-")[0].lower() for wheel in parsed.requests.wheels]
+    names += [name for name in parsed.requests.upgrade if name not in names]
     more = len(names) - _NAMES_SHOWN
     shown = [*names[:_NAMES_SHOWN], *([f"{more}-more"] if more > 0 else [])] or ["files"]
     return image.with_name(f"{'+'.join([image.stem, *shown])}{image.suffix}")
@@ -520,7 +520,7 @@ def _check_existing(path: Path, extension: Extension) -> None:
     )
 
 
-def _placed(files: ImageFiles, wanted: _Wanted, image: ImageFile) -> list[InlineFile]:
+def _placed(files: ImageFiles, parsed: _ParsedRequest, image: ImageFile) -> list[InlineFile]:
     """Return the files that were asked for, each where the links of the image lead.
 
     RequestError: one is reserved, itself or by a link, or the image has something else there.
@@ -528,7 +528,7 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: ImageFile) -> list[Inline
     errors: list[EnvbuildError] = []
     placed = []
     at = Location(path=image.path)
-    for entry in wanted.requests.files:
+    for entry in parsed.requests.files:
         directory, _, name = entry.target.rpartition("/")
         target = posixpath.join(files.place(directory or "/"), name)
         if reserved := _reserved(files, (entry.target, target), ours=image.built_by_envbuild):
@@ -537,7 +537,7 @@ def _placed(files: ImageFiles, wanted: _Wanted, image: ImageFile) -> list[Inline
         elif error := obstructed(target, files, image.path):
             errors.append(error)
         else:
-            placed.append(inline_file(target, wanted.contents[entry.target], executable=entry.executable))
+            placed.append(inline_file(target, parsed.contents[entry.target], executable=entry.executable))
     targets = [file.path for file in placed]
     raise_all([*errors, *_named_twice(targets), *_nested(targets)])
     return placed

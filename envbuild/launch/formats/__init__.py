@@ -23,7 +23,7 @@ class TextFormat:
     title: str
     """As messages name it: ``an EDF``."""
     first_lines: str
-    """What its files begin with, by which they are recognized."""
+    """Beginning of its files, by which they are recognized."""
     render: Callable[[Start], str]
     """Return the text. RequestError: the runtime does not read it, or not with such an image."""
     runtimes: Collection[str] | None

@@ -418,6 +418,22 @@ def test_only_what_the_addition_made_worse_fails(
 
 
 @pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])
+def test_a_library_that_the_old_image_lacks_does_not_fail_an_extension(
+    image: str, foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
+    old = ground.place / image if image == "tiny.sif" else foreign(image)
+    for name, code in (("first", 4), ("second", 0), ("third", 4)):
+        broken = Elf(soname="", needed=(f"lib{name}.so.1",)).bytes()
+        files = {f"{name}.abi3.so": broken} if code else {f"{name}/__init__.py": ""}
+        wheel = make_wheel(work, f"{name}-1.0-py3-none-any.whl", **files)
+        done = ground.run(["extend", old, "--wheel", wheel, "-o", f"{name}.sif", "--json"], work)
+        assert done.returncode == code, done.stderr
+        problems = json.loads(done.stdout)["preflight"]["problems"]
+        assert [one["need"] for one in problems] == ([f"lib{name}.so.1"] if code else [])
+        old = work / f"{name}.sif"
+
+
+@pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])
 def test_a_missing_library_is_one_exit_code(
     image: str, foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
@@ -439,7 +455,7 @@ def test_a_missing_library_is_one_exit_code(
     assert [one["need"] for one in problems] == ["libgone.so.1"]
 
 
-def told(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+def imports(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     findings = [one for one in report["findings"] if one["id"] == "image.imports"]
     return [(one["status"], one["expected"], one["observed"]) for one in findings]
 
@@ -456,7 +472,7 @@ def test_what_was_requested_and_does_not_import_fails(
 ) -> None:
     extended(**modules)
     report = judged(ground, work, "test", code=4)
-    assert told(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
+    assert imports(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
 
 
 @pytest.mark.parametrize(("module", "status", "code"), [("space.part", "FAIL", 4), ("_under", "SKIP", 0)])
@@ -467,7 +483,7 @@ def test_a_module_that_fails_beside_one_that_imports(
     extended(**{f"{module.replace('.', '/')}.py": "raise ImportError('broken')"})
     report = judged(ground, work, "test", code=code)
     failed_one = (status, f"`import {module}` (demo 1.0)", "ImportError: broken")
-    assert sorted(told(report)) == sorted([("PASS", "demo.a", "all import"), failed_one])
+    assert sorted(imports(report)) == sorted([("PASS", "demo.a", "all import"), failed_one])
 
 
 def test_a_module_that_the_images_environment_puts_first_fails(
@@ -480,14 +496,14 @@ def test_a_module_that_the_images_environment_puts_first_fails(
     words = ["--file", "first.py:/opt/first/demo.py"]
     extend(ground, work, foreign("paths.sif"), "--wheel", wheel, *words, "-o", "mine.sif")
     report = judged(ground, work, "test", code=4)
-    assert told(report) == [("FAIL", f"`import demo` (demo 1.0) from {SITE}", "/opt/first/demo.py")]
+    assert imports(report) == [("FAIL", f"`import demo` (demo 1.0) from {SITE}", "/opt/first/demo.py")]
     extend(
         ground, work, "mine.sif", "--file", "METADATA:/opt/first/demo-0.9.dist-info/METADATA", "-o", "b.sif"
     )
     (work / "mine.sif").unlink()
     (work / "b.sif").rename(work / "mine.sif")
     report = judged(ground, work, "test", code=4)
-    assert told(report) == [("FAIL", f"demo 1.0 in {SITE}", "Python finds demo 0.9 in /opt/first")]
+    assert imports(report) == [("FAIL", f"demo 1.0 in {SITE}", "Python finds demo 0.9 in /opt/first")]
 
 
 def test_what_the_images_pythonpath_has_is_there(
@@ -501,7 +517,7 @@ def test_what_the_images_pythonpath_has_is_there(
     output = extend(ground, work, "centre.sif", "--python", "gamma", "-o", "mine.sif")
     assert "gamma 1.0" in output
     assert "delta 0.5" not in output
-    assert told(judged(ground, work, "test", code=0)) == [("PASS", "gamma", "all import")]
+    assert imports(judged(ground, work, "test", code=0)) == [("PASS", "gamma", "all import")]
     output = extend(ground, work, "centre.sif", "--python", "delta>=0.5", "-o", "new.sif", code=2)
     assert f"delta 0.4 is installed in `{SPACK}`, where `/usr/bin/python3` looks first" in output
 

@@ -208,8 +208,8 @@ def forged(ground: Ground, desk: Path) -> Path:
         )
     lock = load(read_data(honest, LOCK), honest)
     plan = read_data(honest, PLAN).decode()
-    told = manifest.model_copy(update={"file_system": None})
-    compose_layers(out, layers, manifest=told, lock=lock, plan=plan)
+    edited = manifest.model_copy(update={"file_system": None})
+    compose_layers(out, layers, manifest=edited, lock=lock, plan=plan)
     ground.own(desk)
     return out
 
