@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -249,11 +250,19 @@ def debian_12(desk: Desk, build_once: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ground(debian_12: Path, shared: Path, installed: Path) -> Ground:
-    """A tiny base and a spec on it that builds in seconds without a network."""
+def first_ground(debian_12: Path, shared: Path, installed: Path) -> Ground:
+    """A tiny base and a spec on it that builds in seconds without a network; tests use `ground`."""
     place = shared / "ground"
     place.mkdir()
     return make_ground(place, installed, debian_12)
+
+
+@pytest.fixture(scope="module")
+def ground(first_ground: Ground, shared: Path) -> Ground:
+    """A ground for the tests of one module, which may add to its index."""
+    place = Path(tempfile.mkdtemp(prefix="ground-", dir=shared))
+    place.chmod(0o755)
+    return first_ground.copy(place)
 
 
 def layers(desk: Desk, spec: str) -> dict[str, dict[str, str]]:

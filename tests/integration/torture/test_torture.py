@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,6 @@ def _without_root(ground: Ground) -> Path:
     bases = config / "envbuild/base-images"
     bases.mkdir(parents=True)
     text = (ground.place / "config/envbuild/base-images/tiny.yaml").read_text()
-    (bases / "tiny.yaml").write_text(text.replace(str(ground.place / "root.tar"), "/nowhere/root.tar"))
+    (bases / "tiny.yaml").write_text(re.sub(r"place: [^,]+", "place: /nowhere/root.tar", text))
     (config / "envbuild/site.yaml").write_text("name: here\norigins: {pypi: ['file:///nowhere']}\n")
     return config

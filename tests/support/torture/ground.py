@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support.mirrors import write_wheel
@@ -191,6 +191,19 @@ class Ground:
 
     def is_reference(self, image: Path) -> bool:
         return image.is_file() and image.read_bytes() == self.reference
+
+    def copy(self, place: Path) -> Ground:
+        """Make a ground in another directory, with the same base and an index of its own."""
+        shutil.copytree(self.place / "config", place / "config")
+        shutil.copytree(self.place / "wheels", place / "wheels")
+        shutil.copytree(self.place / "kept", place / "kept", copy_function=os.link)
+        for name in ("root.tar", "tiny.sif"):
+            os.link(self.place / name, place / name)
+        for path in (self.spec, self.spec.with_suffix(".lock.yaml")):
+            shutil.copy(path, place)
+        site = place / "config/envbuild/site.yaml"
+        site.write_text(site.read_text().replace(str(self.place / "wheels"), str(place / "wheels")))
+        return replace(self, place=place)
 
 
 def make_ground(place: Path, command: Path, base: Path) -> Ground:
