@@ -16,6 +16,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.plan.model import FilesStep, Layer
+from envbuild.store import transfer
 from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.records import LayerRecord, record_name
 from envbuild.store.store import Store
@@ -278,7 +279,7 @@ def test_the_directory_that_was_checked_is_the_one_that_is_read(
         link.symlink_to(theirs.path)
         return upstream
 
-    monkeypatch.setattr(workflow, "Upstream", opened)
+    monkeypatch.setattr(transfer, "Upstream", opened)
     run("import", link)
     assert [record.name for record in store.records()] == ["a"]
 
@@ -340,7 +341,7 @@ class TestExport:
         def refuse(source: Path, _target: Path) -> None:
             raise PermissionError(13, "Permission denied", str(source))
 
-        monkeypatch.setattr(workflow, "copy", refuse)
+        monkeypatch.setattr(transfer, "copy", refuse)
         code, _, err = run("export", "x.yaml", "--to", layers.path)
         assert code == 5
         assert "layer a cannot be read: Permission denied" in err
