@@ -16,8 +16,8 @@ from envbuild.cli.output import columns, print_message, print_messages
 from envbuild.errors import EnvbuildError, render
 
 if TYPE_CHECKING:
+    from envbuild.spec.draft import Choices, SpecDraft
     from envbuild.spec.recipe import Recipe
-    from envbuild.workflows.init import Choices, SpecDraft
 
 FrameworkOption = Annotated[
     list[str] | None,
@@ -103,7 +103,7 @@ def command(
     accelerators that are there, and checks the spec before it is written.
     """
     path = workflows.init.spec_path(place)
-    choices = workflows.init.Choices.read(recipes or ())
+    choices = workflows.init.read_choices(recipes or ())
     draft = workflows.init.SpecDraft(
         name=name,
         version=version,
@@ -116,10 +116,10 @@ def command(
         system=tuple(system or ()),
     )
     if requirements is not None:
-        draft = choices.with_requirements(draft, requirements, path)
+        draft = workflows.init.with_requirements(choices, draft, requirements, path)
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         draft = _ask_all(draft, choices, path)
-    text = choices.spec_text(draft, path, schema=schema)
+    text = workflows.init.spec_text(choices, draft, path, schema=schema)
     for written in workflows.init.write_spec(path, text, schema=schema):
         print_message(f"{written}: written")
     print_message(f"next: envbuild build {workflows.arguments.shell_path(path)}")
@@ -160,7 +160,7 @@ def _ask(key: str, default: str | None, draft: SpecDraft, choices: Choices, path
             value = () if text == workflows.init.NONE else tuple(text.replace(",", " ").split())
         answered = replace(draft, **{key: value})
         try:
-            choices.spec_text(answered, path)
+            workflows.init.spec_text(choices, answered, path)
         except EnvbuildError as error:
             print_messages(render(error).rstrip(), problem=True)
         else:

@@ -15,8 +15,9 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
+from envbuild.spec.draft import SpecDraft
 from envbuild.spec.yamlfile import read_yaml
-from envbuild.workflows.init import Choices, SpecDraft, spec_path
+from envbuild.workflows.init import read_choices, spec_path, spec_text
 from envbuild.workflows.inputs import read_spec
 from tests.support.schemas import complaints, plain
 
@@ -80,7 +81,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
 def test_a_spec_for_each_recipe_is_right(name: str) -> None:
-    kind = Choices.read().recipes[name].kind
+    kind = read_choices().recipes[name].kind
     flag = {"mpi": "--mpi", "framework": "--framework", "fabric": "--fabric"}[kind]
     init(flag, name, *BESIDE.get(name, []), "-y", "--schema")
     assert name in [chosen.recipe.name for chosen in read_spec(Path("spec.yaml")).recipes]
@@ -101,15 +102,15 @@ def test_what_its_comments_offer_is_right_too() -> None:
     assert spec.environment
     assert spec.test.ranks == 2
     versions = re.findall(r"`(\S+@\S+)` for a version", text)
-    there = Choices.read()
+    there = read_choices()
     assert versions
     for version in versions:
         draft = SpecDraft(mpi=version) if "mpi" in version else SpecDraft(frameworks=(version,))
-        there.spec_text(draft, Path("other.yaml"))
+        spec_text(there, draft, Path("other.yaml"))
     accelerators = re.search(r"accelerator: cpu +# or (.*)", text)
     assert accelerators
     for word in accelerators[1].split(", "):
-        there.spec_text(SpecDraft(accelerator=word), Path("other.yaml"))
+        spec_text(there, SpecDraft(accelerator=word), Path("other.yaml"))
 
 
 def test_flags_say_everything() -> None:
@@ -298,11 +299,11 @@ def test_a_terminal_is_asked_only_for_what_is_not_said() -> None:
 
 
 def test_only_what_is_right_for_the_rest_is_offered() -> None:
-    there = Choices.read()
+    there = read_choices()
     draft = SpecDraft(frameworks=("caffe",))
     assert there.accelerators(there.completed(draft)) == ("cpu",)
     with pytest.raises(RequestError, match="no proven version of `jax`"):
-        there.spec_text(SpecDraft(frameworks=("jax@99",)), Path("spec.yaml"))
+        spec_text(there, SpecDraft(frameworks=("jax@99",)), Path("spec.yaml"))
 
 
 def test_the_end_of_the_answers_ends_it(tmp_path: Path) -> None:
