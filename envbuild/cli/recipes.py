@@ -58,7 +58,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
-    loaded = workflows.inputs.read_recipe(name, recipes=recipes or ()).loaded
+    loaded = workflows.recipes.show_recipe(name, recipes or ())
     if json:
         print_json(_recipe_data(loaded))
     else:

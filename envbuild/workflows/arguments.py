@@ -9,28 +9,11 @@ from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note, Warned
-from envbuild.lock.text import HEADER
 from envbuild.store.opening import MARKER
-from envbuild.system.files import exists, free_bytes, is_below, is_directory, open_regular
+from envbuild.system.files import exists, free_bytes, is_below, is_directory
 from envbuild.workflows.settings import default_root
 
-_START_BYTES = 4096
 _LITTLE_BYTES = 1_000_000  # so little space is shown with `-v` alone
-
-
-def check_is_spec(spec: Path) -> None:
-    """Raise a RequestError for an image or a lock given as a spec, before it is parsed."""
-    try:
-        with open_regular(spec) as stream:
-            start = stream.read(_START_BYTES)
-    except (OSError, ValueError):
-        return  # reading it as a spec reports why
-    if b"SIF_MAGIC" in start[:64] or start[:4] == b"hsqs":
-        hint = "name the YAML file that it was built from; `envbuild inspect` shows what it holds"
-        raise RequestError(f"`{spec}` is an image, not a spec", hint=hint)
-    if start.startswith(HEADER.encode().partition(b"\n")[0]):
-        hint = f"name its spec, `{spec.name.partition('.lock')[0]}.yaml`"
-        raise RequestError(f"`{spec}` is a lock, not a spec", hint=hint)
 
 
 def check_sources(directories: Sequence[Path]) -> None:

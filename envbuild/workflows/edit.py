@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
 from envbuild.events import Warned
+from envbuild.inputs.spec import check_is_spec, read_spec
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
@@ -21,8 +22,6 @@ from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input
-from envbuild.workflows.arguments import check_is_spec
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import ATTEMPTS, ChangedMeanwhileError, Edit, changed_meanwhile, save

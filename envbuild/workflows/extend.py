@@ -45,6 +45,7 @@ from envbuild.image.file import ImageFile, is_image
 from envbuild.image.files import ImageFiles
 from envbuild.image.runnable import identity_of
 from envbuild.image.sif import HINT_REBUILD
+from envbuild.inputs.spec import MAX_FILE_BYTES
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import (
     InlineFile,
@@ -69,7 +70,7 @@ from envbuild.workflows.extend_own import (
     write_own,
 )
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _NAMES_SHOWN = 3

@@ -26,6 +26,7 @@ from envbuild.image.metadata import packages_of, renewed_layer
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import check_image_is_whole
+from envbuild.inputs.catalog import read_recipe
 from envbuild.lock.model import Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.extended import extended_plan, written_files
@@ -50,7 +51,7 @@ from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.inputs import read_recipe, site_of
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings

@@ -19,13 +19,13 @@ from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import ImageJob
 from envbuild.image.runnable import DescribedImage, describe, identity_of
+from envbuild.inputs.catalog import read_recipe
 from envbuild.jobs.judge import Package
 from envbuild.jobs.report import CheckResult
 from envbuild.launch.start import Container
 from envbuild.squashfs.reader import Squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.inputs import read_recipe
 from envbuild.workflows.settings import Settings
 
 # Whose job proves the collectives of any MPI.

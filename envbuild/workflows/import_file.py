@@ -12,6 +12,8 @@ import yaml
 from envbuild.errors import Location, RequestError
 from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
 from envbuild.importers.statements import read_statements
+from envbuild.inputs.catalog import read_bases
+from envbuild.inputs.sites import read_site
 from envbuild.resolve.index import without_wheels
 from envbuild.resolve.origins import python_sources, read_machine
 from envbuild.spec.base import BaseImage
@@ -21,7 +23,6 @@ from envbuild.spec.secrets import shown
 from envbuild.system.files import read_input, write_new
 from envbuild.system.host import architecture
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.inputs import read_bases, read_site
 from envbuild.workflows.recipes import list_recipes
 
 _MAX_STATEMENTS = 5000

@@ -12,6 +12,7 @@ from typing import NoReturn
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
+from envbuild.inputs.spec import check_is_spec, read_spec
 from envbuild.lock.diff import diff, package_changes, target_differences, tool_differences
 from envbuild.lock.model import Lock, LockFile, ToolPin
 from envbuild.lock.pylock import pylock_text
@@ -28,9 +29,8 @@ from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
-from envbuild.workflows.arguments import check_is_spec, check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_full
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.saving import (
     ATTEMPTS,
     ChangedMeanwhileError,

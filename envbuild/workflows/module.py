@@ -28,6 +28,7 @@ from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, describe, identity_of
 from envbuild.image.verify import check_image_is_whole
+from envbuild.inputs.catalog import read_recipe
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.preflight.scan import changes_from
 from envbuild.spec.model import CommandName, first_problem
@@ -41,7 +42,7 @@ from envbuild.system.privacy import parents_others_can_write
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
-from envbuild.workflows.inputs import read_recipe, site_of
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 60.0

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.image.file import ImageFile
+from envbuild.inputs.catalog import find_catalog, read_recipe
 from envbuild.jobs.judge import TEMPLATE
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -33,7 +34,6 @@ from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
-from envbuild.workflows.inputs import find_catalog, read_recipe
 from envbuild.workflows.settings import Settings
 
 CONTROLS = "controls.yaml"

@@ -10,8 +10,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError
+from envbuild.inputs.catalog import find_catalog, read_each, read_recipe
+from envbuild.spec.load import Loaded
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import find_catalog, read_each, read_recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,11 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
     names = find_catalog(recipes).recipe_names()
     sources, errors = read_each(names, partial(read_recipe, recipes=recipes))
     return RecipeListing(recipes=tuple(source.loaded.value for source in sources), errors=tuple(errors))
+
+
+def show_recipe(name: str, recipes: Sequence[Path] = ()) -> Loaded[Recipe]:
+    """Return a recipe, as a spec that names it would read it."""
+    return read_recipe(name, recipes=recipes).loaded
 
 
 def newest_first(versions: Sequence[str]) -> str:

@@ -18,6 +18,8 @@ from envbuild.image.compose import Provenance
 from envbuild.image.file import ImageFile
 from envbuild.image.sif import LOCK, MANIFEST
 from envbuild.image.verify import check_image_is_whole
+from envbuild.inputs.catalog import read_base, read_recipe
+from envbuild.inputs.sites import read_site
 from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InputFile, input_files
@@ -30,7 +32,6 @@ from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.workflows.arguments import check_sources
 from envbuild.workflows.fetch import all_pins, fetch_inputs
-from envbuild.workflows.inputs import read_base, read_recipe, read_site
 from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.make import ImageRequest, make_image
 from envbuild.workflows.settings import Settings

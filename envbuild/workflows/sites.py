@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.inputs.sites import read_site_file, read_sites
 from envbuild.rules.from_site import facts_of_site
 from envbuild.site.compare import SiteDifference, compare
 from envbuild.site.probe import probe
@@ -19,7 +20,6 @@ from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_new
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.inputs import read_site_file, read_sites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Warned
+from envbuild.inputs.sites import read_upstreams
 from envbuild.spec.site import SiteUpstream
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.system import host
-from envbuild.workflows.inputs import read_upstreams
 from envbuild.workflows.settings import Settings
 
 

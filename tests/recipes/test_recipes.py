@@ -9,10 +9,10 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.image.environment import apply, default_environment
+from envbuild.inputs.spec import read_spec
 from envbuild.resolve.request import request_of
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.recipe_check import check_recipe
 from envbuild.workflows.settings import Settings
 from tests.support.controls import NAMES, RECIPES, every_control

@@ -12,10 +12,10 @@ import yaml
 from jsonschema import Draft7Validator
 
 from envbuild.errors import EnvbuildError
+from envbuild.inputs.spec import read_spec
 from envbuild.lock import text as locktext
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.schema import schema_text
 
 TOP = Path(__file__).resolve().parents[2]

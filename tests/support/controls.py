@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from envbuild.inputs.catalog import read_recipe
 from envbuild.jobs.judge import Job
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of
 from envbuild.launch.start import Container
 from envbuild.system import apptainer as runtime
-from envbuild.workflows.inputs import read_recipe
 from envbuild.workflows.recipe_check import load_controls, recipe_controls
 from tests.support.images import read_manifest
 

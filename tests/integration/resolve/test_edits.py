@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.inputs.spec import read_spec
 from envbuild.lock.diff import diff
 from envbuild.lock.text import load
 from envbuild.system import host
-from envbuild.workflows.inputs import read_spec
 from tests.support.mirrors import digest, write_wheel
 from tests.support.torture.ground import DEFINITION
 

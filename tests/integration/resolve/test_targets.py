@@ -12,9 +12,9 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.inputs import spec as spec_reader
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load_file
-from envbuild.workflows import inputs
 from envbuild.workflows.edit import add_packages
 from envbuild.workflows.fetch import fetch_spec
 from envbuild.workflows.lock import lock_changes, lock_spec, read_locked, write_pylock
@@ -78,7 +78,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
 
     def on(architecture: str) -> None:
-        monkeypatch.setattr(inputs, "architecture", lambda: architecture)
+        monkeypatch.setattr(spec_reader, "architecture", lambda: architecture)
 
     on("amd64")
     return Desk(tmp_path, Settings.of(store=tmp_path / "store"), on)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError
 from envbuild.image.sif import LOCK, PLAN
+from envbuild.inputs.spec import read_spec
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
 from envbuild.spec.load import examine
 from envbuild.spec.recipe import Recipe
-from envbuild.workflows.inputs import read_spec
 from tests.support.images import compare_images, image_entries, read_data, read_manifest, verify_image
 from tests.support.torture.ground import Ground, Outcome
 

@@ -9,9 +9,9 @@ from typing import NoReturn
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.inputs.spec import read_spec
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.workflows import lock
-from envbuild.workflows.inputs import read_spec
 
 SPEC = """\
 # Of the group.

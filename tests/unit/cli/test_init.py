@@ -15,10 +15,10 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
+from envbuild.inputs.spec import read_spec
 from envbuild.spec.draft import SpecDraft
 from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.init import read_choices, spec_path, spec_text
-from envbuild.workflows.inputs import read_spec
 from tests.support.schemas import complaints, plain
 
 COMMAND = Path(sys.executable).with_name("envbuild")

@@ -9,11 +9,11 @@ import pytest
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.events import Event, Warned
+from envbuild.inputs.spec import read_spec
 from envbuild.lock.model import Lock, PythonPin
 from envbuild.resolve.compatibility import hidden_packages, judge_lock, stack_of
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import spec_remarks
 from tests.support.resolved_specs import deb, lock_of, wheel
 

@@ -9,11 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.inputs import catalog, sites
+from envbuild.inputs import spec as spec_reader
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
-from envbuild.workflows import inputs
 
 BAD = Path(__file__).parents[2] / "bad-specs"
 CATALOG = Path(__file__).parent / "catalog"
@@ -26,7 +27,7 @@ def read(case: Path) -> None:
     if (case / "spec.yaml").exists():
         recipes = [Path("recipes")] if (case / "recipes").is_dir() else []
         site = Path("site.yaml") if (case / "site.yaml").exists() else None
-        inputs.read_spec(Path("spec.yaml"), recipes=recipes, site=site)
+        spec_reader.read_spec(Path("spec.yaml"), recipes=recipes, site=site)
         return
     for name, model in ALONE.items():
         if (case / name).exists():
@@ -41,9 +42,9 @@ def test_a_bad_spec_gets_its_exact_text(
     monkeypatch.chdir(case)
     monkeypatch.delenv("ENVBUILD_RECIPES", raising=False)
     monkeypatch.delenv("ENVBUILD_SITE", raising=False)
-    monkeypatch.setattr(inputs, "configuration_homes", lambda: (Path("config"), CATALOG))
-    monkeypatch.setattr(inputs, "settings_homes", lambda: ())
-    monkeypatch.setattr(inputs, "architecture", lambda: "amd64")
+    monkeypatch.setattr(catalog, "configuration_homes", lambda: (Path("config"), CATALOG))
+    monkeypatch.setattr(sites, "settings_homes", lambda: ())
+    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
     with pytest.raises(EnvbuildError) as caught:
         read(case)
     text = render(caught.value)

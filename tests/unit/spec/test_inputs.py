@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from envbuild.errors import EnvbuildError, RequestError, render
+from envbuild.inputs import catalog
+from envbuild.inputs import spec as spec_reader
+from envbuild.inputs.spec import read_spec
 from envbuild.resolve.debian import location_of
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
-from envbuild.workflows import inputs
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import spec_remarks
 
 CATALOG = Path(__file__).parent / "catalog"
@@ -31,7 +32,7 @@ def only_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
     monkeypatch.setattr(files, "_own_data", lambda: CATALOG)
-    monkeypatch.setattr(inputs, "architecture", lambda: "amd64")
+    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
 
 
 def write(path: Path, text: str) -> Path:
@@ -179,7 +180,7 @@ def test_the_mistakes_of_a_base_are_told_where_it_may_be_meant(
 
 
 def test_a_base_with_mistakes_is_not_offered(broken: Path) -> None:
-    assert "mine" not in {base.name for base in inputs.read_bases()}
+    assert "mine" not in {base.name for base in catalog.read_bases()}
 
 
 def test_python_is_judged_by_its_minor_release(tmp_path: Path) -> None:
@@ -334,7 +335,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_file_may_not_be_huge(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as stream:
-        stream.truncate(inputs.MAX_FILE_BYTES + 1)
+        stream.truncate(spec_reader.MAX_FILE_BYTES + 1)
     text = text_of(tmp_path, "files: [{source: large, target: /data/a}]\n")
     assert "large` is too large: more than 67108864 bytes" in text
 
@@ -351,11 +352,11 @@ def test_files_of_a_spec_are_read_once_and_in_all_up_to_a_limit(
         read.append(path.name)
         return real(path, **named)
 
-    monkeypatch.setattr(inputs, "read_input", counted)
+    monkeypatch.setattr(spec_reader, "read_input", counted)
     same = "".join(f"  - {{source: a, target: /data/{index}}}\n" for index in range(500))
     assert list(resolved(tmp_path, f"files:\n{same}").files) == ["a"]
     assert read.count("a") == 1
-    monkeypatch.setattr(inputs, "MAX_FILES_BYTES", 2500)
+    monkeypatch.setattr(spec_reader, "MAX_FILES_BYTES", 2500)
     others = "".join(f"  - {{source: {name}, target: /data/{name}}}\n" for name in "abc")
     assert "the files of the spec have more than 0 MiB\n  --> spec.yaml:9:14" in text_of(
         tmp_path, f"files:\n{others}"

@@ -12,14 +12,14 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, render
+from envbuild.inputs import spec as spec_reader
+from envbuild.inputs.spec import read_spec
 from envbuild.resolve.request import request_of
 from envbuild.spec import requirements
 from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
-from envbuild.workflows import inputs
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import spec_remarks
 
 CATALOG = Path(__file__).parent / "catalog"
@@ -55,7 +55,7 @@ def only_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
     monkeypatch.setattr(files, "_own_data", lambda: CATALOG)
-    monkeypatch.setattr(inputs, "architecture", lambda: "amd64")
+    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
     monkeypatch.chdir(tmp_path)
 
 

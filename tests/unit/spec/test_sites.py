@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
+from envbuild.inputs.sites import read_site
 from envbuild.rules.from_site import facts_of_site
 from envbuild.rules.rulebook import judge
 from envbuild.spec.load import load
 from envbuild.spec.site import Site
-from envbuild.workflows.inputs import read_site
 
 SITES = Path(__file__).parents[3] / "sites"
 PUBLISHED = sorted(path.stem for path in SITES.glob("*.yaml") if path.stem not in ("example", "local"))

@@ -12,6 +12,7 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.events import Event, Note
 from envbuild.importers.proposal import propose
+from envbuild.inputs.spec import read_spec
 from envbuild.lock.diff import diff
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump, load
@@ -20,7 +21,6 @@ from envbuild.workflows import edit, lock
 from envbuild.workflows import import_file as workflow
 from envbuild.workflows.edit import add_packages, remove_packages
 from envbuild.workflows.import_file import import_file
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
 from tests.support.resolved_specs import lock_of, wheel

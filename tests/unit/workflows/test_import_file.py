@@ -20,11 +20,12 @@ from envbuild.extend.packages import read_request
 from envbuild.importers.conda import conda_table
 from envbuild.importers.proposal import Proposal, propose
 from envbuild.importers.statements import read_statements
+from envbuild.inputs.catalog import read_bases
+from envbuild.inputs.spec import read_spec
 from envbuild.spec.load import load_spec
 from envbuild.spec.model import EnvSpec
 from envbuild.workflows import import_file as workflow
 from envbuild.workflows.import_file import Imported, import_file
-from envbuild.workflows.inputs import read_bases, read_spec
 from envbuild.workflows.recipes import list_recipes
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "import"

@@ -10,10 +10,10 @@ import pytest
 
 from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
+from envbuild.inputs.spec import read_spec
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.store.store import Store
 from envbuild.workflows import lock
-from envbuild.workflows.inputs import read_spec
 from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices, write_pylock
 from envbuild.workflows.settings import Settings
 from tests.support.resolved_specs import bare_lock, recipe_pin, resolved

@@ -9,8 +9,8 @@ import pytest
 
 from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
+from envbuild.inputs.sites import read_site
 from envbuild.store.store import Store
-from envbuild.workflows.inputs import read_site
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 from tests.support.stores import key, layer

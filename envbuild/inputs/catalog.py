@@ -1,0 +1,233 @@
+"""Finds and reads recipes and base images: the first directory that has a name wins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.spec.base import BaseImage
+from envbuild.spec.check import not_known, recipe_not_known
+from envbuild.spec.load import Loaded, load
+from envbuild.spec.model import NAME
+from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
+from envbuild.spec.yamlfile import MAX_BYTES
+from envbuild.system.files import (
+    configuration_homes,
+    environment_paths,
+    exists,
+    is_below,
+    is_directory,
+    list_directory,
+    read_input,
+)
+
+_RECIPE = "recipe.yaml"
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Search paths of recipes, base images and sites; the first directory that has a name wins."""
+
+    recipes: tuple[Path, ...]
+    bases: tuple[Path, ...]
+    sites: tuple[Path, ...]
+    """Directories in search order; some may not exist."""
+
+    def recipe_names(self) -> tuple[str, ...]:
+        """Return the names of all recipes, sorted."""
+        names = {
+            name
+            for directory in self.recipes
+            for name in list_directory(directory)
+            if re.fullmatch(NAME, name) and exists(directory / name / _RECIPE)
+        }
+        return tuple(sorted(names))
+
+    def recipe(self, name: str) -> Path | None:
+        """Return the directory of a recipe, if it exists."""
+        return next((path / name for path in self.recipes if exists(path / name / _RECIPE)), None)
+
+    def readable_recipes(self, names: Iterable[str]) -> list[Recipe]:
+        """Read recipes; those with errors, and those that do not exist, are omitted."""
+        sources, _ = read_each(names, partial(load_recipe, self))
+        return [source.loaded.value for source in sources]
+
+    def base_names(self) -> tuple[str, ...]:
+        """Return the names of all base images, sorted."""
+        return _stems(self.bases)
+
+    def base(self, name: str) -> Path | None:
+        """Return the file of a base image, if it exists."""
+        return _first_file(self.bases, name)
+
+    def site_names(self) -> tuple[str, ...]:
+        """Return the names of all sites, sorted."""
+        return _stems(self.sites)
+
+    def site(self, name: str) -> Path | None:
+        """Return the file of a site, if it exists."""
+        return _first_file(self.sites, name)
+
+
+@dataclass(slots=True)
+class ErrorCollector:
+    """Errors of several files, to be reported together."""
+
+    errors: list[EnvbuildError] = field(default_factory=list)
+    faulty: set[str] = field(default_factory=set)
+    """Names of recipes and base images that cannot be read."""
+
+    def collect(self, read: Callable[[], T], name: str = "") -> T | None:
+        """Return what `read` returns; keep the errors that it raises instead."""
+        try:
+            return read()
+        except EnvbuildError as error:
+            self.errors += error.each()
+            self.faulty.add(name)
+            return None
+
+
+def read_each(names: Iterable[str], read: Callable[[str], T | None]) -> tuple[list[T], list[EnvbuildError]]:
+    """Return what `read` returns of each name, without those that it lacks, and all errors that it raises."""
+    reading = ErrorCollector()
+    values = [reading.collect(partial(read, name)) for name in names]
+    return [value for value in values if value is not None], reading.errors
+
+
+def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
+    """Return the search paths: `recipes`, ``ENVBUILD_RECIPES``, the user's, the machine's, envbuild's own.
+
+    RequestError: a directory of `recipes` or ``ENVBUILD_RECIPES`` does not exist.
+    """
+    listed = environment_paths("ENVBUILD_RECIPES")
+    origins = ["--recipes"] * len(recipes) + ["ENVBUILD_RECIPES"] * len(listed)
+    for path, origin in zip((*recipes, *listed), origins, strict=True):
+        if not is_directory(path):
+            hint = f"{origin} takes a directory that holds NAME/{_RECIPE}"
+            raise RequestError(f"there is no directory `{path}`", hint=hint)
+    homes = configuration_homes()
+    return Catalog(
+        recipes=(*recipes, *listed, *(home / "recipes" for home in homes)),
+        bases=tuple(home / "base-images" for home in homes),
+        sites=tuple(home / "sites" for home in homes),
+    )
+
+
+def read_bases() -> tuple[BaseImage, ...]:
+    """Read all base images that a spec could name, by name; those with errors are omitted."""
+    return tuple(base.value for base in load_bases(find_catalog())[0])
+
+
+def read_base(name: str) -> Loaded[BaseImage]:
+    """Read one base image, as a spec that names it would."""
+    catalog = find_catalog()
+    # Only a known name, never a path.
+    base = load_base(catalog, name) if name in catalog.base_names() else None
+    if base is None:
+        raise not_known("base image", name, catalog.base_names(), None)
+    return base
+
+
+def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
+    """Read one recipe, as a spec that names it would; the directories `recipes` are searched first."""
+    catalog = find_catalog(recipes)
+    # Only a known name, never a path.
+    source = load_recipe(catalog, name) if name in catalog.recipe_names() else None
+    if source is None:
+        if re.fullmatch(NAME, name) and exists(Path("recipes") / name / _RECIPE):
+            hint = f"`--recipes recipes` reads `recipes/{name}`"
+            raise RequestError(f"unknown recipe `{name}`", hint=hint)
+        raise recipe_not_known(name, catalog.recipe_names())
+    raise_all(list(recipe_errors(source)))
+    return source
+
+
+def load_file(model: type[M], path: Path, at: Location | None = None) -> Loaded[M]:
+    """Read a file of a model; `at` is where it is named."""
+    return load(model, read_input(path, limit_bytes=MAX_BYTES, at=at), path)
+
+
+def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
+    """Read a recipe and its files; None if it does not exist."""
+    directory = catalog.recipe(name)
+    if directory is None:
+        return None
+    reading = ErrorCollector()
+    names = [
+        f"{kind}/{file}"
+        for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
+        for file in list_directory(directory / kind)
+        if file.endswith(suffix)
+    ]
+    files: dict[str, bytes] = {}
+    if exists(directory / TUTORIAL):
+        names.append(TUTORIAL)
+    for file in (_RECIPE, *names):
+        content = reading.collect(partial(_read_below, directory, file))
+        if content is not None:
+            files[file] = content
+    # The model is parsed from the same bytes that are kept in `files`.
+    loaded = (
+        reading.collect(lambda: load(Recipe, files[_RECIPE], directory / _RECIPE))
+        if _RECIPE in files
+        else None
+    )
+    raise_all(reading.errors)
+    return None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files)
+
+
+def _read_below(directory: Path, name: str) -> bytes:
+    """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
+    path = directory / name
+    # A link may lead to a job or patch of a recipe beside it.
+    shared = is_below(path, directory.parent) and path.resolve().parent.name in ("verify", "patches")
+    if not is_below(path, directory) and not shared:
+        raise RequestError(
+            f"`{name}` leads out of the recipe's directory",
+            at=Location(path=path),
+            hint="a symbolic link may lead to a job or patch of a recipe beside it; copy the file",
+        )
+    return read_input(path, limit_bytes=MAX_BYTES)
+
+
+def load_base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
+    """Read a base image; None if it does not exist."""
+    path = catalog.base(name)
+    if path is None:
+        return None
+    loaded = load_file(BaseImage, path, at=Location(path=path))
+    check_name(loaded, loaded.value.name, "base image")
+    return loaded
+
+
+def load_bases(catalog: Catalog) -> tuple[tuple[Loaded[BaseImage], ...], list[EnvbuildError]]:
+    """Read all base images; return those without errors, and the errors of the others."""
+    bases, errors = read_each(catalog.base_names(), partial(load_base, catalog))
+    return tuple(bases), errors
+
+
+def check_name(loaded: Loaded[M], name: str, kind: str) -> None:
+    """Raise a RequestError if a name in a file differs from that of the file."""
+    if name != loaded.path.stem:
+        problem = f"the {kind}'s name is `{name}`, but its file is `{loaded.path.name}`"
+        raise RequestError(problem, at=loaded.at("name"), hint="they must be the same")
+
+
+def _stems(directories: Sequence[Path]) -> tuple[str, ...]:
+    files = {name for path in directories for name in list_directory(path) if name.endswith(".yaml")}
+    stems = {name.removesuffix(".yaml") for name in files}
+    return tuple(sorted(stem for stem in stems if re.fullmatch(NAME, stem)))
+
+
+def _first_file(directories: Sequence[Path], name: str) -> Path | None:
+    return next((path / f"{name}.yaml" for path in directories if exists(path / f"{name}.yaml")), None)

@@ -1,0 +1,113 @@
+"""Finds and reads the file of a site: the named one, that of a spec, or the machine's own."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
+from envbuild.rules.tables import at_least, look_up
+from envbuild.spec.check import not_known
+from envbuild.spec.load import Loaded, load
+from envbuild.spec.model import NAME, EnvSpec
+from envbuild.spec.site import Site, SiteUpstream
+from envbuild.spec.yamlfile import MAX_BYTES
+from envbuild.system.files import environment_paths, exists, read_input, settings_homes
+
+
+def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
+    """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
+    driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
+    floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
+    if site is None or driver is None or floor is None or at_least(driver, floor[0]) is not False:
+        return ""
+    return f"needs a driver of at least {floor[0]}, and the site `{site.value.name}` has {driver}"
+
+
+def read_site(given: Path | None) -> Loaded[Site] | None:
+    """Read the site that a command line names; without one, as `read_spec`."""
+    return choose_site(find_catalog(), None, given)
+
+
+def read_site_file(given: Path | None) -> Loaded[Site] | None:
+    """Read the same file as `read_site`, without the sources of packages of the machine's own."""
+    return _chosen_site(find_catalog(), None, given)
+
+
+def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
+    """Return all sites that can be named, and the errors of the others and of ``site.yaml``."""
+    catalog, reading = find_catalog(), ErrorCollector()
+    sites = [reading.collect(partial(_site_named, catalog, name, None)) for name in catalog.site_names()]
+    for path in filter(exists, _own_sites()):
+        reading.collect(partial(load_file, Site, path))
+    return [site for site in sites if site is not None], reading.errors
+
+
+def read_upstreams() -> tuple[SiteUpstream, ...]:
+    """Return the upstream stores that ``site.yaml`` of the user, then of the machine, names."""
+    reading = ErrorCollector()
+    sites = [reading.collect(partial(load_file, Site, path)) for path in filter(exists, _own_sites())]
+    raise_all(reading.errors)
+    return tuple(upstream for site in sites if site is not None for upstream in site.value.upstreams)
+
+
+def choose_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+    """Read the given site, else the one that the spec names, else the machine's own.
+
+    A site without sources of packages gets those of the machine's own.
+    """
+    site = _chosen_site(catalog, spec, given)
+    own = next(filter(exists, _own_sites()), None)
+    if site is None or site.value.origins or site.value.find_links or own in (None, site.path):
+        return site
+    # An image for another machine is built from packages that this machine can reach.
+    here = load_file(Site, own).value
+    addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
+    return replace(site, value=site.value.model_copy(update=addresses))
+
+
+def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
+    """Read the same site as `choose_site`, with the sources of packages of its file alone."""
+    listed = environment_paths("ENVBUILD_SITE")
+    if given is not None or listed:
+        site = _site_given(catalog, given if given is not None else listed[0])
+    elif spec is not None and spec.value.site is not None:
+        site = _site_named(catalog, spec.value.site, spec.at("site"))
+    else:
+        own = next(filter(exists, _own_sites()), None)
+        return None if own is None else load_file(Site, own)
+    if site.value.upstreams and site.path.absolute() not in _own_sites():
+        raise RequestError(
+            "only `site.yaml` of the user or the machine can name `upstreams`",
+            at=site.at("upstreams"),
+            hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
+        )
+    return site
+
+
+def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
+    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file."""
+    name = str(given)
+    is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+    by_variable = environment_paths("ENVBUILD_SITE")[:1] == (given,)
+    if is_name and (catalog.site(name) is not None or not exists(given)):
+        return _site_named(catalog, name, None, by=", which ENVBUILD_SITE names" if by_variable else "")
+    hint = "ENVBUILD_SITE names it; set it to a file that is there" if by_variable else None
+    return load(Site, read_input(given, limit_bytes=MAX_BYTES, hint=hint), given)
+
+
+def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "") -> Loaded[Site]:
+    path = catalog.site(name)
+    if path is None:
+        unknown = not_known("site", name, catalog.site_names(), at)
+        raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
+    loaded = load_file(Site, path)
+    check_name(loaded, loaded.value.name, "site")
+    return loaded
+
+
+def _own_sites() -> tuple[Path, ...]:
+    return tuple(home / "site.yaml" for home in settings_homes())

@@ -1,0 +1,205 @@
+"""Reads a spec and every file that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from packaging.version import Version
+
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.inputs.catalog import ErrorCollector, find_catalog, load_base, load_bases, load_recipe
+from envbuild.inputs.sites import choose_site, driver_conflict
+from envbuild.lock.model import Lock
+from envbuild.lock.text import HEADER
+from envbuild.spec.base import BaseImage
+from envbuild.spec.check import CheckInputs, select_and_check
+from envbuild.spec.load import Loaded, examine
+from envbuild.spec.model import EnvSpec, GitCommit, RequirementsFile, WheelDirectory, WheelFile
+from envbuild.spec.recipe_rules import RecipeSource
+from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.select import newest_of_distribution
+from envbuild.spec.yamlfile import MAX_BYTES
+from envbuild.system.files import is_below, is_directory, list_directory, open_regular, read_input, sha256
+from envbuild.system.host import architecture
+from envbuild.system.redaction import redact_text
+from envbuild.system.repositories import check_is_inside
+
+MAX_FILE_BYTES = 64 << 20
+MAX_FILES_BYTES = 256 << 20  # they are held in memory
+MAX_REQUIREMENTS_BYTES = 16 << 20
+_START_BYTES = 4096
+
+
+def read_spec(
+    spec_path: Path,
+    *,
+    recipes: Sequence[Path] = (),
+    site: Path | None = None,
+    content: bytes | None = None,
+    target: Lock | None = None,
+) -> ResolvedSpec:
+    """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
+
+    `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
+    `site` is a site file or the name of a known site; without it ``ENVBUILD_SITE``, then the site that the
+    spec names, then ``site.yaml`` of the user or the machine is used. With a `target`, the spec is read for
+    its architecture, and for its release of the accelerator if the spec leaves the choice: this machine's
+    driver decides nothing for another.
+    """
+    catalog = find_catalog(recipes)
+    if content is None:
+        check_is_spec(spec_path)
+        content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
+    spec, spec_errors = examine(EnvSpec, content, spec_path)
+    reading = ErrorCollector(spec_errors)
+    settings = reading.collect(lambda: choose_site(catalog, spec, site))
+    if spec is None:
+        raise_all(reading.errors)
+        raise AssertionError("a spec that cannot be read has an error")
+    named = spec.value.base
+    base: Loaded[BaseImage] | None = None
+    bases: tuple[Loaded[BaseImage], ...] = ()
+    base_errors: list[EnvbuildError] = []
+    if "base" not in spec.invalid_keys:
+        if named is not None and (catalog.base(named.name) or not named.constraint):
+            base = reading.collect(lambda: load_base(catalog, named.name), named.name)
+        else:
+            bases, base_errors = load_bases(catalog)
+            if named is not None:  # `debian@12` names a distribution
+                base, bases = newest_of_distribution(named, bases), ()
+    choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
+    sources: dict[str, RecipeSource] = {}
+    for name in sorted({choice.name for choice in choices}):
+        if source := reading.collect(partial(load_recipe, catalog, name), name):
+            sources[name] = source
+    requirements = _requirements(spec)
+    reading.errors += requirements.errors
+    inputs = CheckInputs(
+        spec=spec,
+        base=base,
+        bases=bases,
+        base_errors=tuple(base_errors),
+        recipes=sources,
+        catalog=catalog,
+        faulty=frozenset(reading.faulty),
+        site=settings,
+        driver_conflict=(
+            partial(driver_conflict, settings) if target is None else partial(_release_conflict, target)
+        ),
+        files=_files(spec, reading),
+        requirements=requirements,
+        architecture=architecture() if target is None else target.architecture,
+    )
+    return select_and_check(inputs, errors=reading.errors)
+
+
+def _release_conflict(target: Lock, family: str, release: str) -> str:
+    """Return why a release of an accelerator is not that of a target; empty if it is."""
+    variants = {pin.variant for pin in target.recipes}
+    return "" if f"{family}-{release}" in variants else f"not in the target for {target.architecture}"
+
+
+def _files(spec: Loaded[EnvSpec], reading: ErrorCollector) -> dict[str, bytes]:
+    """Read the files that the spec adds to the image."""
+    directory = spec.path.parent
+    files: dict[str, bytes] = {}
+    size_bytes = 0
+    for index, entry in enumerate(spec.value.files):
+        at = spec.at("files", index, "source")
+        if entry.source in files:
+            continue
+        path = directory / entry.source
+        if not is_below(path, directory):
+            problem = f"`{entry.source}` leads out of the spec's directory"
+            hint = "a symbolic link may not; copy the file"
+            reading.errors.append(RequestError(problem, at=at, hint=hint))
+            continue
+        content = reading.collect(partial(read_input, path, limit_bytes=MAX_FILE_BYTES, at=at))
+        if content is None:
+            continue
+        files[entry.source] = content
+        size_bytes += len(content)
+        if size_bytes > MAX_FILES_BYTES:
+            problem = f"the files of the spec have more than {MAX_FILES_BYTES >> 20} MiB"
+            reading.errors.append(RequestError(problem, at=at, hint="keep data beside the image"))
+            break
+    return files
+
+
+def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
+    """Read what the spec asks for of Python packages, in files or itself."""
+    directory = spec.path.parent
+
+    def read(path: Path, at: Location) -> bytes:
+        _check_below(path, directory, at)
+        return read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at)
+
+    def digest(path: Path, at: Location) -> str:
+        _check_below(path, directory, at)
+        try:
+            return sha256(path)
+        except OSError as error:
+            problem = f"`{redact_text(str(path))}` cannot be read: {error.strerror or error}"
+            raise RequestError(problem, at=at, hint="name a wheel that is there") from error
+
+    requirements = RequirementFiles(read, digest)
+    for index, entry in enumerate(spec.value.packages.python):
+        at = spec.at("packages", "python", index)
+        if isinstance(entry, RequirementsFile):
+            requirements.add(directory / entry.file, at)
+        elif isinstance(entry, WheelFile):
+            place = entry.wheel if entry.is_address else str(directory / entry.wheel)
+            requirements.add_wheel(place, {entry.sha256} if entry.sha256 else (), at)
+        elif isinstance(entry, WheelDirectory):
+            requirements.directories.append((directory / entry.directory, at))
+        elif isinstance(entry, GitCommit):
+            repository = Repository(
+                url=entry.git,
+                commit=entry.commit,
+                subdirectory=entry.subdirectory or "",
+                version=str(Version(entry.version)) if entry.version else "",
+            )
+            requirements.entries.append(RequirementEntry(text=entry.name, at=at, repository=repository))
+        else:
+            requirements.entries.append(RequirementEntry(text=entry, at=at))
+    reading = ErrorCollector()
+    for path, at in requirements.directories:
+        reading.collect(partial(_check_wheel_directory, path, directory, at))
+    for request in requirements.entries:
+        if isinstance(request, RequirementEntry) and request.repository is not None:
+            reading.collect(partial(check_is_inside, request.repository.url, directory, request.at))
+    requirements.errors += reading.errors
+    return requirements
+
+
+def _check_below(path: Path, directory: Path, at: Location) -> None:
+    if not is_below(path, directory):
+        problem = f"`{redact_text(str(path))}` leads out of the spec's directory"
+        raise RequestError(problem, at=at, hint="keep it in that directory or below; a link may not lead out")
+
+
+def _check_wheel_directory(path: Path, directory: Path, at: Location) -> None:
+    _check_below(path, directory, at)
+    if not is_directory(path):
+        problem = f"there is no directory `{redact_text(str(path))}`"
+        raise RequestError(problem, at=at, hint="name a directory with wheels")
+    for name in list_directory(path):
+        _check_below(path / name, directory, at)
+
+
+def check_is_spec(spec: Path) -> None:
+    """Raise a RequestError for an image or a lock given as a spec, before it is parsed."""
+    try:
+        with open_regular(spec) as stream:
+            start = stream.read(_START_BYTES)
+    except (OSError, ValueError):
+        return  # reading it as a spec reports why
+    if b"SIF_MAGIC" in start[:64] or start[:4] == b"hsqs":
+        hint = "name the YAML file that it was built from; `envbuild inspect` shows what it holds"
+        raise RequestError(f"`{spec}` is an image, not a spec", hint=hint)
+    if start.startswith(HEADER.encode().partition(b"\n")[0]):
+        hint = f"name its spec, `{spec.name.partition('.lock')[0]}.yaml`"
+        raise RequestError(f"`{spec}` is a lock, not a spec", hint=hint)
