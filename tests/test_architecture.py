@@ -22,7 +22,7 @@ TOP = Path(__file__).resolve().parents[1]
 PACKAGE = TOP / "envbuild"
 
 # Modules beside the packages, which every package may import.
-LEAVES = frozenset({"digests", "errors", "events"})
+LEAVES = frozenset({"digests", "errors", "events", "quoting"})
 TOUR = (TOP / "docs/architecture.md").read_text()
 
 

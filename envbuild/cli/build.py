@@ -12,6 +12,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from envbuild.preflight.report import PreflightReport
@@ -59,7 +60,7 @@ def command(
 
 def _show(built: Built) -> None:
     """Write at most five lines: the image, what was built, what `check` says, what to do next."""
-    path, preflight = workflows.arguments.shell_path(built.path), built.preflight
+    path, preflight = shell_path(built.path), built.preflight
     state = "is up to date" if built.unchanged else "built"
     size = f"{built.size_bytes / 1e6:.0f} MB, {pluralize(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
@@ -84,7 +85,7 @@ def fail_preflight(image: Path, preflight: PreflightReport) -> None:
     text = f"{image}: written, but some programs would not start (see above{others})"
     print_message(text, problem=True)
     if more:
-        print_message(f"next: envbuild check {workflows.arguments.shell_path(image)}", problem=True)
+        print_message(f"next: envbuild check {shell_path(image)}", problem=True)
     raise typer.Exit(4)
 
 

@@ -13,6 +13,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from envbuild.store.gc_roots import StoredRoot
@@ -189,11 +190,7 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
         return "remove it"
     labels = report.needed_by(damage)
     specs = sorted({report.specs[label] for label in labels if label in report.specs})
-    build = (
-        f"`envbuild build {workflows.arguments.shell_path(specs[0])}`"
-        if specs
-        else "the next build that needs it"
-    )
+    build = f"`envbuild build {shell_path(specs[0])}`" if specs else "the next build that needs it"
     again = f"{build} {'fetches' if damage.kind == 'file' else 'makes'} it again"
     return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
 

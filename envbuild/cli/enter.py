@@ -11,6 +11,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
+from envbuild.quoting import shell_line
 
 
 def exec_command(
@@ -30,7 +31,7 @@ def exec_command(
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.program_line(image, words, settings)
     if dry_run:
-        print_json(line) if json else print_data(workflows.arguments.shell_line(line))
+        print_json(line) if json else print_data(shell_line(line))
     else:
         workflows.launch.launch(line)
 

@@ -11,6 +11,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.quoting import shell_path
 
 
 def command(
@@ -28,5 +29,5 @@ def command(
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
     print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    words = workflows.arguments.shell_path(spec), workflows.arguments.shell_path(to)
+    words = shell_path(spec), shell_path(to)
     print_message(f"next: envbuild build {words[0]} --offline --from {words[1]}")

@@ -11,6 +11,7 @@ import typer
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from envbuild.workflows.import_file import Imported
@@ -37,7 +38,7 @@ def command(
     elif output is None:
         print_data(imported.text)
     if output is not None:
-        print_message(f"next: envbuild lock {workflows.arguments.shell_path(output)}")
+        print_message(f"next: envbuild lock {shell_path(output)}")
 
 
 def format_notes(imported: Imported) -> list[str]:

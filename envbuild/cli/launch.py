@@ -11,6 +11,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
+from envbuild.quoting import shell_line
 
 
 def command(
@@ -53,6 +54,6 @@ def command(
             dry_run=dry_run,
         )
     if dry_run:
-        print_json(line) if json else print_data(workflows.arguments.shell_line(line))
+        print_json(line) if json else print_data(shell_line(line))
     else:
         workflows.launch.launch(line)

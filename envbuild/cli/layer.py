@@ -12,6 +12,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
+from envbuild.quoting import shell_path
 
 app = typer.Typer(
     help="Carry finished layers to a machine that cannot build them.",
@@ -44,7 +45,7 @@ def export(
     if json:
         print_json({"directory": moved.directory, "layers": moved.layers})
     print_message(f"{to}: {len(moved.layers)} layers, {moved.size_bytes / 1e6:.0f} MB written")
-    directory = workflows.arguments.shell_path(to)
+    directory = shell_path(to)
     print_message(f"next: carry {directory}, the spec and its lock; there, `envbuild layer import DIR`")
 
 

@@ -11,6 +11,7 @@ from envbuild import workflows
 from envbuild.cli import completion, options
 from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.quoting import shell_path, shell_quote
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
@@ -93,8 +94,8 @@ def install(
     for command, why in installed.left_out.items():
         print_message(f"no wrapper for `{command}`: {why}")
     print_message(f"{layout.modulefile}: installed")
-    use = workflows.arguments.shell_path(layout.root / "modulefiles")
-    load = workflows.arguments.shell_quote(layout.label)
+    use = shell_path(layout.root / "modulefiles")
+    load = shell_quote(layout.label)
     print_message(f"next: module use {use} && module load {load}")
 
 

@@ -13,6 +13,7 @@ from envbuild.cli import completion, options
 from envbuild.cli.output import columns, named_lines, print_data, print_json, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize, raise_all
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from envbuild.spec.load import Loaded
@@ -224,7 +225,6 @@ def new(
     written = workflows.recipe_new.new_recipe(
         name, version, directory, distribution=distribution, module=module
     )
-    shell_path = workflows.arguments.shell_path
     spec, image, recipes = (
         shell_path(written / "example.yaml"),
         shell_path(written / "example.sif"),

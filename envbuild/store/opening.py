@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import stat
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
+from envbuild.quoting import shell_path
 from envbuild.system import host
 from envbuild.system.privacy import OTHERS_WRITE
 
@@ -33,8 +33,7 @@ def check_store(descriptor: int, path: Path) -> bool:
         who = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
         raise RequestError(
             f"{who} can write to the store `{path}`, and so into images",
-            hint=f"if no other user did, `chmod -R go-w {shlex.quote(str(path))}`; else delete it and build"
-            " again",
+            hint=f"if no other user did, `chmod -R go-w {shell_path(path)}`; else delete it and build again",
         )
     with os.scandir(descriptor) as entries:
         # A file system's own directory may lie in an empty directory.
@@ -45,7 +44,7 @@ def check_store(descriptor: int, path: Path) -> bool:
             raise RequestError(f"`{path}` is not a store; it contains other files", hint=_ANOTHER)
         raise RequestError(
             f"an earlier version of envbuild made the store `{path}`",
-            hint=f"delete it with `rm -rf {shlex.quote(str(path))}`, and build the images again",
+            hint=f"delete it with `rm -rf {shell_path(path)}`, and build the images again",
         )
     for name in sorted(_AREAS & kinds.keys()):
         if not kinds[name]:

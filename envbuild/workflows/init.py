@@ -9,10 +9,11 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, read_spec
+from envbuild.quoting import shell_path
 from envbuild.spec.draft import NONE, SCHEMA_FILE, Choices, SpecDraft, bare_text, render_spec
 from envbuild.spec.requirements import RequirementFiles
 from envbuild.system.files import exists, is_below, is_directory, read_input, write_new
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.schema import schema_text
 

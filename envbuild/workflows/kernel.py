@@ -18,10 +18,11 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.sites import read_site
+from envbuild.quoting import shell_path
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.module import foreign_python, runnable_of

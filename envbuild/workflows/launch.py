@@ -26,6 +26,7 @@ from envbuild.launch.launchers import (
 )
 from envbuild.launch.slurm import allocated, in_slurm_job, nodes_here, other_nodes, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
+from envbuild.quoting import shell_line as written
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
@@ -35,7 +36,6 @@ from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
-from envbuild.workflows.arguments import shell_line as written
 from envbuild.workflows.hosting import (
     host_libraries_for,
     judge_own_fabric,

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from envbuild.errors import RequestError
 from envbuild.plan.model import Compression
+from envbuild.quoting import shell_path
 from envbuild.store import transfer
 from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.store.transfer import Moved
 from envbuild.system.files import exists, is_directory
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.lock import check_tools, lock_path, read_locked
 from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings

@@ -18,6 +18,7 @@ from envbuild.lock.model import Lock, LockFile, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
+from envbuild.quoting import shell_path
 from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import debian_packages
@@ -29,7 +30,7 @@ from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_full
 from envbuild.workflows.saving import (
     ATTEMPTS,

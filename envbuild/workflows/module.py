@@ -31,6 +31,7 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.preflight.scan import changes_from
+from envbuild.quoting import shell_path
 from envbuild.spec.model import CommandName, first_problem
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
@@ -39,7 +40,7 @@ from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.privacy import parents_others_can_write
-from envbuild.workflows.arguments import check_outside_store, shell_path
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of

@@ -11,10 +11,10 @@ from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
 from envbuild.preflight.scan import changed_parts
+from envbuild.quoting import shell_path
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import exists, neighbour_hint
-from envbuild.workflows.arguments import shell_path
 from envbuild.workflows.module import list_modules
 from envbuild.workflows.settings import Settings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli import output
+from envbuild.quoting import shell_path
 from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
-from envbuild.workflows.arguments import shell_path
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 CLOSED = "error: standard output cannot be written: it is closed\n\nhint: write elsewhere: `> FILE`\n"
