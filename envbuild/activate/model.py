@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envbuild.activate.layout import IMAGE, Layout, is_there
+from envbuild.activate.layout import IMAGE, Layout, is_there, parse_module
 from envbuild.errors import RequestError, raise_all
-from envbuild.image.runnable import Runnable
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import Runnable, describe
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer
@@ -163,3 +164,24 @@ def check_version(version: str) -> None:
             f"the version `{version}` means something else to module systems",
             hint="give the spec another `version`, such as `1`, and build again",
         )
+
+
+def runnable_of(
+    image: ImageFile, digest: str, name: str | None = None, version: str | None = None
+) -> Runnable:
+    """Return what starting an image needs to know; `digest` is that of `identity_of`.
+
+    `name` and `version` are for an extended image. RequestError: envbuild neither built nor extended it, or
+    the names are invalid, or its spec gives them.
+    """
+    if not image.built_by_envbuild and image.note is not None:
+        return describe(image, digest, name=name, version=version)
+    manifest = image.manifest
+    if name or version:
+        if image.note is None:
+            raise RequestError(
+                f"`{image.path.name}` is {manifest.name}/{manifest.version}: its spec names it",
+                hint="leave --name and --version out, or change the spec and build it",
+            )
+        parse_module(f"{name or manifest.name}/{version or manifest.version}")
+    return manifest

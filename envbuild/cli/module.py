@@ -82,7 +82,7 @@ def install(
             default=default,
             require_pass=require_pass,
             require_gpu=require_gpu,
-            commands=workflows.module.command_names(commands or ()),
+            commands=commands or (),
             from_host=options.host_libraries(mpi, fabric),
             name=name,
             version=version,

@@ -241,3 +241,8 @@ def known_identity(image: ImageFile, store: Store) -> str:
 def _record_name(image: ImageFile) -> str:
     hexadecimal = sha256_of(json.dumps(image.signature)).removeprefix("sha256:")
     return f"scans/file-systems/{hexadecimal[:2]}/{hexadecimal}.json"
+
+
+def added_python(image: ImageFile) -> str:
+    """Return the Python that packages were added to in an image of another tool; empty for others."""
+    return image.note.python if not image.built_by_envbuild and image.note is not None else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,11 @@ class HostFingerprint:
 
     def with_fact(self, name: str, value: str) -> HostFingerprint:
         """Return the fingerprint with a further fact, such as the use of the host's MPI."""
-        return HostFingerprint(facts=dict(sorted({**self.facts, name: value}.items())))
+        return self.with_facts({name: value})
+
+    def with_facts(self, facts: Mapping[str, str]) -> HostFingerprint:
+        """Return the fingerprint with further facts, such as the identities of the host's libraries."""
+        return HostFingerprint(facts=dict(sorted({**self.facts, **facts}.items())))
 
 
 def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -> HostFingerprint:

@@ -12,10 +12,11 @@ from envbuild.activate.installed import find_installed, select
 from envbuild.activate.kernel import KERNELS, KernelImage, install_kernel
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
+from envbuild.activate.model import runnable_of
 from envbuild.errors import Location, MachineError, RequestError
 from envbuild.events import task
 from envbuild.image.file import ImageFile
-from envbuild.image.runnable import identity_of
+from envbuild.image.runnable import added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.sites import read_site
 from envbuild.quoting import shell_path
@@ -25,7 +26,6 @@ from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
-from envbuild.workflows.module import foreign_python, runnable_of
 from envbuild.workflows.settings import Settings
 
 # It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
@@ -66,7 +66,7 @@ def write_kernel(
         path, python = absolute(_existing(image_or_module)), None
         with ImageFile.open(path) as image:
             digest = identity_of(image, settings.store)
-            runnable, own_python = runnable_of(image, digest), foreign_python(image)
+            runnable, own_python = runnable_of(image, digest), added_python(image)
             if image.built_by_envbuild:
                 title = f"compare {path.name}"
                 with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:
@@ -93,7 +93,7 @@ def write_kernel(
             raise RequestError(problem, hint="install it again")
         path, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
         with ImageFile.open(path) as image:
-            own_python = foreign_python(image)
+            own_python = added_python(image)
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", label)
     directory = (absolute(prefix) / KERNELS if prefix else _users_kernels()) / name
     check_outside_store(directory, settings.store.path, hint="name another place with --prefix DIR")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
+from envbuild.activate.checks import (
+    check_commands,
+    check_not_replaced,
+    check_replaces_its_kind,
+    check_verdict,
+    check_writers,
+    command_names,
+    verdict_warnings,
+)
 from envbuild.activate.install import InstallResult, absolute, checked_root, install, why_only_you
 from envbuild.activate.installed import (
     InstalledModule,
@@ -20,26 +26,23 @@ from envbuild.activate.installed import (
     uninstall,
 )
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import IMAGE, parse_module, read_record
-from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands
-from envbuild.activate.modulefile import visible
-from envbuild.errors import CheckError, EnvbuildError, Location, RequestError, raise_all
-from envbuild.events import Emit, Note, Warned, task
+from envbuild.activate.layout import parse_module
+from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
+from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.events import Note, Warned, task
 from envbuild.image.file import ImageFile
-from envbuild.image.runnable import Runnable, describe, identity_of
+from envbuild.image.runnable import Runnable, added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
 from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
 from envbuild.preflight.scan import changes_from
 from envbuild.quoting import shell_path
-from envbuild.spec.model import CommandName, first_problem
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
-from envbuild.system.fingerprint import HostFingerprint, fingerprint
-from envbuild.system.privacy import parents_others_can_write
+from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
@@ -109,6 +112,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     Apptainer, or no space.
     """
     check_outside_store(request.root, settings.store.path, hint="name another directory with --root DIR")
+    request = replace(request, commands=command_names(request.commands))
     with ImageFile.open(request.image) as image:
         return _install_module(image, request, settings)
 
@@ -116,9 +120,9 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
 def _install_module(image: ImageFile, request: InstallRequest, settings: Settings) -> InstallResult:
     """Install an image; a change of it meanwhile leaves no release of it."""
     root, emit = request.root, settings.emit
-    python = foreign_python(image)
+    python = added_python(image)
     runnable = _runnable(image, request, settings)
-    _check_writers(root, request.name or runnable.name, emit)
+    check_writers(root, request.name or runnable.name, emit)
     site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if site is not None:
@@ -127,10 +131,16 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     if request.from_host:
         plan = host_libraries_for(image, settings, request.from_host)
         host_libs = for_one_container_per_rank(plan)
-    here = _host_with(fingerprint(apptainer), host_libs.identities if host_libs else {})
+    here = fingerprint(apptainer).with_facts(host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, runnable.digest, here=here)
-    _check_verdict(request, runnable, verdict)
-    _check_commands(image, request.commands)
+    check_verdict(
+        request.image,
+        runnable,
+        verdict,
+        require_pass=request.require_pass,
+        require_gpu=request.require_gpu,
+    )
+    check_commands(image, request.commands)
     commands, left_out = choose_commands(
         runnable,
         own=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
@@ -156,9 +166,9 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         left_out=left_out,
         python=python,
     )
-    _check_not_replaced(installation)
+    check_not_replaced(installation)
     if request.name is None and request.version is None:
-        _check_place(installation)
+        check_replaces_its_kind(installation)
     # The whole image is read, and then copied.
     total_bytes = image.size_bytes * (1 if request.link else 2)
     title = f"module {installation.layout.label}"
@@ -173,7 +183,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
             check=image.check_still_there if request.link else image.check_unchanged,
         )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
-    warnings = [*_verdict_warnings(verdict)]
+    warnings = [*verdict_warnings(verdict)]
     if request.link and (problem_of_others := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem_of_others))
     for warning in warnings:
@@ -184,69 +194,12 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     return replace(installed, warnings=tuple(warning.text for warning in warnings))
 
 
-def command_names(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return names of commands unchanged; RequestError for one that is not."""
-    for text in texts:
-        try:
-            TypeAdapter(CommandName).validate_python(text)
-        except ValidationError as error:
-            hint = "name a program of the image, without directories"
-            raise RequestError(f"--command: {first_problem(error)}", hint=hint) from None
-    return tuple(dict.fromkeys(texts))
-
-
-def runnable_of(
-    image: ImageFile, digest: str, name: str | None = None, version: str | None = None
-) -> Runnable:
-    """Return what starting an image needs to know; `digest` is that of `identity_of`.
-
-    `name` and `version` are for an extended image. RequestError: envbuild neither built nor extended it, or
-    the names are invalid, or its spec gives them.
-    """
-    if not image.built_by_envbuild and image.note is not None:
-        return describe(image, digest, name=name, version=version)
-    manifest = image.manifest
-    if name or version:
-        if image.note is None:
-            raise RequestError(
-                f"`{image.path.name}` is {manifest.name}/{manifest.version}: its spec names it",
-                hint="leave --name and --version out, or change the spec and build it",
-            )
-        parse_module(f"{name or manifest.name}/{version or manifest.version}")
-    return manifest
-
-
-def foreign_python(image: ImageFile) -> str:
-    """Return the Python that packages were added to in an image of another tool; empty for others."""
-    return image.note.python if not image.built_by_envbuild and image.note is not None else ""
-
-
 def _runnable(image: ImageFile, request: InstallRequest, settings: Settings) -> Runnable:
     if image.built_by_envbuild or image.note is None:
         return runnable_of(image, "", request.name, request.version)
     with task(settings.emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
         digest = identity_of(image, settings.store, advanced=reading.advance)
     return runnable_of(image, digest, request.name, request.version)
-
-
-def _check_verdict(request: InstallRequest, runnable: Runnable, verdict: TestVerdict | None) -> None:
-    """Raise a CheckError if a verdict is required that the image does not have."""
-    required = "--require-gpu" if request.require_gpu else "--require-pass" if request.require_pass else ""
-    if request.require_gpu and runnable.accelerator == "cpu":
-        problem = f"--require-gpu: `{request.image}` is an image for CPUs"
-        raise CheckError(problem, hint="`accelerator: cuda` in the spec builds one for GPUs")
-    if required and (verdict is None or verdict.state != "passed"):
-        tested = visible(verdicts.sentence(verdict))
-        raise CheckError(
-            f"{required}: `{request.image}` has no test that passed on this host: {tested}",
-            hint=f"{_hint_to_test(verdict)}, then install it again",
-        )
-
-
-def _hint_to_test(verdict: TestVerdict | None) -> str:
-    if verdict is not None and verdict.state == "cpu-only":
-        return "`envbuild test` it where there is a GPU, or from here with `--nodes 1`"
-    return "`envbuild test` it on this host"
 
 
 def _options(
@@ -277,68 +230,6 @@ def _commands_of_recipes(runnable: Runnable, settings: Settings) -> frozenset[st
     return frozenset(commands)
 
 
-def _check_not_replaced(installation: Installation) -> None:
-    """Raise a RequestError for a module's copy that is another image than the one it was made from."""
-    image = installation.image
-    record = read_record(image.parent) if image.name == IMAGE else None
-    if record is not None and not record.image and record.digest != installation.runnable.digest:
-        raise RequestError(
-            f"this is another image than the module {record.name}/{record.version} was made from",
-            at=Location(path=image),
-            hint="install the module again from its own image",
-        )
-
-
-def _check_place(installation: Installation) -> None:
-    """Raise a RequestError if an extended image would replace one that is not.
-
-    Such as that it was made from: both have the same name and version unless the user gives others.
-    """
-    layout = installation.layout
-    release = layout.in_use
-    record = read_record(release) if release is not None else None
-    if (
-        record is None
-        or record.digest == installation.runnable.digest
-        or not _is_extended(installation.image)
-    ):
-        return
-    if not _is_extended(Path(record.image) if record.image else layout.home / IMAGE):
-        raise RequestError(
-            f"`{installation.image.name}` was extended, and the module {layout.label} has another image",
-            at=Location(path=layout.modulefile),
-            hint=f"another `--version` installs it beside that; `--version {layout.version}` replaces it",
-        )
-
-
-def _is_extended(path: Path) -> bool:
-    with suppress(RequestError), ImageFile.open(path) as image:
-        return image.note is not None
-    return False
-
-
-def _check_commands(image: ImageFile, names: Sequence[str]) -> None:
-    """Raise a RequestError for commands that are not in any directory of programs of the image."""
-    if not names:
-        return
-    programs = {
-        name
-        for path in image.files.entries
-        for directory, _, name in [path.rpartition("/")]
-        if directory.endswith(("/bin", "/sbin"))
-    }
-    raise_all(
-        [
-            RequestError(
-                f"--command {name}: `{image.path.name}` has no such program",
-                hint="name a program in a directory `bin` or `sbin` of the image",
-            )
-            for name in names
-            if name not in programs
-        ]
-    )
-
-
 def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings: Settings) -> tuple[str, ...]:
     """Return those of `OWN_COMMANDS` that an image of another tool has: its Python need not have pip."""
     command = apptainer.command(image.program_path, [python, "-s", "-c", "import pip"], cwd="/")
@@ -357,8 +248,8 @@ def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
         verdict = None
         changed: tuple[str, ...] = ()
         if module.record is not None:
-            host = _host_with(here, module.record.host_libraries)
-            verdict = verdicts.latest(settings.store, module.record.digest, here=host)
+            with_libraries = here.with_facts(module.record.host_libraries)
+            verdict = verdicts.latest(settings.store, module.record.digest, here=with_libraries)
             if verdict is not None and verdict.counts_for_bytes:
                 changed = changes_from(module.record.digest, module.image, settings.store)
         listed.append(ListedModule(module=module, verdict=verdict, changed=changed))
@@ -379,56 +270,9 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
     return tuple(uninstall(layout) for layout in layouts)
 
 
-def _check_writers(root: Path, name: str, emit: Emit) -> None:
-    """Reject a root that everybody can write to, and warn of one that a group can write to."""
-    directories = (root / part / below for part in ("envs", "modulefiles") for below in ("", name))
-    for directory in (root, *directories):
-        try:
-            status = directory.stat()
-        except OSError:
-            continue  # it is created, or the installation reports the error
-        runs = "and so decides what `module load` runs"
-        if status.st_mode & stat.S_IWOTH:
-            raise RequestError(
-                f"everybody can write to `{directory}`, {runs}",
-                hint=f"`chmod o-w {shell_path(directory)}`, or name another directory with --root DIR",
-            )
-        if status.st_mode & stat.S_IWGRP:
-            group = host.group(status.st_gid)
-            emit(
-                Warned(
-                    text=f"the group `{group}` can write to `{directory}`, {runs}",
-                    hint=f"`chmod g-w {shell_path(directory)}`, unless you trust all of its members",
-                )
-            )
-    for parent in parents_others_can_write(root):
-        emit(
-            Warned(
-                text=f"others can write to `{parent}`, and can replace the module root in it",
-                hint="name a directory with --root DIR that lies where only you and root can write",
-            )
-        )
-
-
 def _existing(root: Path) -> Path:
     """Return the absolute path of a module root; RequestError if there is no such directory."""
     if not is_directory(root):
         hint = "name the one that modules were installed in with --root DIR"
         raise RequestError(f"there is no directory `{root}`", hint=hint)
     return absolute(root)
-
-
-def _host_with(here: HostFingerprint, host_libraries: Mapping[str, str]) -> HostFingerprint:
-    """Return a host's fingerprint with the identities of the host libraries that an image uses."""
-    for fact, identity in host_libraries.items():
-        here = here.with_fact(fact, identity)
-    return here
-
-
-def _verdict_warnings(verdict: TestVerdict | None) -> Iterator[Warned]:
-    if verdict is not None and verdict.state == "passed":
-        return
-    hint = _hint_to_test(verdict)
-    if verdict is not None and verdict.state == "unproven":
-        hint = "`envbuild test` shows what was not examined; an `mpi` or a framework brings jobs"
-    yield Warned(text=f"test verdict: {visible(verdicts.sentence(verdict))}", hint=hint)
