@@ -9,6 +9,8 @@ Source: https://jupyter-client.readthedocs.io, "Making kernels for Jupyter".
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,10 @@ _PIPS = ("bin/pip", "bin/pip3")
 _PYTHON = "python3"
 _EXECUTE_ALL = 0o755
 _LIMIT_BYTES = 1 << 20
+# It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
+# Source: jupyter_client, kernelspec.py, `_kernel_name_pat`.
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_MAX_NAME = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +54,29 @@ class KernelImage:
     """The command line that writes the kernelspec again."""
 
 
+def check_kernel_name(name: str) -> None:
+    """Raise a RequestError if a text cannot name a kernel."""
+    if not (re.fullmatch(_NAME, name) and len(name) <= _MAX_NAME):
+        problem = f"`{name[:_MAX_NAME]}` cannot name a kernel"
+        hint = f"use up to {_MAX_NAME} letters, digits, `.`, `_` and `-` for --name, a letter or digit first"
+        raise RequestError(problem, hint=hint)
+
+
+def kernel_name(label: str) -> str:
+    """Return the name of a kernel for ``NAME/VERSION``."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", label)
+
+
 def install_kernel(directory: Path, *, title: str, image: KernelImage | None, python: Path | None) -> Path:
     """Write a kernelspec to `directory`, for an image, or for the `python3` of a module; return its launcher.
 
     RequestError: another's kernelspec or a link is there, or the directory cannot be written. MachineError:
     the disk is full.
     """
-    for place in (directory, directory / "bin"):
-        if place.is_symlink():
-            problem = f"a link is there, and the kernel would lie elsewhere: {place.readlink()}"
-            raise RequestError(problem, at=Location(path=place), hint="remove it, or use another --name")
+    for path in (directory, directory / "bin"):
+        if path.is_symlink():
+            problem = f"a link is there, and the kernel would lie elsewhere: {path.readlink()}"
+            raise RequestError(problem, at=Location(path=path), hint="remove it, or use another --name")
     path = directory / KERNEL
     if is_there(path) and not _made_by_us(path):
         problem = f"there is a kernel `{directory.name}` already, and envbuild did not make it"
@@ -107,3 +126,13 @@ def _made_by_us(path: Path) -> bool:
         return bool(kernel["metadata"]["made_by"] == "envbuild")
     except (RequestError, ValueError, LookupError, TypeError, RecursionError):
         return False
+
+
+def users_kernels() -> Path:
+    """Return the directory of this user's kernels.
+
+    Source: jupyter_core, paths.py, `jupyter_data_dir`.
+    """
+    if data := os.environ.get("JUPYTER_DATA_DIR"):
+        return Path(data) / "kernels"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "jupyter/kernels"

@@ -18,8 +18,8 @@ from envbuild.quoting import shell_path
 if TYPE_CHECKING:
     from envbuild.store.gc_roots import StoredRoot
     from envbuild.store.prune import Pruned
+    from envbuild.store.usage import StoreListing, StoreReport, StoreUsage
     from envbuild.store.verify import Damage
-    from envbuild.workflows.cache import StoreListing, StoreReport, StoreUsage
 
 app = typer.Typer(
     help="List, check and prune what the store holds.", no_args_is_help=True, rich_markup_mode=None

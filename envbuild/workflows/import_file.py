@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from envbuild.errors import Location, RequestError
 from envbuild.importers.proposal import MAX_BYTES, Proposal, propose
+from envbuild.importers.proposal_text import proposal_text
 from envbuild.importers.statements import read_statements
 from envbuild.inputs.catalog import read_bases
 from envbuild.inputs.sites import read_site
@@ -26,7 +25,6 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.recipes import list_recipes
 
 _MAX_STATEMENTS = 5000
-_MAX_COMMENTS = 1000  # a spec has a limit, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
         bases=bases,
         without_wheels=lambda texts, python: _without_wheel(texts, python, bases),
     )
-    text = _to_yaml(proposal, shown(source.name))
+    text = proposal_text(proposal, shown(source.name))
     load_spec(text.encode(), output or source)  # a proposal that does not load is a defect
     if output is not None:
         write_new(output, text.encode())
@@ -89,28 +87,3 @@ def _without_wheel(texts: Sequence[str], python: str, bases: Sequence[BaseImage]
     sources = python_sources(site.value if site else None, read_machine())
     base = min(fitting, key=lambda base: not base.preferred)
     return without_wheels(texts, sources, target_of(base, architecture()))
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes all text that may be a number: versions of YAML disagree about `1e3` and `0o17`."""
-
-
-def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = None if text[:1].isalpha() or text[:1] == "/" else "'"
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def _to_yaml(proposal: Proposal, source: str) -> str:
-    """Return the text of the spec; comments at its end hold the statements that it does not take over."""
-    spec = yaml.dump(proposal.spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    lines = [f"# Proposed from {source}: check it, then run `envbuild lock`.\n", spec]
-    unsupported = [note for note in proposal.notes if note.outcome == "unsupported"]
-    if unsupported:
-        lines.append(f"# Not taken over from {source}:\n")
-    lines += [f"# line {note.line}: {note.text}\n#   {note.what}\n" for note in unsupported[:_MAX_COMMENTS]]
-    if len(unsupported) > _MAX_COMMENTS:
-        lines.append(f"# and {len(unsupported) - _MAX_COMMENTS} more\n")
-    return "".join(lines)

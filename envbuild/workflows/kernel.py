@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.activate.install import absolute
 from envbuild.activate.installed import find_installed, select
-from envbuild.activate.kernel import KERNELS, KernelImage, install_kernel
+from envbuild.activate.kernel import (
+    KERNELS,
+    KernelImage,
+    check_kernel_name,
+    install_kernel,
+    kernel_name,
+    users_kernels,
+)
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import parse_module
 from envbuild.activate.model import runnable_of
@@ -20,6 +27,7 @@ from envbuild.image.runnable import added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.sites import read_site
 from envbuild.quoting import shell_path
+from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
@@ -28,10 +36,6 @@ from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.settings import Settings
 
-# It becomes a directory and a word of command lines. Jupyter takes `.` and `-` in front, too.
-# Source: jupyter_client, kernelspec.py, `_kernel_name_pat`.
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-_MAX_NAME = 128
 _LIMIT_S = 120.0
 
 
@@ -46,6 +50,20 @@ class InstalledKernel:
     """The image that its kernel runs in."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StartedImage:
+    """The image in which a kernel runs, and what starts it."""
+
+    path: Path
+    label: str
+    """``NAME/VERSION``."""
+    python: str
+    """Its Python, to which packages were added; empty for `python3` on its PATH."""
+    launcher: Path | None = None
+    """The module's `python3`; None if the kernelspec gets a launcher."""
+    kernel_image: KernelImage | None = None
+
+
 def write_kernel(
     image_or_module: str, *, root: Path | None, prefix: Path | None, name: str | None, settings: Settings
 ) -> InstalledKernel:
@@ -55,56 +73,73 @@ def write_kernel(
     there is no such image or module, it has no ipykernel, or the name is invalid or taken. MachineError: no
     container starts here.
     """
-    if name is not None and not (re.fullmatch(_NAME, name) and len(name) <= _MAX_NAME):
-        problem = f"`{name[:_MAX_NAME]}` cannot name a kernel"
-        hint = f"use up to {_MAX_NAME} letters, digits, `.`, `_` and `-` for --name, a letter or digit first"
-        raise RequestError(problem, hint=hint)
+    if name is not None:
+        check_kernel_name(name)
     loaded = read_site(settings.site)
     site = loaded.value if loaded is not None else None
     apptainer = settings.find_apptainer(site)
     if root is None:
-        path, python = absolute(_existing(image_or_module)), None
-        with ImageFile.open(path) as image:
-            digest = identity_of(image, settings.store)
-            runnable, own_python = runnable_of(image, digest), added_python(image)
-            if image.built_by_envbuild:
-                title = f"compare {path.name}"
-                with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:
-                    check_image_is_whole(image, advanced=reading.advance)
-            # Of the file that was compared, so that a later change is noticed.
-            stamp = stamp_of(image.program_path)
-        label = f"{runnable.name}/{runnable.version}"
-        if site is not None:
-            warn_of_absent_binds(site, settings.emit)
-        kernel_image = KernelImage(
-            path=path,
-            runnable=runnable,
-            apptainer=apptainer,
-            binds=site.binds if site else (),
-            python=own_python,
-            stamp=stamp,
-            repeat=_repeat(path, prefix, name, settings),
-        )
+        repeat = partial(_repeat, prefix=prefix, name=name, settings=settings)
+        started = _image(absolute(_existing(image_or_module)), site, apptainer, repeat, settings)
     else:
-        (layout,) = select(absolute(root), *parse_module(image_or_module), every=False)
-        module = next(module for module in find_installed(absolute(root)) if module.layout == layout)
-        if module.image is None or module.problems:
-            problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
-            raise RequestError(problem, hint="install it again")
-        path, python, label, kernel_image = module.image, layout.home / "bin/python3", layout.label, None
-        with ImageFile.open(path) as image:
-            own_python = added_python(image)
-    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", label)
-    directory = (absolute(prefix) / KERNELS if prefix else _users_kernels()) / name
-    check_outside_store(directory, settings.store.path, hint="name another place with --prefix DIR")
+        started = _module(image_or_module, absolute(root))
+    default_name = kernel_name(started.label)
+    name = name or default_name
+    directory = (absolute(prefix) / KERNELS if prefix else users_kernels()) / name
+    check_outside_store(directory, settings.store.path, hint="name another directory with --prefix DIR")
     with (
         task(settings.emit, "kernel", f"kernel {name}"),
         explain_failure("exec", settings, apptainer=apptainer.program),
     ):
-        _check_has_ipykernel(path, own_python or "python3", apptainer)
-    title = label if name == re.sub(r"[^A-Za-z0-9._-]", "-", label) else name
-    install_kernel(directory, title=title, image=kernel_image, python=python)
-    return InstalledKernel(name=name, directory=directory, image=path)
+        _check_has_ipykernel(started.path, started.python or "python3", apptainer)
+    title = started.label if name == default_name else name
+    install_kernel(directory, title=title, image=started.kernel_image, python=started.launcher)
+    return InstalledKernel(name=name, directory=directory, image=started.path)
+
+
+def _image(
+    path: Path,
+    site: Site | None,
+    apptainer: Apptainer,
+    repeat: Callable[[Path], tuple[str, ...]],
+    settings: Settings,
+) -> _StartedImage:
+    """Return an image whose kernel gets its own launcher; one of envbuild's is compared with its manifest."""
+    with ImageFile.open(path) as image:
+        digest = identity_of(image, settings.store)
+        runnable, python = runnable_of(image, digest), added_python(image)
+        if image.built_by_envbuild:
+            title = f"compare {path.name}"
+            with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:
+                check_image_is_whole(image, advanced=reading.advance)
+        # Of the file that was compared, so that a later change is noticed.
+        stamp = stamp_of(image.program_path)
+    if site is not None:
+        warn_of_absent_binds(site, settings.emit)
+    kernel_image = KernelImage(
+        path=path,
+        runnable=runnable,
+        apptainer=apptainer,
+        binds=site.binds if site else (),
+        python=python,
+        stamp=stamp,
+        repeat=repeat(path),
+    )
+    label = f"{runnable.name}/{runnable.version}"
+    return _StartedImage(path=path, label=label, python=python, kernel_image=kernel_image)
+
+
+def _module(name: str, root: Path) -> _StartedImage:
+    """Return the image of a module, which starts its kernel; RequestError if it is broken."""
+    (layout,) = select(root, *parse_module(name), every=False)
+    module = next(module for module in find_installed(root) if module.layout == layout)
+    if module.image is None or module.problems:
+        problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
+        raise RequestError(problem, hint="install it again")
+    with ImageFile.open(module.image) as image:
+        python = added_python(image)
+    launcher = layout.home / "bin/python3"
+    return _StartedImage(path=module.image, label=layout.label, python=python, launcher=launcher)
 
 
 def _repeat(image: Path, prefix: Path | None, name: str | None, settings: Settings) -> tuple[str, ...]:
@@ -127,16 +162,6 @@ def _existing(name: str) -> Path:
     return path
 
 
-def _users_kernels() -> Path:
-    """Return the directory of this user's kernels.
-
-    Source: jupyter_core, paths.py, `jupyter_data_dir`.
-    """
-    if data := os.environ.get("JUPYTER_DATA_DIR"):
-        return Path(data) / "kernels"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "jupyter/kernels"
-
-
 def _check_has_ipykernel(image: Path, python: str, apptainer: Apptainer) -> None:
     argv = apptainer.command(image, [python, "-s", "-c", "import ipykernel"], cwd="/")
     done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S, guarded=True)
@@ -147,11 +172,11 @@ def _check_has_ipykernel(image: Path, python: str, apptainer: Apptainer) -> None
     if done.timed_out:
         problem = f"`import ipykernel` in `{image.name}` took more than {_LIMIT_S:g} s"
         raise MachineError(problem, hint="try again when this machine or its file system is less busy")
-    said = done.last_lines(1)
+    last_line = done.last_lines(1)
     raise RequestError(
         "the image has no ipykernel"
-        if "No module named 'ipykernel'" in said
-        else f"no kernel starts: {said}",
+        if "No module named 'ipykernel'" in last_line
+        else f"no kernel starts: {last_line}",
         at=Location(path=image),
         hint=f"`envbuild extend {shell_path(image)} --python ipykernel` writes an image that has it;"
         " a spec asks for it with `packages: {python: [ipykernel]}`",
