@@ -5,12 +5,12 @@ Nothing is unpacked or mounted; both images are untrusted input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envbuild.errors import Location, RequestError
 from envbuild.image.file import ImageFile
-from envbuild.image.sif import HINT_REBUILD
+from envbuild.image.sif import HINT_REBUILD, MANIFEST
 from envbuild.image.sifformat import (
     DATA_OFFSET,
     DESCRIPTOR_BYTES,
@@ -22,6 +22,7 @@ from envbuild.image.sifformat import (
 )
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.store.tree import Tree
 
 _CHUNK_BYTES = 1024 * 1024
 # Objects that `apptainer sign` adds to a finished image.
@@ -176,3 +177,43 @@ def _frame(left: ImageFile, right: ImageFile) -> Iterator[ImageDifference]:
     digests = [image.digest_of(DATA_OFFSET, right.size_bytes - DATA_OFFSET) for image in (left, right)]
     if digests[0] != digests[1] or not (is_signed or left.size_bytes == right.size_bytes):
         yield ImageDifference(inside=False, path="padding", kind="content")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerDifference:
+    """A difference, and the layer that it is in."""
+
+    layer: str
+    """Name of the layer; ``SIF`` for everything around the file system."""
+    path: str
+    kind: str
+    detail: str
+    """See `ImageDifference`."""
+
+
+def differences_by_layer(comparison: Comparison, trees: Mapping[str, Tree]) -> Iterator[LayerDifference]:
+    """Yield the differences of two images with the layers that they are in."""
+    differs_inside = any(difference.inside for difference in comparison.differences)
+    for difference in comparison.differences:
+        # The manifest has the digests of layers, whose differences are reported already.
+        if differs_inside and not difference.inside and difference.path == MANIFEST:
+            continue
+        yield LayerDifference(
+            layer=_layer_of(difference, trees),
+            path=difference.path,
+            kind=difference.kind,
+            detail=difference.detail,
+        )
+
+
+def _layer_of(difference: ImageDifference, trees: Mapping[str, Tree]) -> str:
+    """Return the layer of a path: the uppermost that holds it or, failing that, a directory above it."""
+    if not difference.inside:
+        return "SIF"
+    path = difference.path.strip("/")
+    while path:
+        holding = [name for name, tree in trees.items() if path in tree]
+        if holding:
+            return holding[-1]
+        path = path.rpartition("/")[0]
+    return "image"

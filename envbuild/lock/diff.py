@@ -15,7 +15,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from envbuild.errors import Location
-from envbuild.lock.model import BuildDebPin, DebPin, Lock, PythonPin, RecipePin, RootPin, ToolPin
+from envbuild.lock.model import BuildDebPin, DebPin, Lock, LockFile, PythonPin, RecipePin, RootPin, ToolPin
 from envbuild.spec.model import SPEC_KEYS
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
@@ -335,3 +335,26 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         yield LockDifference("metadata", f"{layer} is no longer built, but the lock has its build tools")
+
+
+def new_target_differences(previous: Lock | None, lock: Lock, others: Sequence[Lock]) -> Iterator[str]:
+    """Yield how a lock differs from those for other architectures, and its previous state did not."""
+    for other in others:
+        known = target_differences(previous, other) if previous is not None else ()
+        yield from (line for line in target_differences(lock, other) if line not in known)
+
+
+def architectures(file: LockFile) -> str:
+    """Return the architectures that a file has targets for, in words."""
+    return " and ".join(sorted(file.targets))
+
+
+def file_changes(file: LockFile | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
+    """Return how the lock beside a spec does not satisfy it, and how this machine's tools `pins` differ."""
+    if file is None:
+        return ("there was no lock",)
+    previous = file.lock(resolved.architecture)
+    if previous is None:
+        return (f"there was no target for {resolved.architecture}, only for {architectures(file)}",)
+    differences = (*diff(previous, resolved), *tool_differences(previous, pins))
+    return tuple(difference.sentence for difference in differences)

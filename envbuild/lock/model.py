@@ -391,3 +391,11 @@ def _unpinned(lock: Target) -> Iterator[str]:
         for name in pin.requires:
             if (resolution, name) not in pinned:
                 yield f"`{pin.name}` requires `{name}`, which is not pinned"
+
+
+def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
+    """Return all files that a lock pins, each once."""
+    pins: dict[str, DebPin | PythonPin | RootPin] = {}
+    for pin in lock.pins:
+        pins.setdefault(pin.sha256, pin)
+    return tuple(pins.values())

@@ -200,6 +200,30 @@ class ResolvedSpec:
         )
         return {build.distribution: build for build in builds}
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on a spec: base images that cannot be read, and what is frozen or untested."""
+        frozen = {self.base.name: self.base.frozen}
+        untried = {self.base.name: self.base.untried}
+        for chosen in self.recipes:
+            frozen[chosen.recipe.name] = chosen.recipe.frozen
+            untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
+        unread = {error.at.path: error for error in reversed(self.base_errors) if error.at}
+        return (
+            *(
+                f"`{path}` is not a valid base image: {error.problem}"
+                for path, error in sorted(unread.items())
+            ),
+            *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
+            *(f"{name} is untried: {why}" for name, why in untried.items() if why),
+            *(
+                f"{chosen.recipe.name} {chosen.version} has no test result yet"
+                for chosen in self.recipes
+                if not chosen.is_proven
+            ),
+            *self.file_remarks,
+        )
+
     def modules_of_packages(self) -> dict[str, tuple[str, ...]]:
         """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
         modules = dict(self.spec.imports)

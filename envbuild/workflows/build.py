@@ -16,6 +16,7 @@ from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
 from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
+from envbuild.lock.model import all_pins
 from envbuild.plan.model import (
     BaseStep,
     BuildPlan,
@@ -31,7 +32,7 @@ from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_places
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources
-from envbuild.workflows.fetch import all_pins, fetch_inputs
+from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
 from envbuild.workflows.make import ImageRequest, judge_image, make_image

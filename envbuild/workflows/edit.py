@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
-from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Warned
 from envbuild.inputs.spec import check_is_spec, read_spec
-from envbuild.spec import edit
+from envbuild.spec import edit, spec_edits
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
-from envbuild.spec.recipe import Recipe
+from envbuild.spec.model import EnvSpec
 from envbuild.spec.requirements import RequirementEntry
+from envbuild.spec.spec_edits import (
+    recipes_by_name,
+)
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input
 from envbuild.workflows.lock import Locked, lock_spec
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import ATTEMPTS, ChangedMeanwhileError, Edit, changed_meanwhile, save
 from envbuild.workflows.settings import Settings
-
-_WRITTEN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>.*)", re.DOTALL)
-_PYTHON = ("packages", "python")
-_SYSTEM = ("packages", "system")
-_FROM_SOURCE = ("packages", "from_source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +46,10 @@ def add_packages(
     packages. Spec and lock are written once all is resolved. RequestError: a name is unknown or cannot be
     added, or as `lock_spec`.
     """
-    recipes = _recipes(settings)
+    recipes = recipes_by_name(list_recipes(settings.recipes).recipes)
 
     def change(text: str, name: str, loaded: Loaded[EnvSpec]) -> tuple[str, str]:
-        if system:
-            return _add_to_list(text, loaded, _SYSTEM, name, name)
-        words = _WRITTEN.fullmatch(name)
-        recipe = recipes.get(canonicalize_name(words["name"])) if words else None
-        if recipe is None:
-            return _add_to_list(text, loaded, _PYTHON, name, words["name"] if words else name)
-        bounds = words["rest"].strip() if words else ""
-        constraint = re.sub(r"^(?:@|===?(?=[0-9][^,]*$)|=(?==*[0-9]))", "", bounds)
-        choice = f"{recipe.name}@{constraint}" if constraint else recipe.name
-        key = SPEC_KEYS[recipe.kind]
-        if key == "mpi":
-            return _set_mpi(text, loaded, choice)
-        return _add_to_list(text, loaded, (key,), choice, recipe.name)
+        return spec_edits.add(text, loaded, name, recipes, system=system)
 
     return _edit(spec, names, settings, change, lock=lock)
 
@@ -78,32 +60,20 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
     It warns of files of the spec that still ask for them. RequestError: the spec does not name one of them,
     or as `lock_spec`.
     """
-    recipes = _recipes(settings)
+    recipes = recipes_by_name(list_recipes(settings.recipes).recipes)
     warnings: list[Warned] = []
 
     def change(text: str, name: str, loaded: Loaded[EnvSpec]) -> tuple[str, str]:
         recipe = recipes.get(canonicalize_name(name))
-        wanted = {canonicalize_name(name), *([recipe.name] if recipe is not None else [])}
-        entries = list(_entries(loaded.value))
-        places = [steps for steps, entry in entries if entry in wanted]
-        distributions = wanted | (recipe.main_distributions if recipe is not None else frozenset())
+        distributions: set[str] = {canonicalize_name(name)}
+        if recipe is not None:
+            distributions |= {recipe.name, *recipe.main_distributions}
         in_files = _in_files(spec, distributions, settings)
-        if not places:
-            problem = f"`{name}` comes from a file that the spec names"
-            hint = "remove it from that file"
-            raise_all([RequestError(f"{problem}: `{each.text}`", at=each.at, hint=hint) for each in in_files])
-            known = [entry for _, entry in entries]
-            hint = did_you_mean(name, known) or f"it names: {', '.join(known) or 'nothing'}"
-            raise RequestError(f"the spec does not name `{name}`", at=loaded.at("packages"), hint=hint)
-        for steps in reversed(places):
-            text = edit.remove(text, steps)
+        edited, sentence = spec_edits.remove(text, loaded, name, recipe, in_files=in_files)
         for request in in_files:
-            still = f"`{name}` is still asked for by {request.at}: `{request.text}`"
-            warnings.append(Warned(text=still, hint="remove it from that file, too"))
-        keys = dict.fromkeys(
-            ".".join(str(step) for step in steps if isinstance(step, str)) for steps in places
-        )
-        return text, f"{' and '.join(keys)} lost `{name}`"
+            warning = f"`{name}` is still asked for by {request.at}: `{request.text}`"
+            warnings.append(Warned(text=warning, hint="remove it from that file, too"))
+        return edited, sentence
 
     edited = _edit(spec, names, settings, change, lock=lock)
     for warning in dict.fromkeys(warnings):  # repeated if it was changed again
@@ -184,67 +154,3 @@ def _edit_once(
     if not lock and changes:
         save(spec, {spec: after}, seen={spec: content}, emit=settings.emit)
     return Edited(changes=tuple(changes), locked=locked)
-
-
-def _add_to_list(
-    text: str, loaded: Loaded[EnvSpec], key: tuple[str, ...], entry: str, name: str
-) -> tuple[str, str]:
-    """Add an entry to a list of the spec, or replace the one of that name; return text and change."""
-    where = ".".join(key)
-    wanted = canonicalize_name(name)
-    present = [
-        steps for steps, other in _entries(loaded.value) if steps[: len(key)] == key and other == wanted
-    ]
-    if not present:
-        return edit.insert(text, key, entry), f"{where} gained `{entry}`"
-    value = loaded.document.value
-    for step in present[0]:
-        value = value[step]  # type: ignore[index, assignment]  # the model was made from it
-    if not isinstance(value, str) or entry in (name, value):
-        return text, ""
-    return edit.replace(text, present[0], entry), f"{where}: `{entry}` instead of `{value}`"
-
-
-def _set_mpi(text: str, loaded: Loaded[EnvSpec], choice: str) -> tuple[str, str]:
-    mpi = loaded.value.mpi
-    if mpi is None:
-        return edit.insert_key(text, "mpi", choice), f"mpi gained `{choice}`"
-    before = edit.text_at(text, ("mpi",))
-    if choice in (mpi.name, before):
-        return text, ""
-    return edit.replace(text, ("mpi",), choice), f"mpi: `{choice}` instead of `{before}`"
-
-
-def _entries(spec: EnvSpec) -> Iterator[tuple[edit.Steps, str]]:
-    """Yield the place and the canonical name of each recipe and package that a spec names."""
-    if spec.mpi is not None:
-        yield ("mpi",), spec.mpi.name
-    lists: tuple[tuple[str, tuple[Choice, ...]], ...] = (
-        ("frameworks", spec.frameworks),
-        ("fabric", spec.fabric),
-    )
-    for key, choices in lists:
-        for index, choice in enumerate(choices):
-            yield (key, index), choice.name
-    for index, entry in enumerate(spec.packages.python):
-        if isinstance(entry, str):
-            yield (*_PYTHON, index), canonicalize_name(Requirement(entry).name)
-        elif isinstance(entry, WheelFile):
-            distribution, *_ = parse_wheel_filename(unquote(entry.wheel.rpartition("/")[2]))
-            yield (*_PYTHON, index), distribution
-        elif isinstance(entry, GitCommit):
-            yield (*_PYTHON, index), entry.name
-    for index, package in enumerate(spec.packages.from_source):
-        yield (*_FROM_SOURCE, index), package if isinstance(package, str) else package.name
-    for index, name in enumerate(spec.packages.system):
-        yield (*_SYSTEM, index), name
-
-
-def _recipes(settings: Settings) -> dict[str, Recipe]:
-    """Return the recipes by their names and by the distributions that have their versions."""
-    recipes = list_recipes(settings.recipes).recipes
-    by_name: dict[str, Recipe] = {}
-    for recipe in recipes:
-        for name in recipe.main_distributions:
-            by_name.setdefault(name, recipe)
-    return by_name | {canonicalize_name(recipe.name): recipe for recipe in recipes}

@@ -16,12 +16,12 @@ from envbuild.image.extension import NOTE_PATH, ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
 from envbuild.image.model import Variable
+from envbuild.inputs.tools import tool_pins
 from envbuild.plan.model import PACKERS, BuildPlan, FilesStep, ImageStep, InlineFile, Layer, layer_key
 from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.files import FileCache
 from envbuild.squashfs.packing import packing_of
 from envbuild.store.tree import Tree
-from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings
 

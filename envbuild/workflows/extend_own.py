@@ -27,6 +27,7 @@ from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
+from envbuild.inputs.tools import tool_pins
 from envbuild.lock.model import Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.extended import extended_plan, written_files
@@ -52,7 +53,6 @@ from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.inputs import site_of
-from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import RequestError
-from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin
+from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, all_pins
 from envbuild.plan.model import InputFile, Layer, input_files
 from envbuild.resolve.fetch import FileOrigins, export, fetch, origins_of
 from envbuild.resolve.files import FileCache
@@ -51,14 +51,6 @@ def _check_writable(directory: Path) -> None:
         raise RequestError(f"`{there}` is not a directory", hint=_ANOTHER)
     if not os.access(there, os.W_OK | os.X_OK):
         raise RequestError(f"nothing can be written in `{there}`", hint=_ANOTHER)
-
-
-def all_pins(lock: Lock) -> tuple[DebPin | PythonPin | RootPin, ...]:
-    """Return all files that a lock pins, each once."""
-    pins: dict[str, DebPin | PythonPin | RootPin] = {}
-    for pin in lock.pins:
-        pins.setdefault(pin.sha256, pin)
-    return tuple(pins.values())
 
 
 def fetch_pins(

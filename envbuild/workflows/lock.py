@@ -13,8 +13,16 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
 from envbuild.inputs.spec import check_is_spec, read_spec
-from envbuild.lock.diff import diff, package_changes, target_differences, tool_differences
-from envbuild.lock.model import Lock, LockFile, ToolPin
+from envbuild.inputs.tools import known_tool_pins, tool_names, tool_pins
+from envbuild.lock.diff import (
+    architectures,
+    diff,
+    file_changes,
+    new_target_differences,
+    package_changes,
+    tool_differences,
+)
+from envbuild.lock.model import Lock, LockFile
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
@@ -28,7 +36,6 @@ from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
-from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_full
@@ -128,8 +135,8 @@ def _lock(
     before = _read_lock_file(spec)
     previous = before.lock(resolved.architecture) if before is not None else None
     others = _other_locks(before, resolved)
-    pins = tool_pins(_tool_names(resolved))
-    changes = _changes(before, resolved, pins)
+    pins = tool_pins(tool_names(resolved))
+    changes = file_changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
         for difference in tool_differences(previous, pins):
@@ -157,7 +164,7 @@ def _lock(
         resolved=resolved,
         lock=lock,
         path=path,
-        changes=(*changes, *_new_target_differences(previous, lock, others)),
+        changes=(*changes, *new_target_differences(previous, lock, others)),
         stale_targets=tuple(_stale_targets(others, resolved, settings, content)),
         rule_results=rule_results,
     )
@@ -169,13 +176,6 @@ def _lock(
 def _other_locks(file: LockFile | None, resolved: ResolvedSpec) -> list[Lock]:
     """Return the locks of a file for other architectures than that of a spec."""
     return [lock for lock in file.locks if lock.architecture != resolved.architecture] if file else []
-
-
-def _new_target_differences(previous: Lock | None, lock: Lock, others: Sequence[Lock]) -> Iterator[str]:
-    """Yield how a lock differs from those for other architectures, and its previous state did not."""
-    for other in others:
-        known = target_differences(previous, other) if previous is not None else ()
-        yield from (line for line in target_differences(lock, other) if line not in known)
 
 
 def _stale_targets(
@@ -256,15 +256,15 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     file = _read_lock_file(spec)
     lock = file.lock(resolved.architecture) if file is not None else None
-    pins = _known_tool_pins(resolved)
+    pins = known_tool_pins(resolved)
     if file is not None and lock is None:
         raise RequestError(
             f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
-            f" {_architectures(file)}",
+            f" {architectures(file)}",
             hint=f"`envbuild lock {shell_path(spec)}` adds it, and keeps what is there",
         )
     if lock is None or diff(lock, resolved):
-        reject_lock(spec, _changes(file, resolved, pins))
+        reject_lock(spec, file_changes(file, resolved, pins))
     return Locked(
         resolved=resolved,
         lock=lock,
@@ -278,33 +278,12 @@ def report_choices(locked: Locked, emit: Emit) -> None:
     """Report what a lock's spec chose, what changed, and what is frozen or untested."""
     for note in lock_notes(locked):
         emit(note)
-    for remark in spec_remarks(locked.resolved):
+    for remark in locked.resolved.remarks:
         emit(Warned(text=remark))
     locked_names = {pin.name for pin in locked.lock.python}
     for name in sorted(locked.resolved.spec.imports.keys() - locked_names):
         hint = "remove it from `imports`, or ask for it under `packages.python`"
         emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
-
-
-def spec_remarks(resolved: ResolvedSpec) -> tuple[str, ...]:
-    """Return remarks on a spec: base images that cannot be read, and what is frozen or untested."""
-    frozen = {resolved.base.name: resolved.base.frozen}
-    untried = {resolved.base.name: resolved.base.untried}
-    for chosen in resolved.recipes:
-        frozen[chosen.recipe.name] = chosen.recipe.frozen
-        untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
-    unread = {error.at.path: error for error in reversed(resolved.base_errors) if error.at}
-    return (
-        *(f"`{path}` is not a valid base image: {error.problem}" for path, error in sorted(unread.items())),
-        *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
-        *(f"{name} is untried: {why}" for name, why in untried.items() if why),
-        *(
-            f"{chosen.recipe.name} {chosen.version} has no test result yet"
-            for chosen in resolved.recipes
-            if not chosen.is_proven
-        ),
-        *resolved.file_remarks,
-    )
 
 
 def lock_notes(locked: Locked) -> list[Note]:
@@ -355,7 +334,7 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_read_lock_file(spec), resolved, _known_tool_pins(resolved))
+    return file_changes(_read_lock_file(spec), resolved, known_tool_pins(resolved))
 
 
 def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
@@ -380,39 +359,3 @@ def _read_lock_file(spec: Path) -> LockFile | None:
         return None
     hint = f"restore it from version control, or delete it and run `envbuild lock {shell_path(spec)}`"
     return load_file(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)
-
-
-def _architectures(file: LockFile) -> str:
-    return " and ".join(sorted(file.targets))
-
-
-def _changes(file: LockFile | None, resolved: ResolvedSpec, pins: tuple[ToolPin, ...]) -> tuple[str, ...]:
-    if file is None:
-        return ("there was no lock",)
-    previous = file.lock(resolved.architecture)
-    if previous is None:
-        return (f"there was no target for {resolved.architecture}, only for {_architectures(file)}",)
-    differences = (*diff(previous, resolved), *tool_differences(previous, pins))
-    return tuple(difference.sentence for difference in differences)
-
-
-def _tool_names(resolved: ResolvedSpec) -> tuple[str, ...]:
-    """Return the tools that make the layers of a spec; a finished root needs no mmdebstrap."""
-    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or resolved.base.root is None)
-
-
-def _known_tool_pins(resolved: ResolvedSpec) -> tuple[ToolPin, ...]:
-    """Return the tools of this machine that can be identified."""
-    pins: list[ToolPin] = []
-    for name in _tool_names(resolved):
-        with contextlib.suppress(EnvbuildError):
-            pins += tool_pins([name])
-    return tuple(sorted(pins))
-
-
-def tool_pins(names: Sequence[str]) -> tuple[ToolPin, ...]:
-    """Return pins of this machine's tools."""
-    identities = tools.identify(names)
-    return tuple(
-        sorted(ToolPin(name=tool.name, version=tool.version, digest=tool.digest) for tool in identities)
-    )

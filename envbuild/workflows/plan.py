@@ -9,7 +9,7 @@ from pathlib import Path
 from envbuild.build.run import missing_layers
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.metadata import embedded_files, manifest_of, root_texts, top_layer
-from envbuild.lock.model import Lock
+from envbuild.lock.model import Lock, all_pins
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
@@ -18,7 +18,6 @@ from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
-from envbuild.workflows.fetch import all_pins
 from envbuild.workflows.lock import Locked, lock_spec, report_choices
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,43 +10,31 @@ from packaging.requirements import Requirement
 
 from envbuild.build.run import BuildContext
 from envbuild.build.workdir import traversable_directory
-from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.events import Note, Warned, task
-from envbuild.image.compare import Comparison, ImageDifference, compare_images
+from envbuild.image.compare import (
+    LayerDifference,
+    compare_images,
+    differences_by_layer,
+)
 from envbuild.image.compose import Provenance
 from envbuild.image.file import ImageFile
-from envbuild.image.sif import LOCK, MANIFEST
+from envbuild.image.provenance import HINT_REBUILD_FROM_SPEC, check_provenance, other_tools
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_base, read_recipe
 from envbuild.inputs.sites import read_site
-from envbuild.lock.diff import tool_differences
-from envbuild.lock.model import ToolPin
-from envbuild.plan.model import InputFile, input_files
+from envbuild.inputs.tools import tool_pins
+from envbuild.plan.model import InputFile
 from envbuild.resolve.fetch import FileOrigins
 from envbuild.resolve.request import OriginRule, PythonRequest
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.spec.python_platform import PythonTarget
-from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.workflows.arguments import check_sources
-from envbuild.workflows.fetch import all_pins, fetch_inputs
-from envbuild.workflows.lock import tool_pins
+from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.make import ImageRequest, make_image
 from envbuild.workflows.settings import Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerDifference:
-    """A difference, and the layer that it is in."""
-
-    layer: str
-    """Name of the layer; ``SIF`` for everything around the file system."""
-    path: str
-    kind: str
-    detail: str
-    """See `envbuild.image.compare.ImageDifference`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +75,14 @@ def reproduce_image(
 
 
 def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
-    _check_provenance(image)
+    check_provenance(image)
+    _check_architecture(image)
     with task(settings.emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
         check_image_is_whole(image, advanced=reading.advance)
-    other_tools = _other_tools(image)
-    for sentence in other_tools:
+    differing_tools = other_tools(
+        image, tool_pins([pin.name for pin in image.lock.tools if pin.name in tools.NAMES])
+    )
+    for sentence in differing_tools:
         settings.emit(Warned(text=sentence, hint="what it makes may have other bytes than the image's"))
     older = tuple(
         f"{name} (revision {there}, here {here})" for name, (there, here) in image.plan.older_steps().items()
@@ -119,7 +110,7 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
                     plan=image.plan_text,
                     note=image.note.to_json().encode() if image.note else b"",
                 ),
-                conflict_hint=_HINT_ANEW,
+                conflict_hint=HINT_REBUILD_FROM_SPEC,
             ),
             store,
             settings,
@@ -138,63 +129,23 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
             observed=observed,
             identical=comparison.identical,
             same=not comparison.differences,
-            tools=other_tools,
+            tools=differing_tools,
             older=older,
             added=comparison.added,
-            differences=tuple(_differences(comparison, records)),
+            differences=tuple(
+                differences_by_layer(comparison, {name: record.tree for name, record in records.items()})
+            ),
         )
 
 
-def _check_provenance(image: ImageFile) -> None:
-    """Check that an image can be built again from its lock and plan; RequestError: it cannot."""
-    manifest, lock, plan = image.manifest, image.lock, image.plan
-    if sha256_of(image.data(LOCK)) != manifest.lock_digest:
+def _check_architecture(image: ImageFile) -> None:
+    locked, here = image.lock.architecture, host.architecture()
+    if locked != here:
         raise RequestError(
-            f"the lock in `{image.path.name}` is not the one that it was built from",
-            at=Location(path=image.path),
-            hint=_HINT_ANEW,
-        )
-    locked = {pin.sha256 for pin in all_pins(lock)}
-    # Those of its lock, and those of machines that extended it.
-    known = (*lock.tools, *(image.note.tools if image.note else ()))
-    used = {file.name: file.sha256 for layer in plan.layers for file in input_files(layer.step)}
-    strange = sorted(name for name, digest in used.items() if digest not in locked)
-    strange += sorted(
-        {
-            tool.name
-            for layer in plan.layers
-            for tool in layer.step.tools
-            if ToolPin(name=tool.name, version=tool.version, digest=tool.digest) not in known
-        }
-    )
-    if strange:
-        raise RequestError(
-            f"the plan in `{image.path.name}` uses what its lock does not have: {', '.join(strange)}",
-            at=Location(path=image.path),
-            hint=_HINT_ANEW,
-        )
-    if lock.architecture != host.architecture():
-        raise RequestError(
-            f"`{image.path.name}` is for {lock.architecture}, and this machine is {host.architecture()}",
+            f"`{image.path.name}` is for {locked}, and this machine is {here}",
             at=Location(path=image.path),
             hint="build it again on a machine of its architecture",
         )
-
-
-_HINT_ANEW = "the image was changed, or made by something else: build it anew from its spec"
-
-
-def _other_tools(image: ImageFile) -> tuple[str, ...]:
-    here = tool_pins([pin.name for pin in image.lock.tools if pin.name in tools.NAMES])
-    sentences = [difference.sentence for difference in tool_differences(image.lock, here)]
-    return (
-        *sentences,
-        *(
-            f"{pin.name} {pin.version} of a machine that extended the image is not the one here"
-            for pin in dict.fromkeys(image.note.tools if image.note else ())
-            if pin not in here
-        ),
-    )
 
 
 def _fetch(
@@ -250,31 +201,3 @@ def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
         components=base.value.components,
         root=FinishedRoot.of(base.value, base.path),
     )
-
-
-def _differences(comparison: Comparison, records: Mapping[str, LayerRecord]) -> Iterator[LayerDifference]:
-    """Yield the differences of two images with the layers that they are in."""
-    differs_inside = any(difference.inside for difference in comparison.differences)
-    for difference in comparison.differences:
-        # The manifest has the digests of layers, whose differences are reported already.
-        if differs_inside and not difference.inside and difference.path == MANIFEST:
-            continue
-        yield LayerDifference(
-            layer=_holder(difference, records),
-            path=difference.path,
-            kind=difference.kind,
-            detail=difference.detail,
-        )
-
-
-def _holder(difference: ImageDifference, records: Mapping[str, LayerRecord]) -> str:
-    """Return the layer of a path: the uppermost that holds it or, failing that, a directory above it."""
-    if not difference.inside:
-        return "SIF"
-    path = difference.path.strip("/")
-    while path:
-        holding = [name for name, record in records.items() if path in record.tree]
-        if holding:
-            return holding[-1]
-        path = path.rpartition("/")[0]
-    return "image"

@@ -8,6 +8,7 @@ from envbuild.activate.install import absolute
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.compose import check_target
+from envbuild.image.export import Written, is_empty_or_starts_with
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.launch.formats import StartFormat, TextFormat, text_format
@@ -21,7 +22,6 @@ from envbuild.rules.tables import at_least
 from envbuild.spec.site import Site, SiteRuntime
 from envbuild.system.files import sha256, write_atomically
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.export import Written, begins
 from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
@@ -58,7 +58,7 @@ def export_start(
     check_target(
         path,
         keep=(image,),
-        is_one=lambda file: begins(file, chosen_format.first_lines.encode()),
+        is_one=lambda file: is_empty_or_starts_with(file, chosen_format.first_lines.encode()),
         what=form,
         hint="name another file with -o PATH",
     )

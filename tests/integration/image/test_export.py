@@ -19,10 +19,11 @@ import pytest
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, TaskAdvanced, TaskDone, TaskFailed, TaskStarted
 from envbuild.image import shifter
+from envbuild.image.export import Written
 from envbuild.image.model import Variable
 from envbuild.system import squashfs
 from envbuild.workflows.choices import ExportFormat
-from envbuild.workflows.export import Written, export_image
+from envbuild.workflows.export import export_image
 from tests.integration.conftest import make_desk
 from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users

@@ -18,7 +18,6 @@ from envbuild.inputs.spec import read_spec
 from envbuild.resolve.debian import location_of
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
-from envbuild.workflows.lock import spec_remarks
 
 CATALOG = Path(__file__).parent / "catalog"
 SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nmpi: mpich\nframeworks: [pytorch]\n'
@@ -110,7 +109,7 @@ def test_a_version_without_proof_is_taken_if_the_spec_says_so(
         (version, False),
     ]
     assert requirement in result.python_requests()
-    assert spec_remarks(result) == (f"pytorch {version} has no test result yet",)
+    assert result.remarks == (f"pytorch {version} has no test result yet",)
     proven = read_spec(write(tmp_path / "spec.yaml", SPEC + "proven: false\n"))
     assert [chosen.is_proven for chosen in proven.recipes] == [True, True]
 
@@ -154,12 +153,12 @@ def test_a_base_with_mistakes_is_passed_over_where_it_is_not_named(
 ) -> None:
     result = searching(tmp_path, base)
     assert result.base.name == "debian-12"
-    assert spec_remarks(result) == (
+    assert result.remarks == (
         f"`{broken.parent}/closed.yaml` is not a valid base image:"
         f" `{broken.parent}/closed.yaml` is a directory, not a file",
         f"`{broken}` is not a valid base image: `version`: expected text, found the number 12",
     )
-    assert spec_remarks(searching(tmp_path, "base: debian-12\n")) == ()
+    assert searching(tmp_path, "base: debian-12\n").remarks == ()
 
 
 def test_a_base_that_is_called_otherwise_is_passed_over(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
-from envbuild.workflows.lock import spec_remarks
 
 CATALOG = Path(__file__).parent / "catalog"
 SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nframeworks: [pytorch]\n'
@@ -111,7 +110,7 @@ def test_a_file_beside_requirements_of_the_spec() -> None:
 
 def test_lines_that_name_addresses_are_pointed_out_without_them() -> None:
     text = "-i https://me:secret@example.org/simple\n--extra-index-url=https://example.org\nscipy\n"
-    assert spec_remarks(read(requirements_txt=text)) == (
+    assert read(requirements_txt=text).remarks == (
         "requirements.txt:1:1: `-i` is not used: addresses are settings of the site",
         "requirements.txt:2:1: `--extra-index-url` is not used: addresses are settings of the site",
     )
@@ -140,7 +139,7 @@ def test_no_line_of_a_file_shows_credentials(line: str) -> None:
     for address in WITH_CREDENTIALS:
         text = line.format(address)
         try:
-            said = str(spec_remarks(read(requirements_txt=f"{text}\n")))
+            said = str(read(requirements_txt=f"{text}\n").remarks)
         except EnvbuildError as error:
             said = render(error)
         assert "secret" not in said, text
@@ -231,7 +230,7 @@ def test_a_recipe_and_a_line_that_disagree() -> None:
 def test_other_distributions_of_a_recipe_are_left_to_it() -> None:
     resolved = read(requirements_txt="torch==2.13.0\ntriton==3.6.0\nscipy\n")
     assert resolved.python_requests() == ("scipy", "torch==2.13.0+cpu")
-    assert spec_remarks(resolved) == (
+    assert resolved.remarks == (
         "requirements.txt:2:1: `triton==3.6.0` is not used: the recipe `pytorch` decides on it",
     )
 
@@ -479,7 +478,7 @@ def test_the_number_of_packages_of_a_spec_has_a_limit(key: str) -> None:
 
 def test_errors_and_remarks_of_a_file_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     options = "-i https://example.org/simple\n" * 300
-    remarks = spec_remarks(read(requirements_txt=options))
+    remarks = read(requirements_txt=options).remarks
     assert len(remarks) == 51
     assert remarks[-1] == "250 more lines are not used"
     tries: list[str] = []

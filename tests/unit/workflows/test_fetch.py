@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envbuild.workflows.fetch import all_pins
+from envbuild.lock.model import all_pins
 from tests.support.resolved_specs import deb, lock_of, resolved, wheel
 
 
