@@ -14,6 +14,7 @@ from envbuild.image.compose import Provenance, check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of
 from envbuild.image.model import Manifest
+from envbuild.image.request import ImageRequest
 from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
 from envbuild.lock.model import all_pins
@@ -35,7 +36,7 @@ from envbuild.workflows.arguments import check_outside_store, check_room, check_
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
-from envbuild.workflows.make import ImageRequest, judge_image, make_image
+from envbuild.workflows.make import judge_image, make_image
 from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams

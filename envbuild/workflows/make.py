@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.events import task
 from envbuild.extend.examine import examine_file_system
 from envbuild.extend.python import PythonInstallation
-from envbuild.image.compose import Provenance, Stack, compose
+from envbuild.image.compose import Stack, compose
 from envbuild.image.conflicts import check_conflicts, unchanged_files
 from envbuild.image.file import ImageFile
-from envbuild.plan.model import BuildPlan, Layer
+from envbuild.image.request import ImageRequest
+from envbuild.plan.model import Layer
 from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import scan_image
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
-from envbuild.store.tree import Tree
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRequest:
-    """An image that is to be made: layers in a frame, over an image that is kept or over nothing."""
-
-    plan: BuildPlan
-    """Every layer of the image; `plan.image` names them from bottom to top."""
-    provenance: Provenance | None
-    """None: everything around the file system of `bottom` is kept."""
-    bottom: ImageFile | None = None
-    """The image that is kept below."""
-    new: tuple[str, ...]
-    """Names of the layers that `bottom` lacks, from bottom to top."""
-    hidden: Collection[str] = ()
-    """Paths of `bottom` that are not shown."""
-    replaceable: Callable[[Mapping[str, Tree]], Collection[str]] = lambda _: ()
-    """Given the trees of the new layers by name, further paths of `bottom` that they may hold differently."""
-    conflict_hint: str
-    """How to resolve a conflict of two layers."""
-
-    @property
-    def new_layers(self) -> list[Layer]:
-        """The layers that `bottom` lacks."""
-        return [self.plan.layer(name) for name in self.new]
 
 
 def make_image(

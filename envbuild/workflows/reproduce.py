@@ -20,6 +20,7 @@ from envbuild.image.compare import (
 from envbuild.image.compose import Provenance
 from envbuild.image.file import ImageFile
 from envbuild.image.provenance import HINT_REBUILD_FROM_SPEC, check_provenance, other_tools
+from envbuild.image.request import ImageRequest
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_base, read_recipe
 from envbuild.inputs.sites import read_site
@@ -33,7 +34,7 @@ from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.workflows.arguments import check_sources
 from envbuild.workflows.fetch import fetch_inputs
-from envbuild.workflows.make import ImageRequest, make_image
+from envbuild.workflows.make import make_image
 from envbuild.workflows.settings import Settings
 
 

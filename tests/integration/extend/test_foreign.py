@@ -14,6 +14,7 @@ from envbuild.build.run import BuildContext
 from envbuild.build.sandbox import Sandbox
 from envbuild.errors import EnvbuildError
 from envbuild.events import ignore
+from envbuild.extend.layers import request_on
 from envbuild.extend.packages import (
     Addition,
     fetch_packages,
@@ -29,7 +30,6 @@ from envbuild.squashfs.layers import splice_layers
 from envbuild.squashfs.reader import Squashfs
 from envbuild.store.store import Store
 from envbuild.system import apptainer, squashfs
-from envbuild.workflows.extend_other import request_on
 from envbuild.workflows.make import make_image
 from envbuild.workflows.settings import Settings
 from tests.support.foreign_images import SITE, Tree, distribution, offline_context

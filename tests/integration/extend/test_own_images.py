@@ -16,7 +16,8 @@ import yaml
 import zstandard
 
 from envbuild.events import Event, TaskStarted
-from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.extend.request import ExtendRequest
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.settings import Settings
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground

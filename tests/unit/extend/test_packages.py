@@ -22,6 +22,7 @@ from envbuild.build import run
 from envbuild.build.run import BuildContext
 from envbuild.errors import BuildError, EnvbuildError, ManyErrors, RequestError, render
 from envbuild.events import ignore
+from envbuild.extend.layers import request_on
 from envbuild.extend.packages import (
     Addition,
     fetch_packages,
@@ -38,7 +39,6 @@ from envbuild.store.store import Store
 from envbuild.store.tree import scan
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
-from envbuild.workflows.extend_other import request_on
 from envbuild.workflows.make import make_image
 from envbuild.workflows.settings import Settings
 from tests.support.foreign_images import (

@@ -11,13 +11,14 @@ import pytest
 
 from envbuild.build.layer_writer import LayerWriter
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.extend.request import ExtendRequest
 from envbuild.image import sifformat as form
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
 from envbuild.store.store import Store
 from envbuild.system import squashfs
-from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.settings import Settings
 
 IDENTITY = uuid.UUID("12345678-1234-4234-8234-123456789abc")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
+from envbuild.extend.request import ExtendRequest
 from envbuild.plan.model import BuildPlan, FilesStep, InlineFile, Layer, layer_key
-from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.settings import Settings
 from tests.support.small_images import BASE, small_image
 

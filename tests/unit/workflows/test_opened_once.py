@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.extend.request import ExtendRequest
 from envbuild.workflows.check import check_image
 from envbuild.workflows.export import export_image
-from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.inspect import inspect_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.sbom import write_sbom

@@ -13,10 +13,11 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.events import Event, TaskStarted
+from envbuild.extend.request import ExtendRequest
 from envbuild.system import squashfs
 from envbuild.workflows.choices import ExportFormat
 from envbuild.workflows.export import export_image
-from envbuild.workflows.extend import ExtendRequest, extend_image
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.settings import Settings
 from tests.support.images import file_system, read_note
@@ -109,7 +110,7 @@ def test_an_image_that_is_extended(role: str, change: Change, tmp_path: Path) ->
 
 def test_a_new_image_does_not_replace_that_of_another_command(tmp_path: Path) -> None:
     image, new = bare(tmp_path, "image.sif"), tmp_path / "new.sif"
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         extend(image, new, lambda: extend(image, new, lambda: None, environment=["C=d"]))
     note = read_note(new)
     assert note is not None
