@@ -17,16 +17,12 @@ from envbuild.image.model import Manifest
 from envbuild.image.request import ImageRequest
 from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
-from envbuild.lock.model import all_pins
 from envbuild.plan.model import (
-    BaseStep,
     BuildPlan,
     Compression,
     Layer,
-    SystemStep,
-    WheelStep,
-    input_files,
 )
+from envbuild.plan.space import needed_space
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
@@ -40,12 +36,6 @@ from envbuild.workflows.make import judge_image, make_image
 from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
-
-# What files of packages become, as a multiple of their size: the layer of a wheel, sources and bytecode of
-# its modules; Debian packages unpacked and packed again; a root, and its tar.
-_WHEEL = 3
-_UNPACKED = 5
-_ROOT = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,31 +181,27 @@ def _check_room(
 
     MachineError: there is less than it needs in any case.
     """
-    store = settings.store
-    sizes = {pin.sha256: pin.size_bytes for pin in all_pins(locked.lock)}
-    inputs = {layer.name: {file.sha256 for file in input_files(layer.step)} for layer in missing}
-    used = {digest: sizes[digest] for digests in inputs.values() for digest in digests}
-    finished = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]
+    store, needed = settings.store, needed_space(locked.lock, missing)
     if missing:
         fetched = sum(pin.size_bytes for pin in absent_files(locked.lock, missing, store))
-        wheels = {layer.step.wheel.sha256 for layer in missing if isinstance(layer.step, WheelStep)}
-        made = sum(size * (_WHEEL if digest in wheels else _UNPACKED) for digest, size in used.items())
         check_room(
             store.path,
-            fetched + made,
+            fetched + needed.layers_bytes,
             settings.emit,
-            least=fetched + sum(used.values()) // 2,
+            least=fetched + needed.inputs_bytes // 2,
             hint="free some space, or name another store with --store DIR",
         )
-    debs = [layer.name for layer in missing if isinstance(layer.step, BaseStep | SystemStep)]
-    if packages := sum(used[digest] for name in debs for digest in inputs[name]):
-        place = temporary_places()[0]
-        # Other places may serve if this one does not: no reason to fail.
-        check_room(place.path, _ROOT * packages, settings.emit, least=0, hint=place.hint)
-    image = sum(record.size_bytes for record in finished)
+    if needed.temporary_bytes:
+        temporary = temporary_places()[0]
+        # Other directories may serve if this one does not: no reason to fail.
+        check_room(temporary.path, needed.temporary_bytes, settings.emit, least=0, hint=temporary.hint)
+    records = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]
+    image_bytes = sum(record.size_bytes for record in records)
     # On one file system, blocks of layers and image may be shared.
     shared = store.exists and store.root.stat().st_dev == path.parent.stat().st_dev
-    check_room(path.parent, image + sum(used.values()), settings.emit, least=0 if shared else image)
+    check_room(
+        path.parent, image_bytes + needed.inputs_bytes, settings.emit, least=0 if shared else image_bytes
+    )
 
 
 def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
