@@ -94,7 +94,7 @@ def install(
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
         make_directory(layout.modulefile.parent, mode=_EXECUTE_ALL)
         before = layout.in_use
-        changed = _place_release(installation, source or installation.image, copied, check)
+        changed = _put_release(installation, source or installation.image, copied, check)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
         changed |= write_text(
@@ -140,7 +140,7 @@ def checked_root(root: Path) -> Path:
 
 def why_only_you(image: Path) -> str | None:
     """Return why other users cannot start an image that a module refers to; None if they can."""
-    closed = [place for place in reversed(image.parents) if not place.stat().st_mode & 0o001]
+    closed = [parent for parent in reversed(image.parents) if not parent.stat().st_mode & 0o001]
     if closed:
         return f"only you can start this: others may not enter `{closed[0]}`, where its image lies"
     if not image.stat().st_mode & 0o004:
@@ -198,7 +198,7 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
     raise_all(errors)
 
 
-def _place_release(
+def _put_release(
     installation: Installation, source: Path, copied: Callable[[int], None], check: Callable[[], None]
 ) -> bool:
     """Create or complete the release; return whether anything had to be done."""

@@ -50,7 +50,7 @@ def launcher_text(installation: Installation) -> str:
         for name, value in sorted(host_libs.environment.items() if host_libs else ())
         for prefix in ("APPTAINER", "SINGULARITY")
     ]
-    return _launcher_text(settings, "module", exports=exports, apart=installation.apart)
+    return _launcher_text(settings, "module", exports=exports, rank_environment=installation.rank_environment)
 
 
 def kernel_launcher_text(
@@ -86,23 +86,23 @@ def kernel_launcher_text(
 
 def _launcher_text(
     settings: Mapping[str, str],
-    what: str,
+    kind: str,
     *,
     exports: Sequence[str] = (),
-    apart: Mapping[str, str] | None = None,
+    rank_environment: Mapping[str, str] | None = None,
 ) -> str:
     lines = [
         "#!/bin/sh",
-        f"# The launcher of {settings['label']}, made by envbuild: `envbuild {what} install` writes it anew.",
+        f"# The launcher of {settings['label']}, made by envbuild: `envbuild {kind} install` writes it anew.",
         *(f"_eb_{name}={shlex.quote(value)}" for name, value in settings.items()),
         f"_eb_tab={shlex.quote(_TAB)}",
         f"_eb_misleading={shlex.quote(' '.join(MISLEADING))}",
-        f"_eb_again='install the {what} again'",
+        f"_eb_again='install the {kind} again'",
         *exports,
         "_eb_separate_ranks() {",
         *(
             f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
-            for name, value in sorted((apart or {}).items())
+            for name, value in sorted((rank_environment or {}).items())
         ),
         "    :",
         "}",

@@ -72,7 +72,7 @@ class Installation:
     """Host paths to bind if they exist."""
     host_libs: HostLibraryPlan | None = None
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
-    apart: Mapping[str, str] = field(default_factory=dict)
+    rank_environment: Mapping[str, str] = field(default_factory=dict)
     """Default values of variables for ranks that srun starts, each in a separate container."""
     name: str = ""
     version: str = ""
@@ -116,7 +116,7 @@ def choose_commands(
     *,
     own: Sequence[str] = OWN_COMMANDS,
     of_recipes: Collection[str] = (),
-    named: Sequence[str] = (),
+    of_user: Sequence[str] = (),
     on_host_mpi: bool = False,
     directories: Sequence[Path] = _HOST_DIRECTORIES,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -128,7 +128,7 @@ def choose_commands(
     a wrapper.
     """
     chosen, left_out, errors = dict.fromkeys(own), {}, []
-    for name in dict.fromkeys((*runnable.commands, *named)):
+    for name in dict.fromkeys((*runnable.commands, *of_user)):
         if name in chosen:
             continue
         why = _hides(name, directories)
@@ -136,9 +136,9 @@ def choose_commands(
             why = "ranks run on the host's MPI, and its launcher starts them"
         elif name in _STARTERS and name in runnable.commands:
             why = ""
-        elif not why and name not in of_recipes and name not in named:
+        elif not why and name not in of_recipes and name not in of_user:
             why = f"no recipe of this installation has it; `--command {name}` adds one"
-        if why and name in named:
+        if why and name in of_user:
             hint = f"leave it out: `envbuild-exec {name}` of the module runs it"
             errors.append(RequestError(f"`{name}` cannot have a wrapper: {why}", hint=hint))
         elif why:

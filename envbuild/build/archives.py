@@ -141,8 +141,8 @@ def unpack_squashfs(image: Path, writer: Writer, limits: RootLimits) -> None:
                 raise UnsafeArchiveError(f"it holds {squashfs.superblock.inodes} entries")
             for entry in squashfs.walk():
                 name = entry.path.removeprefix("/")
-                if entry.place in names:
-                    writer.hardlink(name, names[entry.place])
+                if entry.inode_offset in names:
+                    writer.hardlink(name, names[entry.inode_offset])
                 elif entry.kind == "directory":
                     writer.directory(name, entry.mode)
                 elif entry.kind == "link":
@@ -153,6 +153,6 @@ def unpack_squashfs(image: Path, writer: Writer, limits: RootLimits) -> None:
                 else:
                     writer.special(name)
                 if entry.kind in ("file", "link"):
-                    names.setdefault(entry.place, name)
+                    names.setdefault(entry.inode_offset, name)
     except SquashfsError as error:
         raise UnsafeArchiveError(f"it is damaged, or no squashfs that can be read: {error}") from None

@@ -31,8 +31,8 @@ def command(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Build every layer anew and compare with the store.")
     ] = False,
-    compression: options.CompressedBy = "zstd",
-    sources: options.From = None,
+    compression: options.CompressionOption = "zstd",
+    sources: options.SourceDirectories = None,
     store: options.Store = None,
     upstream: options.Upstream = None,
     apptainer: options.Apptainer = None,

@@ -219,27 +219,26 @@ def prune(
     """Remove what no image and no pin needs, once no build runs."""
     unused_s = options.read_age(older_than)
     with session(json=json, store=store) as settings:
-        pruned, gone = workflows.cache.prune_cache(
+        pruned, forgotten = workflows.cache.prune_cache(
             settings, unused_s=unused_s, keep_bytes=keep, dry_run=dry_run
         )
     if json:
-        print_json(_pruned_data(pruned, gone, dry_run=dry_run))
+        print_json(_pruned_data(pruned, forgotten, dry_run=dry_run))
         return
-    for line in _pruned_lines(pruned, gone):
+    for line in _pruned_lines(pruned, forgotten):
         print_data(line)
     for _, why in pruned.failed:
         print_message(f"not removed: {why}", problem=True)
-    if pruned.recently_used:
-        print_message(
-            f"{len(pruned.recently_used)} more are needed by nothing, and were used within {older_than}:"
-            " --older-than 0s removes them, too"
-        )
+    if unused := len(pruned.recently_used):
+        verb = "is" if unused == 1 else "are"
+        age = f"{pluralize(unused, 'unused item')} {verb} younger than {older_than}"
+        print_message(f"{age}; --older-than 0s removes them, too")
     verb = "would free" if dry_run else "freed"
-    images = f", {pluralize(len(gone), 'image')} forgotten" if gone else ""
+    images = f", {pluralize(len(forgotten), 'image')} forgotten" if forgotten else ""
     print_message(f"{len(pruned.removed)} removed{images}: that {verb} {pruned.freed_bytes / 1e6:.1f} MB")
 
 
-def _pruned_data(pruned: Pruned, gone: tuple[StoredRoot, ...], *, dry_run: bool) -> dict[str, object]:
+def _pruned_data(pruned: Pruned, forgotten: tuple[StoredRoot, ...], *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
         "freed_bytes": pruned.freed_bytes,
@@ -251,11 +250,11 @@ def _pruned_data(pruned: Pruned, gone: tuple[StoredRoot, ...], *, dry_run: bool)
             {"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.recently_used
         ],
         "failed": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.failed],
-        "gone": [stored.root.path for stored in gone],
+        "gone": [stored.root.path for stored in forgotten],
     }
 
 
-def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]:
+def _pruned_lines(pruned: Pruned, forgotten: tuple[StoredRoot, ...]) -> Iterator[str]:
     for item in pruned.removed:
         if item.kind not in _SUMMED:
             yield f"{item.kind} {_short(item.id)}  {item.size_bytes / 1e6:.1f} MB  {item.name}"
@@ -263,8 +262,8 @@ def _pruned_lines(pruned: Pruned, gone: tuple[StoredRoot, ...]) -> Iterator[str]
         sizes = [item.size_bytes for item in pruned.removed if item.kind == kind]
         if sizes:
             yield f"{len(sizes)} {singular if len(sizes) == 1 else plural}  {sum(sizes) / 1e6:.1f} MB"
-    for stored in gone:
-        yield f"is gone: {stored.root.label}"
+    for stored in forgotten:
+        yield f"forgotten: {stored.root.label}"
 
 
 @app.command("pin")

@@ -41,18 +41,18 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Write an image in another form: for Charliecloud and enroot, Shifter, registries, or jobs of a site."""
-    place = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
+    path = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
     with session(json=json, site=site) as settings:
         match form:
             case "edf" | "sbatch":
                 written = workflows.starts.export_start(
-                    image, form, place, image_name=named, runtime=runtime, settings=settings
+                    image, form, path, image_name=named, runtime=runtime, settings=settings
                 )
             case _ if named or runtime:
                 hint = f"leave them out for {form}"
                 raise RequestError("--image and --runtime are for edf and sbatch", hint=hint)
             case _:
-                written = workflows.export.export_image(image, form, place, settings.emit)
+                written = workflows.export.export_image(image, form, path, settings.emit)
     if json:
         print_json(written)
     files = ", ".join(str(path) for path in written.files)

@@ -68,7 +68,7 @@ def command(
     ] = False,
     show: Annotated[bool, typer.Option("--show", help="Show what was added to the image so far.")] = False,
     offline: options.Offline = False,
-    sources: options.From = None,
+    sources: options.SourceDirectories = None,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     site: options.Site = None,

@@ -17,7 +17,7 @@ from envbuild.quoting import shell_path
 def command(
     spec: options.Spec,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where to keep the files.")],
-    sources: options.From = None,
+    sources: options.SourceDirectories = None,
     store: options.Store = None,
     recipes: options.Recipes = None,
     site: options.Site = None,

@@ -13,13 +13,13 @@ from envbuild.cli.output import set_level
 _GAP = 2
 
 
-def _be_quiet(wanted: bool) -> None:
-    if wanted:
+def _be_quiet(is_set: bool) -> None:
+    if is_set:
         set_level(-1)
 
 
-def _be_verbose(wanted: bool) -> None:
-    if wanted:
+def _be_verbose(is_set: bool) -> None:
+    if is_set:
         set_level(1)
 
 

@@ -27,7 +27,7 @@ def export(
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", parser=options.directory, help="Where to write the layers.")
     ],
-    compression: options.CompressedBy = "zstd",
+    compression: options.CompressionOption = "zstd",
     store: options.Store = None,
     upstream: options.Upstream = None,
     recipes: options.Recipes = None,

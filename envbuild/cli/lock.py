@@ -32,7 +32,7 @@ def command(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="DIR", help="A directory that `envbuild fetch` filled.")
     ] = None,
-    sources: options.From = None,
+    sources: options.SourceDirectories = None,
     offline: options.Offline = False,
     store: options.Store = None,
     recipes: options.Recipes = None,

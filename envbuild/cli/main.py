@@ -103,15 +103,15 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     ],
 }
 for _panel, _rows in _COMMANDS.items():
-    for _name, _what, _line in _rows:
-        if isinstance(_what, typer.Typer):
-            app.add_typer(_what, name=_name, short_help=_line, rich_help_panel=_panel)
+    for _name, _command, _line in _rows:
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, short_help=_line, rich_help_panel=_panel)
         else:
-            app.command(_name, short_help=_line, rich_help_panel=_panel)(_what)
+            app.command(_name, short_help=_line, rich_help_panel=_panel)(_command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"envbuild {__version__}")
         raise typer.Exit
 
@@ -175,9 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _allow_open_files() -> None:
     """Raise the limit on open files: each layer of an image needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _run(words: Sequence[str]) -> int:

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 # The owner of the MPI or fabric libraries that an image uses.
-Side = Literal["image", "host"]
+LibraryOwner = Literal["image", "host"]
 Compression = Literal["zstd", "gzip"]
 
-CompressedBy = Annotated[
+CompressionOption = Annotated[
     Compression, typer.Option("--compression", help="Of the image: gzip for kernels that read no zstd.")
 ]
 Mpi = Annotated[
-    Side, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
+    LibraryOwner, typer.Option("--mpi", help="Run on the image's own MPI, or on the one that the site names.")
 ]
 Fabric = Annotated[
-    Side, typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names.")
+    LibraryOwner,
+    typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.")]
 Image = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.")]
@@ -60,7 +61,7 @@ Site = Annotated[
         autocompletion=completion.sites,
     ),
 ]
-From = Annotated[
+SourceDirectories = Annotated[
     list[Path] | None,
     typer.Option("--from", metavar="DIR", help="Take files that `envbuild fetch` kept (repeatable)."),
 ]
@@ -136,7 +137,7 @@ def read_size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
-def given(
+def first_job_option(
     partition: str | None,
     account: str | None,
     time: str | None,
@@ -154,6 +155,6 @@ def given(
     return next((name for name, value in values.items() if value is not None), "")
 
 
-def host_libraries(mpi: Side, fabric: Side) -> HostLibraries:
+def host_libraries(mpi: LibraryOwner, fabric: LibraryOwner) -> HostLibraries:
     """Return the libraries of the host that replace the image's own."""
     return workflows.hosting.HostLibraries(mpi=mpi == "host", fabric=fabric == "host")

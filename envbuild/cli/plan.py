@@ -22,7 +22,7 @@ _WHEEL = "wheel:"
 
 def command(
     spec: options.Spec,
-    compression: options.CompressedBy = "zstd",
+    compression: options.CompressionOption = "zstd",
     offline: options.Offline = False,
     store: options.Store = None,
     upstream: options.Upstream = None,

@@ -21,7 +21,7 @@ _SHOWN = 10
 
 def command(
     image: options.Image,
-    sources: options.From = None,
+    sources: options.SourceDirectories = None,
     offline: options.Offline = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,

@@ -103,4 +103,4 @@ def check(
 def format_difference(difference: SiteDifference) -> str:
     """Return one line."""
     verb = "the machine has " if difference.kind == "changed" else ""
-    return f"{difference.kind:<10}  {difference.key}: {difference.said}: {verb}{difference.found}"
+    return f"{difference.kind:<10}  {difference.key}: {difference.expected}: {verb}{difference.observed}"

@@ -79,7 +79,7 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
-    if nodes is None and (given := options.given(partition, account, time, slurm, ranks_per_node)):
+    if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if report is not None:

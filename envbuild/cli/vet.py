@@ -44,7 +44,7 @@ def command(
 
     Without --nodes it measures the nodes of the job that it runs in, or else this machine.
     """
-    if nodes is None and (given := options.given(partition, account, time, slurm)):
+    if nodes is None and (given := options.first_job_option(partition, account, time, slurm)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if nodes and workflows.nodes.must_submit(nodes):

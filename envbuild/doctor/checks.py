@@ -103,9 +103,9 @@ _VARIABLES = {
 _IMAGE_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH")
 
 
-def check_machine(survey: Survey, store: Store, named: Path | None = None) -> Iterator[Diagnostic]:
-    """Yield the problems of a machine, except those of its package sources; `named` is a named Apptainer."""
-    yield from check_run(survey, named)
+def check_machine(survey: Survey, store: Store, chosen: Path | None = None) -> Iterator[Diagnostic]:
+    """Yield the problems of a machine, except those of its package sources; the user names `chosen`."""
+    yield from check_run(survey, chosen)
     yield from check_build(survey)
     yield from check_store(store)
 
@@ -340,16 +340,16 @@ def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
     yield from _check_space("tmp.space", path, NEEDED_TEMPORARY_BYTES, elsewhere, _BUILD)
 
 
-def check_run(survey: Survey, named: Path | None) -> Iterator[Diagnostic]:
+def check_run(survey: Survey, chosen: Path | None) -> Iterator[Diagnostic]:
     """Yield problems that prevent or restrict starting images, as builds do, too."""
     setuid, prefix, verbs = False, None, (*_BUILD, *_RUN)
     try:
-        runtime = apptainer.find(named)
+        runtime = apptainer.find(chosen)
         setuid = configuration(runtime.buildcfg(), survey).starter
         prefix = Path(os.path.realpath(runtime.program)).parent.parent
     except EnvbuildError as error:
         is_old = isinstance(error, apptainer.OldApptainerError)
-        is_named = named or survey.variables.get("ENVBUILD_APPTAINER")
+        is_named = chosen or survey.variables.get("ENVBUILD_APPTAINER")
         is_there = is_named or any(map(survey.program, ("apptainer", "singularity")))
         yield Diagnostic(
             f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",
@@ -481,20 +481,20 @@ def check_store(store: Store) -> Iterator[Diagnostic]:
 
 def _existing(path: Path) -> Path:
     """Return the existing directory in which the rest of a path would be made."""
-    return next(place for place in (path, *path.absolute().parents) if exists(place))
+    return next(directory for directory in (path, *path.absolute().parents) if exists(directory))
 
 
 def _is_writable(path: Path) -> bool:
-    place = _existing(path)
+    directory = _existing(path)
     # A broken link, such as to a file system that is not mounted, blocks the path.
     blocked = any(parent.is_symlink() and not parent.exists() for parent in (path, *path.absolute().parents))
-    return not blocked and place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    return not blocked and directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
 
 
 def _others_pass(path: Path) -> bool:
     """Return whether processes of other users can pass through a directory."""
     try:
-        return all(place.stat().st_mode & stat.S_IXOTH for place in (path, *path.absolute().parents))
+        return all(directory.stat().st_mode & stat.S_IXOTH for directory in (path, *path.absolute().parents))
     except OSError:
         return False
 

@@ -197,13 +197,13 @@ def extended_plan_of(
     )
     new = {wheel.name for wheel in wheels} | {"metadata"} | ({"files"} if placed else set())
     installed = built.python.installed
-    gone = [installed[name] for name in (*added, *dropped) if name in installed]
+    removed = [installed[name] for name in (*added, *dropped) if name in installed]
     return ExtendedPlan(
         lock=lock,
         manifest=manifest,
         plan=plan,
         new=tuple(name for name in plan.image if name in new),
-        hidden=tuple(sorted(files_and_directories(built.image.files, gone, ENV_PREFIX))),
+        hidden=tuple(sorted(files_and_directories(built.image.files, removed, ENV_PREFIX))),
     )
 
 

@@ -49,7 +49,7 @@ def examine_image(
         if python.installed[name].site == python.site_packages
         for path in owned_files(files, python.installed[name])
     }
-    added |= {files.place(file.target) for file in note.requests.files}
+    added |= {files.target_path(file.target) for file in note.requests.files}
     before = scan_file_system(base) if base is not None else _without(scan, added)
     abis = (mpi_abi(file.elf.soname, file.symbols.defined) for file in scan.objects.values())
     return ExaminedImage(

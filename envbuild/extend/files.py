@@ -110,7 +110,7 @@ def placed_files(request: CheckedRequest, image: ImageFile) -> list[InlineFile]:
     at = Location(path=image.path)
     for entry in request.requests.files:
         directory, _, name = entry.target.rpartition("/")
-        target = posixpath.join(files.place(directory or "/"), name)
+        target = posixpath.join(files.target_path(directory or "/"), name)
         if reserved := _reserved(files, (entry.target, target), ours=image.built_by_envbuild):
             problem = f"a file may not go to `{entry.target}`: {reserved.tree} is reserved"
             errors.append(RequestError(problem, at=at, hint=reserved.why))
@@ -139,6 +139,6 @@ def _reserved(files: ImageFiles, targets: Sequence[str], *, ours: bool) -> Reser
         if reserved := reserved_at(target, ours=ours):
             return reserved
         for tree in DECISIVE:
-            if PurePosixPath(target).is_relative_to(files.place(tree)):
+            if PurePosixPath(target).is_relative_to(files.target_path(tree)):
                 return reserved_at(tree)
     return None

@@ -43,8 +43,8 @@ def judge_addition(
     addition: Addition, image: ImageFiles, *, at: Path, emit: Emit = ignore
 ) -> AdditionJudgement:
     """Judge an addition beside what is installed; `at` is the image's file, for messages."""
-    gone = {package.name for package in addition.replaced}
-    staying = {name: package for name, package in addition.python.installed.items() if name not in gone}
+    replaced = {package.name for package in addition.replaced}
+    staying = {name: package for name, package in addition.python.installed.items() if name not in replaced}
     problems = [
         *_without_record(addition, image),
         *_other_builds(addition, staying),

@@ -160,12 +160,12 @@ def resolve_packages(
     build = build_of(staying["torch"].version) if "torch" in staying else ""
     companions = TORCH_COMPANIONS.intersection(map(_name, request.requirements)) - staying.keys()
     rules = _rules(companions if build else (), build)
-    asked = PythonRequest(target=python.target, path=image, written=entries, origin_rules=rules)
+    packages = PythonRequest(target=python.target, path=image, written=entries, origin_rules=rules)
     # An index may have the same version in a file that fits better.
     described = {**known, **dict(_described(request.wheels))}
     beside = replace(context, directories=(*context.directories, stubs.parent))
     index = Index(
-        asked,
+        packages,
         beside.python_sources(site),
         beside,
         known={(name, version): requires for name, (version, requires) in described.items()},
@@ -190,13 +190,13 @@ def resolve_packages(
         [entry.name for entry in new if entry.name in companions and build_of(entry.version)], build
     )
     distributions = Distributions.of(
-        replace(asked, origin_rules=rules), context.python_sources(site), context
+        replace(packages, origin_rules=rules), context.python_sources(site), context
     )
     offered = distributions.files({entry.name: entry.version for entry in new})
     pins = distributions.pin(resolution, new, offered)
     by_name = {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in request.wheels}
     pins = tuple(_taken_from(by_name[pin.name], pin) if pin.name in by_name else pin for pin in pins)
-    named = {wheel.name for wheel in request.wheels}
+    explicit = {wheel.name for wheel in request.wheels}
     raise_all(
         [
             RequestError(
@@ -206,7 +206,7 @@ def resolve_packages(
                 " --generate-hashes` writes such a file",
             )
             for pin in pins
-            if request.hashes and pin.sha256 not in request.hashes and pin.file not in named
+            if request.hashes and pin.sha256 not in request.hashes and pin.file not in explicit
         ]
     )
     added = {pin.name for pin in pins}
@@ -232,9 +232,9 @@ def fetch_packages(
     reached.
     """
     origins = FileOrigins(python=PythonRequest(target=addition.python.target, path=image), site=site)
-    named = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
+    directories = tuple(dict.fromkeys(wheel.parent for wheel in request.wheels))
     try:
-        fetch(addition.pins, origins, replace(context, directories=(*named, *context.directories)))
+        fetch(addition.pins, origins, replace(context, directories=(*directories, *context.directories)))
     except RequestError as error:
         if not context.offline:
             raise
@@ -289,28 +289,29 @@ def _refuse_changes(
         if python.is_covered(name)
     ]
     for text in requirements:
-        wanted = Requirement(text)
-        package = python.installed.get(canonicalize_name(wanted.name))
-        if package is None or package.name in upgrade or not applies(wanted, (), python.markers):
+        requirement = Requirement(text)
+        package = python.installed.get(canonicalize_name(requirement.name))
+        if package is None or package.name in upgrade or not applies(requirement, (), python.markers):
             continue
-        if not meets(package.version, wanted):
+        if not meets(package.version, requirement):
             errors.append(_cannot_change(package, text, python, image))
     raise_all(errors)
 
 
 def _cannot_change(
-    package: InstalledDistribution, wanted: str, python: PythonInstallation, image: Path
+    package: InstalledDistribution, requirement: str, python: PythonInstallation, image: Path
 ) -> RequestError:
     if python.is_covered(package.name):
         return RequestError(
             f"{package.name} {package.version} is installed in `{package.site}`, where `{python.executable}`"
-            f" looks first: `{wanted}` would not be found beside it",
+            f" looks first: `{requirement}` would not be found beside it",
             at=Location(path=image),
             hint=f"ask for packages that suit {package.name} {package.version}; PYTHONPATH of the image, or a"
             " `.pth` file, puts that directory first",
         )
     return RequestError(
-        f"{package.name} {package.version} is installed (`{package.site}`), and `{wanted}` would replace it",
+        f"{package.name} {package.version} is installed (`{package.site}`),"
+        f" and `{requirement}` would replace it",
         at=Location(path=image),
         hint=f"`--upgrade {package.name}` allows that; what was compiled against it may break",
     )
@@ -401,7 +402,7 @@ def _known(
     """
     for package, requirements in staying.items():
         with contextlib.suppress(InvalidVersion):
-            extras = (wanted for wanted in requirements if wanted.marker and "extra" in str(wanted.marker))
+            extras = [entry for entry in requirements if entry.marker and "extra" in str(entry.marker)]
             yield package.name, (str(Version(package.version)), tuple(map(str, extras)))
 
 
@@ -411,19 +412,24 @@ def _limits(
     """Yield what installed distributions require of others that may come or change, with who requires it."""
     names = {package.name for package in staying}
     for package, requirements in staying.items():
-        for wanted in requirements:
-            name = canonicalize_name(wanted.name)
+        for requirement in requirements:
+            name = canonicalize_name(requirement.name)
             old = python.installed.get(name)
             # What an image violates already does not bind what is added.
-            holds = old is None or meets(old.version, wanted)
-            if name not in names and wanted.specifier and holds and applies(wanted, (), python.markers):
-                yield f"{name}{wanted.specifier}", f"{package.name} {package.version}"
+            holds = old is None or meets(old.version, requirement)
+            if (
+                name not in names
+                and requirement.specifier
+                and holds
+                and applies(requirement, (), python.markers)
+            ):
+                yield f"{name}{requirement.specifier}", f"{package.name} {package.version}"
 
 
 def _requirements(package: InstalledDistribution) -> Iterator[Requirement]:
-    for wanted in filter(None, map(read_requirement, package.requires)):
-        if wanted.url is None:
-            yield wanted
+    for requirement in filter(None, map(read_requirement, package.requires)):
+        if requirement.url is None:
+            yield requirement
 
 
 def _is_same(entry: ResolvedDistribution, python: PythonInstallation) -> bool:
@@ -450,5 +456,5 @@ def hidden_files(addition: Addition, image: ImageFiles) -> set[str]:
     """Return the files of what is replaced, and the directories that hold nothing else."""
     site = addition.python.site_packages
     # What lies elsewhere belongs to Debian, or to the base of a virtual environment: ours comes first there.
-    gone = [package for package in addition.replaced if package.site == site]
-    return files_and_directories(image, gone, site)
+    replaced = [package for package in addition.replaced if package.site == site]
+    return files_and_directories(image, replaced, site)

@@ -35,7 +35,7 @@ _MAX_TEXT_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 32 << 20
 _MAX_RECORD_LINES = 500_000
 _MAX_ANSWER = 256 << 10
-_MAX_PLACES = 1000
+_MAX_DIRECTORIES = 1000
 _MAX_CONDA_BYTES = 8 << 20
 _TIMEOUT_S = 60
 _SHOWN = 20
@@ -153,25 +153,25 @@ def find_pythons(image: ImageFiles) -> tuple[str, ...]:
 
     A virtual environment counts as another.
     """
-    return tuple(sorted(_pythons_by_place(image).values()))
+    return tuple(sorted(_pythons_by_file(image).values()))
 
 
-def _pythons_by_place(image: ImageFiles) -> dict[str, str]:
+def _pythons_by_file(image: ImageFiles) -> dict[str, str]:
     """Return the path of each Python of an image, by its virtual environment or else its program."""
     pythons: dict[str, str] = {}
     for path in filter(_PROGRAM.fullmatch, image.entries):
         entry = image.at(path)
         if entry is not None and entry.kind == "file" and path.isprintable():
-            place = _virtual_environment(image, path) or entry.path
+            file = _virtual_environment(image, path) or entry.path
             # The name beside the program itself is the plainest.
-            if place not in pythons or posixpath.dirname(path) == posixpath.dirname(entry.path):
-                pythons[place] = path
+            if file not in pythons or posixpath.dirname(path) == posixpath.dirname(entry.path):
+                pythons[file] = path
     return pythons
 
 
 def python_on_path(image: ImageFiles, search_path: str) -> str | None:
     """Return the Python that `python3` and `python` start; None if there is none, or they start two."""
-    pythons = _pythons_by_place(image)
+    pythons = _pythons_by_file(image)
     started = set()
     for name in ("python3", "python"):
         for directory in search_path.split(":"):
@@ -184,7 +184,7 @@ def python_on_path(image: ImageFiles, search_path: str) -> str | None:
     return started.pop() if len(started) == 1 else None
 
 
-def choose_python(image: ImageFiles, named: str | None, at: Path, search_path: Callable[[], str]) -> str:
+def choose_python(image: ImageFiles, requested: str | None, at: Path, search_path: Callable[[], str]) -> str:
     """Return the path of the Python to add packages for: the named one, the only one, or the one on PATH.
 
     `at` is the image's file, for messages; `search_path` returns the image's PATH. RequestError: there is
@@ -192,13 +192,13 @@ def choose_python(image: ImageFiles, named: str | None, at: Path, search_path: C
     """
     pythons = find_pythons(image)
     shown = "".join(f"\n  {path}" for path in pythons[:_SHOWN])
-    if named is not None:
-        entry = image.at(named)
-        if not named.startswith("/") or entry is None or entry.kind != "file":
-            problem = f"the image has no program `{named}`"
+    if requested is not None:
+        entry = image.at(requested)
+        if not requested.startswith("/") or entry is None or entry.kind != "file":
+            problem = f"the image has no program `{requested}`"
             hint = f"it has these Pythons:{shown}" if pythons else "it has no Python: only files can be added"
             raise RequestError(problem, at=Location(path=at), hint=hint)
-        return posixpath.normpath(named)
+        return posixpath.normpath(requested)
     if not pythons:
         hint = f"{_WHICH} elsewhere than `bin/python3`; files and variables can be added without one"
         raise RequestError("the image has no Python", at=Location(path=at), hint=hint)
@@ -232,13 +232,13 @@ def probe_python(
         memory_bytes=MEMORY_BYTES,
     )
     answer = _read_answer(finished.stdout, executable, at)
-    own = image.place(answer.sites[0])
+    own = image.target_path(answer.sites[0])
     match = _SITE.fullmatch(own)
     if match is None:
         problem = f"`{executable}` looks for packages in `{own}`, which is no directory for packages"
         raise RequestError(problem, at=Location(path=at), hint=_WHICH)
-    sites = list(dict.fromkeys(map(image.place, answer.sites)))
-    search_path = _search_path(list(dict.fromkeys(map(image.place, answer.path))), sites)
+    sites = list(dict.fromkeys(map(image.target_path, answer.sites)))
+    search_path = _search_path(list(dict.fromkeys(map(image.target_path, answer.path))), sites)
     installed = installed_distributions(image, search_path)
     return PythonInstallation(
         executable=executable,
@@ -247,7 +247,7 @@ def probe_python(
         glibc=answer.libc.removeprefix("glibc "),
         architecture=answer.architecture,
         site_packages=own,
-        scripts=image.place(f"{match['data']}/bin"),
+        scripts=image.target_path(f"{match['data']}/bin"),
         data=match["data"],
         search_path=tuple(search_path),
         installed={**_of_conda(image, own, match["data"]), **installed},
@@ -283,7 +283,8 @@ class _Answer(BaseModel):
         Field(min_length=1, max_length=16),
     ]
     path: Annotated[
-        list[Annotated[str, StringConstraints(max_length=4096)]], Field(min_length=1, max_length=_MAX_PLACES)
+        list[Annotated[str, StringConstraints(max_length=4096)]],
+        Field(min_length=1, max_length=_MAX_DIRECTORIES),
     ]
     library_path: Annotated[str, StringConstraints(pattern=r"^[ -~]{0,4000}$")]
 
@@ -370,7 +371,7 @@ def _of_conda(image: ImageFiles, site: str, prefix: str) -> dict[str, InstalledD
         if match is None or text is None:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-            files = [image.place(posixpath.join(prefix, file)) for file in json.loads(text)["files"]]
+            files = [image.target_path(posixpath.join(prefix, file)) for file in json.loads(text)["files"]]
             if any(file.startswith(f"{site}/") for file in files):
                 name = canonicalize_name(match["name"])
                 installed[name] = InstalledDistribution(
@@ -389,12 +390,12 @@ def _metadata_files(image: ImageFiles, site: str) -> Iterator[str]:
 def owned_files(image: ImageFiles, package: InstalledDistribution) -> tuple[str, ...]:
     """Return the existing files of a distribution, with their bytecode; none if nothing lists them.
 
-    Links on the way to a file are not followed, and what lies outside of the installation is no part of it.
+    Links on the way to a file are not followed, and files outside of the installation are not its own.
     """
     directory = posixpath.dirname(package.metadata_path)
     listed: list[str] = []
-    place = _SITE.fullmatch(package.site)
-    if directory == package.site or place is None:
+    site = _SITE.fullmatch(package.site)
+    if directory == package.site or site is None:
         return ()
     if (lines := _lines(image, f"{directory}/RECORD")) is not None:
         with contextlib.suppress(csv.Error):
@@ -403,7 +404,8 @@ def owned_files(image: ImageFiles, package: InstalledDistribution) -> tuple[str,
         listed = [posixpath.join(directory, line) for line in lines]
     if listed:
         listed += image.below(directory)
-    return tuple(path for path in sorted(_existing(image, listed)) if path.startswith(f"{place['data']}/"))
+    prefix = f"{site['data']}/"
+    return tuple(path for path in sorted(_existing(image, listed)) if path.startswith(prefix))
 
 
 def _lines(image: ImageFiles, path: str) -> list[str] | None:

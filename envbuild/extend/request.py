@@ -92,7 +92,7 @@ def extension_of(
 ) -> Extension:
     """Return what is remembered of a run."""
     replaced = {package.name: package.version for package in addition.replaced} if addition else {}
-    named = {wheel.sha256 for wheel in checked.requests.wheels}
+    named_digests = {wheel.sha256 for wheel in checked.requests.wheels}
     return Extension(
         image="".join(char if char.isprintable() else "\ufffd" for char in image.path.name),
         digest=image.manifest.digest if image.built_by_envbuild else image.tables_digest,
@@ -107,7 +107,7 @@ def extension_of(
                 version=pin.version,
                 file=pin.file,
                 sha256=pin.sha256,
-                origin="file" if pin.sha256 in named else pin.origin,
+                origin="file" if pin.sha256 in named_digests else pin.origin,
                 replaced=replaced.get(pin.name, ""),
             )
             for pin in (addition.pins if addition else ())
@@ -135,10 +135,10 @@ def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequ
     except EnvbuildError as error:
         errors += error.each()
     environment = dict(_collect(request.environment, _variable, errors))
-    named = list(_collect(request.files, _file, errors))
-    errors += duplicate_targets([target for target, _ in named])
+    added = list(_collect(request.files, _file, errors))
+    errors += duplicate_targets([target for target, _ in added])
     raise_all(errors)
-    files = dict(named)
+    files = dict(added)
     requests = Requests(
         python=packages.requirements,
         wheels=tuple(AddedWheel(file=wheel.name, sha256=sha256(wheel)) for wheel in packages.wheels),

@@ -20,7 +20,7 @@ from envbuild.lock.text import dump
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.layers import layer_file_systems
 from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import Part, Splice, digest_of_tables, splice, whole
+from envbuild.squashfs.splice import Part, Splice, all_data, digest_of_tables, splice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,9 @@ def _write_built(
 ) -> Manifest:
     """Write an image of ours, whose manifest says where each layer lies."""
     new, kept = {layer.name: layer for layer in stack.layers}, _layers_of(stack.bottom)
-    parts = [whole(files[name]) if name in new else _part(stack.bottom, kept[name]) for name in stack.order]
+    parts = [
+        all_data(files[name]) if name in new else _part(stack.bottom, kept[name]) for name in stack.order
+    ]
     spliced = splice(inputs, parts=parts, hidden=stack.hidden)
     layers = tuple(
         _described_layer(new[name], part, offset)

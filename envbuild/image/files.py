@@ -32,13 +32,13 @@ class ImageFiles:
 
     def real(self, path: str) -> str | None:
         """Return where an absolute path leads; None if it leads nowhere, or round in circles."""
-        place, missing = follow(path, self._look)
-        return None if missing else place
+        resolved, missing = follow(path, self._look)
+        return None if missing else resolved
 
-    def place(self, path: str) -> str:
+    def target_path(self, path: str) -> str:
         """Return where an absolute path leads, or would if what it names existed."""
-        place, missing = follow(path, self._look)
-        return posixpath.normpath(posixpath.join(place, missing))
+        resolved, missing = follow(path, self._look)
+        return posixpath.normpath(posixpath.join(resolved, missing))
 
     def _look(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -46,8 +46,8 @@ class ImageFiles:
 
     def at(self, path: str) -> Entry | None:
         """Return what lies where a path leads."""
-        place = self.real(path)
-        return None if place is None else self.entries[place]
+        resolved = self.real(path)
+        return None if resolved is None else self.entries[resolved]
 
     def below(self, directory: str) -> list[str]:
         """Return the paths in a directory, sorted; links on the way to it are not followed."""

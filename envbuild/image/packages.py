@@ -138,14 +138,14 @@ def _text(layer: Squashfs, entry: Entry, limit: int) -> str:
 def _copyright(name: str, texts: Mapping[str, str], links: Mapping[str, str]) -> str:
     """Return a package's copyright file; it, or its directory, may be a link to another package's."""
     for _ in range(4):
-        place = f"{_DOC}/{name}"
-        if f"{place}/copyright" in texts:
-            return texts[f"{place}/copyright"]
-        target = links.get(place) or links.get(f"{place}/copyright", "")
-        named = re.fullmatch(r"(?:\.\./|/usr/share/doc/)?([a-z0-9][a-z0-9+.-]*)/?(?:copyright)?", target)
-        if named is None:
+        directory = f"{_DOC}/{name}"
+        if f"{directory}/copyright" in texts:
+            return texts[f"{directory}/copyright"]
+        target = links.get(directory) or links.get(f"{directory}/copyright", "")
+        match = re.fullmatch(r"(?:\.\./|/usr/share/doc/)?([a-z0-9][a-z0-9+.-]*)/?(?:copyright)?", target)
+        if match is None:
             return ""
-        name = named[1]
+        name = match[1]
     return ""
 
 

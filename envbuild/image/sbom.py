@@ -257,15 +257,15 @@ def _python_row(pin: PythonPin, contents: Contents) -> _Row:
 def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> dict[str, list[str]]:
     """Return the dependencies that the packages declare: ref → refs."""
     needs: dict[str, list[str]] = {ref: [] for ref in rows}
-    held = {pin.name: _deb(pin) for pin in (*lock.base_debs, *lock.system_debs)}
+    refs = {pin.name: _deb(pin) for pin in (*lock.base_debs, *lock.system_debs)}
     if lock.base_root:
-        held |= {deb.name: f"deb:{deb.name}@{deb.version}" for deb in contents.debs.values()}
-    offered = dict(held)
+        refs |= {deb.name: f"deb:{deb.name}@{deb.version}" for deb in contents.debs.values()}
+    offered = dict(refs)
     for deb in contents.debs.values():
         for name in deb.provides:
-            if deb.name in held:
-                offered.setdefault(name, held[deb.name])
-    for name, ref in held.items():
+            if deb.name in refs:
+                offered.setdefault(name, refs[deb.name])
+    for name, ref in refs.items():
         if name in contents.debs:
             needs[ref] += _deb_needs(contents.debs[name], offered)
     wheels = {pin.name: _wheel(pin) for pin in lock.python}
@@ -278,7 +278,7 @@ def _dependencies(lock: Lock, contents: Contents, rows: Mapping[str, _Row]) -> d
     needs[base] += [_deb(pin) for pin in lock.base_debs]
     needs[base] += [ref for ref in rows if ref.startswith("root:")]
     if lock.base_root:
-        needs[base] += list(held.values())
+        needs[base] += list(refs.values())
     return needs
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from envbuild.digests import sha256_of
 from envbuild.errors import Location, RequestError
-from envbuild.image import sifformat as form
+from envbuild.image import sifformat
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
 
 MANIFEST = "envbuild.manifest"
@@ -36,7 +36,7 @@ DATA = {
     PLAN: Kind.JSON,
     SBOM: Kind.SBOM,
 }
-FILE_SYSTEM_OFFSET = form.aligned(form.DATA_OFFSET, form.PARTITION_ALIGNMENT)
+FILE_SYSTEM_OFFSET = sifformat.aligned(sifformat.DATA_OFFSET, sifformat.PARTITION_ALIGNMENT)
 
 HINT_REBUILD = "build it again, or copy it again from where it came"
 """How to replace an image that was changed or damaged."""
@@ -61,9 +61,9 @@ def _place_objects(sizes: Mapping[str, int], file_system_bytes: int, architectur
             kind=Kind.PARTITION,
             offset=FILE_SYSTEM_OFFSET,
             size=file_system_bytes,
-            padded_size=FILE_SYSTEM_OFFSET - form.DATA_OFFSET + file_system_bytes,
+            padded_size=FILE_SYSTEM_OFFSET - sifformat.DATA_OFFSET + file_system_bytes,
             name="root",
-            filesystem=form.SQUASHFS,
+            filesystem=sifformat.SQUASHFS,
             partition_type=PartitionType.PRIMARY,
             architecture=architecture,
         )
@@ -93,14 +93,14 @@ def frame_of(
     table = _place_objects(sizes, file_system_bytes, architecture)
     # The identity is the digest of what `sha256sum` would print of all data.
     sums = "".join(f"{digest.removeprefix('sha256:')}  {name}\n" for name, digest in digests.items())
-    header = form.pack_header(
+    header = sifformat.pack_header(
         architecture,
         identity_of(sha256_of(sums)),
         used=len(table),
-        data_bytes=max(descriptor.end for descriptor in table) - form.DATA_OFFSET,
+        data_bytes=max(descriptor.end for descriptor in table) - sifformat.DATA_OFFSET,
     )
-    head = header.ljust(form.DESCRIPTORS_OFFSET, b"\0")
-    return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(form.DATA_OFFSET, b"\0")
+    head = header.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0")
+    return (head + b"".join(descriptor.pack() for descriptor in table)).ljust(sifformat.DATA_OFFSET, b"\0")
 
 
 def identity_of(digest: str) -> uuid.UUID:
@@ -143,15 +143,17 @@ def looks_like_sif(path: Path) -> bool:
             start = file.read(64)
     except OSError:
         return False
-    return not start or form.MAGIC in start
+    return not start or sifformat.MAGIC in start
 
 
 def read_frame(file: BinaryIO) -> tuple[bytes, list[bytes]]:
     """Return the header of a SIF that `read_tables` has read, and all entries of its table, as stored."""
-    start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
+    start = os.pread(file.fileno(), sifformat.HEADER_BYTES, 0)
     header = Header.parse(start)
-    table = os.pread(file.fileno(), header.descriptors * form.DESCRIPTOR_BYTES, header.descriptors_offset)
-    size = form.DESCRIPTOR_BYTES
+    table = os.pread(
+        file.fileno(), header.descriptors * sifformat.DESCRIPTOR_BYTES, header.descriptors_offset
+    )
+    size = sifformat.DESCRIPTOR_BYTES
     return start, [table[at : at + size] for at in range(0, len(table), size)]
 
 
@@ -161,19 +163,19 @@ def read_tables(file: BinaryIO, path: Path) -> SifFile:
     RequestError: it is not a SIF, is cut short, or its tables are inconsistent.
     """
     size = os.fstat(file.fileno()).st_size
-    start = os.pread(file.fileno(), form.HEADER_BYTES, 0)
-    if start[32:41] != form.MAGIC:
+    start = os.pread(file.fileno(), sifformat.HEADER_BYTES, 0)
+    if start[32:41] != sifformat.MAGIC:
         raise damaged(path, "is not a SIF", hint=_what_else(start))
-    if len(start) < form.HEADER_BYTES:
-        raise damaged(path, f"is cut short: its header ends at byte {form.HEADER_BYTES} of {size}")
+    if len(start) < sifformat.HEADER_BYTES:
+        raise damaged(path, f"is cut short: its header ends at byte {sifformat.HEADER_BYTES} of {size}")
     try:
         header = Header.parse(start)
     except ValueError as error:
         raise damaged(path, f"is not a SIF that this version can read: {error}") from error
     if not 0 < header.descriptors <= _DESCRIPTORS_LIMIT:
         raise damaged(path, f"is not a valid SIF: it says that it has {header.descriptors} descriptors")
-    length = header.descriptors * form.DESCRIPTOR_BYTES
-    if header.descriptors_offset < form.HEADER_BYTES:
+    length = header.descriptors * sifformat.DESCRIPTOR_BYTES
+    if header.descriptors_offset < sifformat.HEADER_BYTES:
         raise damaged(path, f"is not a valid SIF: its descriptors begin at byte {header.descriptors_offset}")
     if header.descriptors_offset + length > size:
         raise damaged(
@@ -182,7 +184,7 @@ def read_tables(file: BinaryIO, path: Path) -> SifFile:
     _, entries = read_frame(file)
     objects = tuple(descriptor for entry in entries if (descriptor := Descriptor.parse(entry)) is not None)
     for entry in objects:
-        if entry.offset < form.HEADER_BYTES or entry.size < 0:
+        if entry.offset < sifformat.HEADER_BYTES or entry.size < 0:
             raise damaged(
                 path,
                 f"is not a valid SIF: descriptor {entry.number} begins at byte {entry.offset}"

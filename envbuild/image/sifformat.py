@@ -227,8 +227,10 @@ def changed_header(
 ) -> bytes:
     """Return a header with its descriptors at `DESCRIPTORS_OFFSET`; all else of it, also times, is kept."""
     launch, magic, version, code, _, created, modified, *_ = _HEADER.unpack(header)
-    places = (DESCRIPTORS_OFFSET, total * DESCRIPTOR_BYTES, data_offset, data_bytes)
-    return _HEADER.pack(launch, magic, version, code, identity.bytes, created, modified, free, total, *places)
+    offsets = (DESCRIPTORS_OFFSET, total * DESCRIPTOR_BYTES, data_offset, data_bytes)
+    return _HEADER.pack(
+        launch, magic, version, code, identity.bytes, created, modified, free, total, *offsets
+    )
 
 
 def moved(descriptor: bytes, *, offset: int, size: int, padded_size: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from envbuild.errors import Location, RequestError
-from envbuild.image import sifformat as form
+from envbuild.image import sifformat
 from envbuild.image.file import ImageFile
 from envbuild.image.model import FileSystem
 from envbuild.image.sif import DATA, FILE_SYSTEM_OFFSET, HINT_REBUILD, LOCK, NOTE, frame_of
@@ -107,10 +107,12 @@ def changed_around(image: ImageFile) -> tuple[str, ...]:
     if len(frame) < len(written):
         return (_THE_HEADER,)  # it has become shorter since its tables were read
     changed = []
-    if form.header_without_signing(frame) != form.header_without_signing(written):
+    if sifformat.header_without_signing(frame) != sifformat.header_without_signing(written):
         changed.append(_THE_HEADER)
     own = len(DATA) + 1 + (NOTE in objects)
-    table = slice(form.DESCRIPTORS_OFFSET, form.DESCRIPTORS_OFFSET + own * form.DESCRIPTOR_BYTES)
+    table = slice(
+        sifformat.DESCRIPTORS_OFFSET, sifformat.DESCRIPTORS_OFFSET + own * sifformat.DESCRIPTOR_BYTES
+    )
     if frame[table] != written[table]:
         changed.append("the table of descriptors")
     if digests.get(LOCK) != manifest.lock_digest:
@@ -127,19 +129,19 @@ def _has_additions(
 
     `rest_of_table` follows the entries of `own`.
     """
-    size = form.DESCRIPTOR_BYTES
+    size = sifformat.DESCRIPTOR_BYTES
     entries = [rest_of_table[at : at + size] for at in range(0, len(rest_of_table), size)]
     if any(descriptor.kind != Kind.SIGNATURE for descriptor in others):
         return True
     # An unused entry may hide an object from readers that look at it all the same.
     if sum(any(entry) for entry in entries) != len(others):
         return True
-    if any(image.read(form.DATA_OFFSET, FILE_SYSTEM_OFFSET - form.DATA_OFFSET)):
+    if any(image.read(sifformat.DATA_OFFSET, FILE_SYSTEM_OFFSET - sifformat.DATA_OFFSET)):
         return True
     end = max((descriptor.end for descriptor in own), default=0)
     for signature in sorted(others, key=lambda descriptor: descriptor.offset):
         padding = signature.offset - end
-        if not 0 <= padding < form.PARTITION_ALIGNMENT or any(image.read(end, padding)):
+        if not 0 <= padding < sifformat.PARTITION_ALIGNMENT or any(image.read(end, padding)):
             return True
         end = signature.end
     return end != image.size_bytes

@@ -59,17 +59,17 @@ def read_spec(
     if spec is None:
         raise_all(reading.errors)
         raise AssertionError("a spec that cannot be read has an error")
-    named = spec.value.base
+    chosen = spec.value.base
     base: Loaded[BaseImage] | None = None
     bases: tuple[Loaded[BaseImage], ...] = ()
     base_errors: list[EnvbuildError] = []
     if "base" not in spec.invalid_keys:
-        if named is not None and (catalog.base(named.name) or not named.constraint):
-            base = reading.collect(lambda: load_base(catalog, named.name), named.name)
+        if chosen is not None and (catalog.base(chosen.name) or not chosen.constraint):
+            base = reading.collect(lambda: load_base(catalog, chosen.name), chosen.name)
         else:
             bases, base_errors = load_bases(catalog)
-            if named is not None:  # `debian@12` names a distribution
-                base, bases = newest_of_distribution(named, bases), ()
+            if chosen is not None:  # `debian@12` names a distribution
+                base, bases = newest_of_distribution(chosen, bases), ()
     choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
     sources: dict[str, RecipeSource] = {}
     for name in sorted({choice.name for choice in choices}):
@@ -151,8 +151,8 @@ def _requirements(spec: Loaded[EnvSpec]) -> RequirementFiles:
         if isinstance(entry, RequirementsFile):
             requirements.add(directory / entry.file, at)
         elif isinstance(entry, WheelFile):
-            place = entry.wheel if entry.is_address else str(directory / entry.wheel)
-            requirements.add_wheel(place, {entry.sha256} if entry.sha256 else (), at)
+            location = entry.wheel if entry.is_address else str(directory / entry.wheel)
+            requirements.add_wheel(location, {entry.sha256} if entry.sha256 else (), at)
         elif isinstance(entry, WheelDirectory):
             requirements.directories.append((directory / entry.directory, at))
         elif isinstance(entry, GitCommit):

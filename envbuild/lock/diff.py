@@ -156,21 +156,21 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     if pin.digest != resolved.base_digest:
         yield LockDifference("base", f"base image {base.name} changed")
         return
-    for what, was, now in (
+    for fact, was, now in (
         ("Python", pin.python, base.python.version),
         ("the ABI tag", pin.abi, base.python.abi),
         ("glibc", pin.glibc, base.glibc),
     ):
         if was != now:
-            yield LockDifference("metadata", f"base image {base.name} has {what} {now}, the lock says {was}")
+            yield LockDifference("metadata", f"base image {base.name} has {fact} {now}, the lock says {was}")
 
 
 def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     locked = {pin.name: pin for pin in lock.recipes}
     chosen = {entry.recipe.name: entry for entry in resolved.recipes}
     for name in sorted(chosen.keys() - locked.keys()):
-        where = SPEC_KEYS[chosen[name].recipe.kind]
-        yield LockDifference("metadata", f"{where} gained {name}")
+        origin = SPEC_KEYS[chosen[name].recipe.kind]
+        yield LockDifference("metadata", f"{origin} gained {name}")
     for name in sorted(locked.keys() - chosen.keys()):
         # Its dependencies may be orphaned now.
         yield LockDifference("python", f"{SPEC_KEYS[locked[name].kind]} lost {name}")
@@ -181,15 +181,15 @@ def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
 
 
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec) -> str | None:
-    where = SPEC_KEYS[pin.kind]
+    origin = SPEC_KEYS[pin.kind]
     if pin.version != chosen.version:
         choices = (resolved.spec.mpi, *resolved.spec.frameworks, *resolved.spec.fabric)
         choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
         if choice is not None and not choice.admits(pin.version):
-            return f"{where}: {pin.name} {pin.version} does not satisfy {choice.constraint}"
-        return f"{where}: {pin.name} {chosen.version} is chosen, the lock has {pin.version}"
+            return f"{origin}: {pin.name} {pin.version} does not satisfy {choice.constraint}"
+        return f"{origin}: {pin.name} {chosen.version} is chosen, the lock has {pin.version}"
     if pin.variant != chosen.variant_name:
-        return f"{where}: {pin.name} is for {chosen.variant_name}, the lock has it for {pin.variant}"
+        return f"{origin}: {pin.name} is for {chosen.variant_name}, the lock has it for {pin.variant}"
     if pin.digest != chosen.digest:
         return f"recipe {pin.name} changed"
     return None
@@ -199,16 +199,16 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
     pins = {pin.name: pin for pin in lock.python}
     environment = resolved.target.environment
-    wanted = _by_name(resolved.python_requirements, environment)
+    requested = _by_name(resolved.python_requirements, environment)
     before = _by_name(_entries(lock.requests, resolved), environment)
-    places = _places(resolved)
-    for name, requirements in sorted(wanted.items()):
-        where = places.get(name, "packages.python")
-        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), where)
+    origins = _origins(resolved)
+    for name, requirements in sorted(requested.items()):
+        origin = origins.get(name, "packages.python")
+        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), origin)
     yield from _outside_files(pins, resolved)
     owners = {chosen.layer for chosen in resolved.recipes}
-    yield from _orphans(lock, set(wanted), set(before) - set(wanted), owners)
-    needed = lock.needed_by(wanted)
+    yield from _orphans(lock, set(requested), set(before) - set(requested), owners)
+    needed = lock.needed_by(requested)
     for pin in lock.python:
         if pin.is_wheel == (pin.name in resolved.built):
             how = "a wheel, and is to be built" if pin.is_wheel else "a source, and nothing builds it"
@@ -241,20 +241,20 @@ def _unmet(
     requirements: Sequence[Requirement],
     pin: PythonPin | None,
     before: Sequence[Requirement],
-    where: str,
+    origin: str,
 ) -> Iterable[LockDifference]:
     if pin is None:
-        yield LockDifference("python", f"{where} gained `{name}`")
+        yield LockDifference("python", f"{origin} gained `{name}`")
         return
     for requirement in requirements:
         if not requirement.specifier.contains(pin.version, prereleases=True):
-            sentence = f"{where}: {name} {pin.version} does not satisfy {requirement.specifier}"
+            sentence = f"{origin}: {name} {pin.version} does not satisfy {requirement.specifier}"
             yield LockDifference("python", sentence)
     extras = {extra for requirement in requirements for extra in requirement.extras}
     had = {extra for requirement in before for extra in requirement.extras}
     for verb, changed in (("gained", extras - had), ("lost", had - extras)):
         for extra in sorted(changed):
-            yield LockDifference("python", f"{where}: `{name}` {verb} the extra `{extra}`")
+            yield LockDifference("python", f"{origin}: `{name}` {verb} the extra `{extra}`")
 
 
 def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Iterable[LockDifference]:
@@ -277,18 +277,20 @@ def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Ite
             yield LockDifference("python", sentence)
 
 
-def _places(resolved: ResolvedSpec) -> dict[str, str]:
+def _origins(resolved: ResolvedSpec) -> dict[str, str]:
     """Return where each distribution is requested: the spec's own key first, then the first recipe."""
-    places = {request.name: "packages.python" for request in resolved.requested}
+    origins = {request.name: "packages.python" for request in resolved.requested}
     for chosen in resolved.recipes:
         for entry in chosen.requirements:
-            places.setdefault(entry.name, f"recipe {chosen.recipe.name}")
-    return places
+            origins.setdefault(entry.name, f"recipe {chosen.recipe.name}")
+    return origins
 
 
-def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) -> Iterable[LockDifference]:
+def _orphans(
+    lock: Lock, requested: set[str], dropped: set[str], owners: set[str]
+) -> Iterable[LockDifference]:
     """Yield pins that are no longer requested, without those that only they need."""
-    kept = lock.needed_by(wanted)
+    kept = lock.needed_by(requested)
     layers = {pin.name: pin.layer for pin in lock.python}
     lost = sorted(name for name in dropped if name in layers and name not in kept)
     for name in lost:
@@ -302,10 +304,10 @@ def _orphans(lock: Lock, wanted: set[str], dropped: set[str], owners: set[str]) 
 
 def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
-    wanted = set(resolved.system_requests())
-    for name in sorted(wanted - pinned):
+    requested = set(resolved.system_requests())
+    for name in sorted(requested - pinned):
         yield LockDifference("system", f"packages.system gained `{name}`")
-    for name in sorted(set(lock.system_requests) - wanted):
+    for name in sorted(set(lock.system_requests) - requested):
         yield LockDifference("system", f"packages.system lost `{name}`")
     if resolved.base.root is not None:
         return

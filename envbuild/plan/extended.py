@@ -46,14 +46,16 @@ def extended_plan(
         key = layer_key(layer.step, [layers[below] for below in layer.inputs], compression)
         layers[name] = layer.model_copy(update={"key": key, "compression": compression})
     above = _ABOVE if targets else ("metadata",)
-    gone = {*_ABOVE, *(f"{_WHEEL}{name}" for name in dropped)}
+    left_out = {*_ABOVE, *(f"{_WHEEL}{name}" for name in dropped)}
 
     def ordered(names: Iterable[str]) -> list[str]:
-        kept = [name for name in names if name not in gone]
-        below = [name for name in kept if name in _BELOW]
-        held = {name for name in (*kept, *(wheel.name for wheel in wheels)) if name.startswith(_WHEEL)}
-        others = [name for name in kept if name not in held and name not in below]
-        return [*below, *sorted(held, key=lambda name: name.removeprefix(_WHEEL)), *others, *above]
+        remaining = [name for name in names if name not in left_out]
+        below = [name for name in remaining if name in _BELOW]
+        wheel_names = {
+            name for name in (*remaining, *(wheel.name for wheel in wheels)) if name.startswith(_WHEEL)
+        }
+        others = [name for name in remaining if name not in wheel_names and name not in below]
+        return [*below, *sorted(wheel_names, key=lambda name: name.removeprefix(_WHEEL)), *others, *above]
 
     return BuildPlan(
         layers=tuple(layers[name] for name in ordered(layer.name for layer in plan.layers)),

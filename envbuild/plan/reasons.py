@@ -102,7 +102,7 @@ def _metadata(then: Any, now: Any) -> list[str]:  # noqa: ANN401  # whatever JSO
     return sentences or ["description of the image changed"]
 
 
-def _pins(what: str, then: _Named, now: _Named) -> list[str]:
+def _pins(kind: str, then: _Named, now: _Named) -> list[str]:
     """``python gained tabulate 0.9.0``, ``python lost …``, ``tools changed uv 0.9 → 0.10``."""
     gained = [f"{name} {now[name][0]}".strip() for name in sorted(now.keys() - then.keys())]
     lost = sorted(then.keys() - now.keys())
@@ -114,7 +114,7 @@ def _pins(what: str, then: _Named, now: _Named) -> list[str]:
     sentences = []
     for verb, names in (("gained", gained), ("lost", lost), ("changed", other)):
         if names:
-            sentences.append(f"{what} {verb} {some(names)}")
+            sentences.append(f"{kind} {verb} {some(names)}")
     return sentences
 
 

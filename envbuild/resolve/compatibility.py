@@ -34,10 +34,10 @@ def stack_of(resolved: ResolvedSpec, lock: Lock) -> dict[str, Fact]:
     """Return the facts of a lock and its site; places in the spec and the site file are their sources."""
     image = facts_of_lock(lock)
     for path, key in _decided_by_spec(resolved):
-        at = nearest(resolved.spec_places, key)
+        at = nearest(resolved.spec_locations, key)
         if at is not None and path in image:
             image[path] = fact_at(image[path].value, at, image[path].source)
-    return stack_facts(image, resolved.site, places=resolved.site_places)
+    return stack_facts(image, resolved.site, places=resolved.site_locations)
 
 
 def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | int, ...]]]:

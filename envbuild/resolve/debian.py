@@ -362,7 +362,7 @@ class _Apt:
 def location_of(name: str, resolved: ResolvedSpec) -> Location:
     """Return where a spec asks for a Debian package; its file if it does not."""
     names = resolved.spec.packages.system
-    at = resolved.spec_places.get(("packages", "system", names.index(name))) if name in names else None
+    at = resolved.spec_locations.get(("packages", "system", names.index(name))) if name in names else None
     return at or Location(path=resolved.path)
 
 

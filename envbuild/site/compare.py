@@ -46,13 +46,13 @@ class SiteDifference:
     value that cannot be read on this machine, ``unusual``: a name that envbuild does not know, which are no
     errors.
     """
-    said: str
-    found: str
+    expected: str
+    observed: str
     """The values of the file and of the machine."""
 
     def to_data(self) -> dict[str, str]:
         """Return plain data for JSON."""
-        return {"key": self.key, "kind": self.kind, "said": self.said, "found": self.found}
+        return {"key": self.key, "kind": self.kind, "expected": self.expected, "observed": self.observed}
 
 
 def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
@@ -77,8 +77,10 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     ]
     for key, value in described.items():
         paths = () if not _PATHS.fullmatch(key) else value if isinstance(value, tuple) else (value,)
-        gone = (path for path in paths if not machine.exists(path))
-        differences += [SiteDifference(key=key, kind="missing", said=path, found=_GONE) for path in gone]
+        missing = (path for path in paths if not machine.exists(path))
+        differences += [
+            SiteDifference(key=key, kind="missing", expected=path, observed=_GONE) for path in missing
+        ]
     order = {key: number for number, key in enumerate(Site.model_fields)}
     return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
 
@@ -94,7 +96,7 @@ def _changed(
             # An MPI that is not here is missing, as its libraries show.
             if section != "mpi":
                 reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
-                yield SiteDifference(key=key, kind="unseen", said=_text(value), found=reason)
+                yield SiteDifference(key=key, kind="unseen", expected=_text(value), observed=reason)
             continue
         # An incomplete list of types may name fewer.
         if key == "scheduler.mpi_types" and described.get("scheduler.more_mpi_types"):
@@ -102,22 +104,22 @@ def _changed(
         else:
             is_same = set(value) == set(now) if isinstance(value, tuple) else value == now
         if not is_same:
-            yield SiteDifference(key=key, kind="changed", said=_text(value), found=_text(now))
+            yield SiteDifference(key=key, kind="changed", expected=_text(value), observed=_text(now))
 
 
 def _unusual(site: Site) -> Iterator[SiteDifference]:
     """Yield names that envbuild does not know, each perhaps misspelt."""
     scheduler = site.scheduler
-    named: list[tuple[str, str, tuple[str, ...]]] = []
+    entries: list[tuple[str, str, tuple[str, ...]]] = []
     if scheduler is not None:
-        named.append(("scheduler.name", scheduler.name, _SCHEDULERS))
-        named += [("scheduler.mpi_types", name, _PMI_TYPES) for name in scheduler.mpi_types]
-    named += [(f"runtimes.{runtime.name}", runtime.name, _RUNTIMES) for runtime in site.runtimes]
-    for key, name, known in named:
+        entries.append(("scheduler.name", scheduler.name, _SCHEDULERS))
+        entries += [("scheduler.mpi_types", name, _PMI_TYPES) for name in scheduler.mpi_types]
+    entries += [(f"runtimes.{runtime.name}", runtime.name, _RUNTIMES) for runtime in site.runtimes]
+    for key, name, known in entries:
         if name not in known:
             hint = did_you_mean(name, known) or f"it knows {', '.join(known)}"
             reason = f"envbuild does not know it; {hint}"
-            yield SiteDifference(key=key, kind="unusual", said=name, found=reason)
+            yield SiteDifference(key=key, kind="unusual", expected=name, observed=reason)
 
 
 def _libraries(
@@ -131,14 +133,14 @@ def _libraries(
     for path in described.libraries:
         loads = tree.closure(path, described.search)
         if loads is None:
-            gone = "it is no library" if machine.exists(path) else _GONE
-            yield SiteDifference(key=key, kind="missing", said=path, found=gone)
+            problem = "it is not a shared library" if machine.exists(path) else _GONE
+            yield SiteDifference(key=key, kind="missing", expected=path, observed=problem)
             continue
         for missing in loads.missing:
             need = f"{missing.path} needs {missing.name}, which nothing has"
             if need not in reported:
                 reported.add(need)
-                yield SiteDifference(key=key, kind="incomplete", said=path, found=need)
+                yield SiteDifference(key=key, kind="incomplete", expected=path, observed=need)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  # a value of a site

@@ -268,12 +268,12 @@ class _Collector:
 
     def _is_in(self, companions: Sequence[str], needed: Loaded) -> bool:
         """Return whether a library is in a companion and found there without LD_LIBRARY_PATH."""
-        places = tuple(f"{path}/" for path in companions)
+        prefixes = tuple(f"{path}/" for path in companions)
         parent = needed.parent
         if needed.rule not in ("DT_RPATH", "DT_RUNPATH", "path") or parent is None:
             return False
         is_bound = parent.path in self.files.values()
-        return not is_bound and needed.path.startswith(places) and parent.path.startswith(places)
+        return not is_bound and needed.path.startswith(prefixes) and parent.path.startswith(prefixes)
 
     def _note_versions(self, loaded: Loaded) -> None:
         for name, versions in sorted(loaded.elf.versions_needed.items()):

@@ -193,8 +193,8 @@ def _resolved(
         wheel_directories=tuple(path.absolute() for path, _ in inputs.requirements.directories),
         why_release=why_release,
         site=site.value if site is not None else None,
-        spec_places=spec.document.places,
-        site_places=site.document.places if site is not None else {},
+        spec_locations=spec.document.locations,
+        site_locations=site.document.locations if site is not None else {},
         files=inputs.files,
         architecture=inputs.architecture,
     )
@@ -413,12 +413,12 @@ def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
 
 
 def not_known(
-    what: str, name: str, known: Sequence[str], at: Location | None, listed: str = ""
+    kind: str, name: str, known: Sequence[str], at: Location | None, listed: str = ""
 ) -> RequestError:
     """Return the error for an unknown name; the hint has the nearest one, and `listed` or all known ones."""
     all_known = listed or f"known: {', '.join(known)}"
     words = [did_you_mean(name, known), all_known if known else "none is known here"]
-    return RequestError(f"unknown {what} `{name}`", at=at, hint=" ".join(word for word in words if word))
+    return RequestError(f"unknown {kind} `{name}`", at=at, hint=" ".join(word for word in words if word))
 
 
 def recipe_not_known(name: str, known: Sequence[str], at: Location | None = None) -> RequestError:

@@ -104,6 +104,6 @@ def spec_line(values: Mapping[str, object], key: tuple[str, ...], entry: str, at
 
 def _flow(value: object, correct: Callable[[str], str | None]) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {scalar(str(each))}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {scalar(str(entry))}" for key, entry in value.items()) + "}"
     text = str(value)
     return scalar(correct(text) or without_secrets(text))

@@ -155,7 +155,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
     named_file = [f"{{file: {scalar(draft.requirements)}}}"] if draft.requirements else []
     python = [*named_file, *map(scalar, draft.python)]
     packages = {"python": f"[{', '.join(python)}]" if python else "", "system": _list(draft.system)}
-    named = ", ".join(f"{key}: {value}" for key, value in packages.items() if value)
+    entries = ", ".join(f"{key}: {value}" for key, value in packages.items() if value)
     values = {
         "name": scalar(draft.name or ""),
         "version": json.dumps(draft.version, ensure_ascii=False),
@@ -164,7 +164,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
         "accelerator": scalar(draft.accelerator or ""),
-        "packages": f"{{{named}}}" if named else "",
+        "packages": f"{{{entries}}}" if entries else "",
     }
     return {key: value for key, value in values.items() if value}
 

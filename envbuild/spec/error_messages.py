@@ -61,7 +61,7 @@ class SchemaProblem:
     at: Location
     model: type
     """The innermost model around it."""
-    wanted: Any
+    annotation: Any
     meaning: str
     """Meaning of the nearest documented key."""
     is_key: bool
@@ -113,18 +113,18 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
     """Follow pydantic's steps through the model; some of them are in no file."""
     kind = _OF_DATACLASS.get(error["type"], error["type"])
     loc: Loc = ()
-    wanted: Any = model
+    annotation: Any = model
     owner, meaning, is_key, container = model, "", False, None
     for step in error["loc"]:
         if step == "[key]" and container is dict and kind != "extra_forbidden":
             is_key = True  # pydantic's step for the key of a dict
             break
-        members = _members(wanted)
+        members = _members(annotation)
         if len(members) > 1:  # the step names a branch of a union; a text of it has no further steps
             models = [member for member in members if _is_model(member)]
             having = [model for model in models if str(step) in _fields(model)]
             containers = [member for member in members if getattr(get_origin(member), "__name__", "") == step]
-            wanted = next(iter([*having, *models, *containers]), None)
+            annotation = next(iter([*having, *models, *containers]), None)
             continue
         container = get_origin(members[0])
         if _is_model(members[0]):
@@ -132,32 +132,39 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
             field = _fields(owner).get(str(step), FieldInfo())
             if field.description:
                 meaning = f"meaning of `{step}`: {one_line(field.description).rstrip('.')}"
-            wanted = field.annotation
+            annotation = field.annotation
         else:
             arguments = get_args(members[0])  # of a dict those of its keys and values
-            wanted = arguments[1 if container is dict else 0] if arguments else None
+            annotation = arguments[1 if container is dict else 0] if arguments else None
         loc = (*loc, step)
     if kind == "missing":
         at = document.at(*loc[:-1])
     else:
         at = document.at_key(*loc) if is_key or kind == "extra_forbidden" else document.at(*loc)
     return SchemaProblem(
-        error=error, kind=kind, loc=loc, at=at, model=owner, wanted=wanted, meaning=meaning, is_key=is_key
+        error=error,
+        kind=kind,
+        loc=loc,
+        at=at,
+        model=owner,
+        annotation=annotation,
+        meaning=meaning,
+        is_key=is_key,
     )
 
 
-def _members(wanted: Any) -> list[Any]:  # noqa: ANN401  # an annotation
+def _members(annotation: Any) -> list[Any]:  # noqa: ANN401  # an annotation
     """Return the members of a union without None, or the annotation itself."""
-    if get_origin(wanted) is Annotated:
-        return _members(get_args(wanted)[0])
-    if get_origin(wanted) not in (Union, types.UnionType):
-        return [wanted]
-    members = [member for member in get_args(wanted) if member is not type(None)]
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return [annotation]
+    members = [member for member in get_args(annotation) if member is not type(None)]
     return [inner for member in members for inner in _members(member)]
 
 
-def _is_model(wanted: Any) -> bool:  # noqa: ANN401  # an annotation
-    return isinstance(wanted, type) and hasattr(wanted, "__pydantic_fields__")
+def _is_model(annotation: Any) -> bool:  # noqa: ANN401  # an annotation
+    return isinstance(annotation, type) and hasattr(annotation, "__pydantic_fields__")
 
 
 def explain(problem: SchemaProblem, document: Document) -> RequestError:
@@ -177,11 +184,11 @@ def explain(problem: SchemaProblem, document: Document) -> RequestError:
     name = parent if problem.is_key else name_of(loc)
     words, own_hint = _words(problem, document.words.get(loc))
     words, own_hint = without_secrets(words), without_secrets(own_hint or "")
-    own_hint = _meant_hint(problem, document) or own_hint
+    own_hint = _correction_hint(problem, document) or own_hint
     return RequestError(f"`{name}`: {words}" if name else words, at=problem.at, hint=own_hint or hint)
 
 
-def _meant_hint(problem: SchemaProblem, document: Document) -> str:
+def _correction_hint(problem: SchemaProblem, document: Document) -> str:
     """Return the line to write instead of a name that other programs take; empty if none is clear."""
     written, steps = problem.error["input"], problem.loc
     if problem.kind != "value_error" or not isinstance(written, str) or problem.is_key:
@@ -232,7 +239,7 @@ def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None
         return "must not be empty", None
     expected = _EXPECTED.get(kind)
     if kind == "tuple_type":
-        expected = f"a list of {_entries(get_args(_members(problem.wanted)[0]))}"
+        expected = f"a list of {_entries(get_args(_members(problem.annotation)[0]))}"
     elif kind == "literal_error":
         expected = str(context["expected"]).replace("'", "`")
     elif error["msg"].startswith("expected "):
@@ -240,7 +247,7 @@ def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None
     if expected is None:
         return shorten(error["msg"], 300), None
     if kind == "literal_error" and isinstance(value, str):
-        hint = _allowed_hint(value, [str(allowed) for allowed in get_args(_members(problem.wanted)[0])])
+        hint = _allowed_hint(value, [str(allowed) for allowed in get_args(_members(problem.annotation)[0])])
     else:
         hint = _type_hint(problem, written)
     return f"expected {expected}, found {_shown(value, written)}", hint
@@ -255,8 +262,8 @@ def _entries(arguments: tuple[Any, ...]) -> str:
 
 def _type_hint(problem: SchemaProblem, written: str | None) -> str | None:
     kind, value = problem.kind, problem.error["input"]
-    if kind == "model_type" and _is_model(wanted := _members(problem.wanted)[0]):
-        return "its keys: " + ", ".join(keys_of(wanted))
+    if kind == "model_type" and _is_model(annotation := _members(problem.annotation)[0]):
+        return "its keys: " + ", ".join(keys_of(annotation))
     if isinstance(value, dict | tuple):
         is_entry = kind == "tuple_type" and isinstance(value, dict)
         return "write a list: `[` before it and `]` behind it" if is_entry else None

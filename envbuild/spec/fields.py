@@ -125,7 +125,7 @@ def relative_path(value: str) -> str:
     return value
 
 
-def _wheel_place(value: str) -> str:
+def _wheel_location(value: str) -> str:
     return value if value.startswith("/") and value.isprintable() else _address(value)
 
 
@@ -168,7 +168,7 @@ Address = Annotated[
 WheelPlace = Annotated[
     str,
     Checked(
-        _wheel_place,
+        _wheel_location,
         {"pattern": rf"^(?:/|{_SCHEME}/[^ ]*$)"},
         "an absolute path, or an address (https, http or file) without user and password",
     ),

@@ -64,9 +64,9 @@ class Model(BaseModel):
 def first_problem(error: ValidationError) -> str:
     """Return the first problem of a document that a program wrote, with its place: ``jobs.0.file: …``."""
     problem = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, problem["loc"]))
+    path = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+    return f"{path}: {message}" if path else message
 
 
 class Choice(Model):

@@ -61,9 +61,9 @@ def recipe_errors(source: RecipeSource) -> Errors:
         problem = "a fabric's recipe consists of Debian packages, and owns no distribution"
         yield RequestError(problem, at=loaded.at("owns"), hint="name Debian packages under `system`")
     for name, variant in recipe.variants.items():
-        for place, version in enumerate(variant.versions):
+        for position, version in enumerate(variant.versions):
             if version not in recipe.versions:
-                at = loaded.at("variants", name, "versions", place)
+                at = loaded.at("variants", name, "versions", position)
                 problem = f"`{version}` is not among the recipe's `versions`"
                 yield RequestError(problem, at=at, hint="add it to `versions`, or remove it here")
     for name in sorted(recipe.modules_of_packages.keys() - recipe.required_distributions):
@@ -150,9 +150,9 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
                 at = loaded.at("verify", index, key)
                 problem = f"`{name}` is the name of a check that every job has"
                 yield RequestError(problem, at=at, hint="report the value under another name")
-        for place, name in enumerate(job.variants):
+        for position, name in enumerate(job.variants):
             if name not in recipe.variants:
-                at = loaded.at("verify", index, "variants", place)
+                at = loaded.at("verify", index, "variants", position)
                 hint = did_you_mean(name, list(recipe.variants)) or _listed(recipe.variants)
                 yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=hint)
         if job.id in seen:
@@ -163,10 +163,10 @@ def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
 
 def _no_file(path: str, files: Mapping[str, bytes], at: Location) -> RequestError:
     directory, _, name = path.rpartition("/")
-    there = sorted(
+    variants = sorted(
         other.removeprefix(f"{directory}/") for other in files if other.startswith(f"{directory}/")
     )
-    hint = did_you_mean(name, there) or _listed(there)
+    hint = did_you_mean(name, variants) or _listed(variants)
     return RequestError(f"there is no file `{path}` in the recipe", at=at, hint=hint)
 
 

@@ -65,7 +65,7 @@ _GIT = re.compile(
     r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?P<extras>\[[^\]]*\])?\s*@\s*)?git\+(?P<address>[^\s#;]+?)"
     r"(?:@(?P<commit>[^\s#;@/]+))?(?:#(?P<fragment>[^\s;]*))?(?P<marker>\s*;.*)?"
 )
-_WHEEL = re.compile(r"(?P<place>[^\s;]+\.whl(?:#\S*)?)(?P<marker>\s*;.*)?")
+_WHEEL = re.compile(r"(?P<location>[^\s;]+\.whl(?:#\S*)?)(?P<marker>\s*;.*)?")
 # What a lock does anyway.
 _NEEDLESS = ("--require-hashes", "--only-binary", "--prefer-binary", "--use-feature")
 _KINDS = "a requirements file (`*.txt`, `*.in`), `pyproject.toml` or `pylock.toml`"
@@ -346,23 +346,23 @@ class RequirementFiles:
                 RequirementEntry(text=text, at=at, hashes=hashes, is_constraint=is_constraint, parsed=parsed)
             )
 
-    def _wheel(self, name: str, place: str, marker: str, at: Location, hashes: frozenset[str]) -> None:
-        place, _, fragment = place.partition("#")
+    def _wheel(self, name: str, location: str, marker: str, at: Location, hashes: frozenset[str]) -> None:
+        location, _, fragment = location.partition("#")
         digests = hashes | {part[7:] for part in fragment.split("&") if part.startswith("sha256=")}
-        if place.startswith("file:"):
-            place = unquote(urlsplit(place).path)
+        if location.startswith("file:"):
+            location = unquote(urlsplit(location).path)
         try:
             if "@" in fragment:
                 raise ValueError(NO_CREDENTIALS)
-            wheel_location(place.removeprefix("./") if "://" in place else posixpath.basename(place))
-            if not all(map(_SHA256.fullmatch, digests)) or ("://" in place and len(digests) != 1):
-                raise ValueError(f"`{without_secrets(place)}` has no sha256 of 64 hexadecimal digits")
+            wheel_location(location.removeprefix("./") if "://" in location else posixpath.basename(location))
+            if not all(map(_SHA256.fullmatch, digests)) or ("://" in location and len(digests) != 1):
+                raise ValueError(f"`{without_secrets(location)}` has no sha256 of 64 hexadecimal digits")
         except ValueError as error:
             hint = "name a wheel on this machine, or one of the web with `#sha256=` and its digest behind it"
             self._reject(shorten(str(error), 300), at, hint)
         else:
-            where = place if "://" in place else str(at.path.parent / place)
-            self.add_wheel(where, digests, at, name=name, marker=marker)
+            address = location if "://" in location else str(at.path.parent / location)
+            self.add_wheel(address, digests, at, name=name, marker=marker)
 
     def _git(self, match: re.Match[str], at: Location) -> None:
         address, commit = match["address"], match["commit"] or ""
@@ -386,24 +386,24 @@ class RequirementFiles:
             self.entries.append(RequirementEntry(text=text, at=at, repository=repository, parsed=parsed))
 
     def add_wheel(
-        self, place: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""
+        self, location: str, digests: Collection[str], at: Location, *, name: str = "", marker: str = ""
     ) -> None:
         """Add a wheel that is named at a place: a path, or an address with its one digest.
 
         `name` is that of the distribution, perhaps with extras.
         """
-        file = unquote(place.rpartition("/")[2])
+        file = unquote(location.rpartition("/")[2])
         distribution, version, *_ = parse_wheel_filename(file)
         if name and canonicalize_name(name.partition("[")[0]) != distribution:
             hint = f"the name before the `@` is `{distribution}`"
             self._reject(f"`{file}` is not a wheel of `{name}`", at, hint)
             return
         try:
-            sha256 = next(iter(digests)) if "://" in place else self._digest(Path(place), digests, at)
+            sha256 = next(iter(digests)) if "://" in location else self._digest(Path(location), digests, at)
         except EnvbuildError as error:
             self.errors += error.each()
             return
-        wheel = ExplicitWheel(file=file, sha256=sha256, address=place, has_declared_digest=bool(digests))
+        wheel = ExplicitWheel(file=file, sha256=sha256, address=location, has_declared_digest=bool(digests))
         text = f"{name or distribution}==={version}{marker}"
         self.entries.append(RequirementEntry(text=text, at=at, hashes=frozenset({sha256}), wheel=wheel))
 
@@ -425,7 +425,7 @@ class RequirementFiles:
             return
         if "dependencies" in project.get("dynamic", ()):
             hint = "name the file that they come from, or write them into `project.dependencies`"
-            at = _place_of(r"[ \t]*dynamic\b", text, path)
+            at = _location_of(r"[ \t]*dynamic\b", text, path)
             self._reject("the dependencies are `dynamic`: a program decides them", at, hint)
         lines: dict[str, int] = {}
         for number, line in enumerate(text.split("\n"), 1):
@@ -457,7 +457,7 @@ class RequirementFiles:
             return read_toml(text)
         except ValueError as error:
             problem = f"it is not TOML: {shorten(str(error), 300)}"
-            self._reject(problem, Location(path=path), "correct that place")
+            self._reject(problem, Location(path=path), "correct that line")
             return {}
 
     def _reject(self, problem: str, at: Location, hint: str) -> None:
@@ -468,7 +468,7 @@ class RequirementFiles:
 def _named_wheel(text: str) -> tuple[str, str, str] | None:
     """Return name with extras, place and marker of a wheel that a line names itself; None if it does not."""
     if match := _WHEEL.fullmatch(text):
-        return "", match["place"], match["marker"] or ""
+        return "", match["location"], match["marker"] or ""
     if "@" not in text:
         return None
     try:
@@ -504,7 +504,7 @@ def without_hashes(line: str) -> str:
     return re.sub(r"\s--hash[= ]\S+", "", line).strip()
 
 
-def _place_of(pattern: str, text: str, path: Path) -> Location:
+def _location_of(pattern: str, text: str, path: Path) -> Location:
     """Return the first line that a pattern begins; the file if there is none."""
     match = re.search(rf"^{pattern}", text, re.MULTILINE)
     if match is None:

@@ -96,9 +96,9 @@ class ChosenRecipe:
         """Return a requirement for a release and its fixes, in whatever build the origin has."""
         if self.version.count(".") > 1:  # the release of a fix has its own builds, as a proven one
             return text.replace("{version}", self.version)
-        wanted = Requirement(text.replace("{version}", self.version))
-        wanted.specifier = SpecifierSet(f"=={self.version}.*")
-        return str(wanted)
+        requirement = Requirement(text.replace("{version}", self.version))
+        requirement.specifier = SpecifierSet(f"=={self.version}.*")
+        return str(requirement)
 
     @cached_property
     def distributions(self) -> frozenset[str]:
@@ -145,9 +145,9 @@ class ResolvedSpec:
     """Source path in the spec → content."""
     architecture: str
     """In Debian's words (``amd64``)."""
-    spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
+    spec_locations: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     """Steps to a value of the spec → its place."""
-    site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
+    site_locations: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     """Steps to a value of the site's file → its place."""
     base_path: Path = Path("base.yaml")
     """The file of the base image definition; a finished root is relative to its directory."""
@@ -277,10 +277,10 @@ class ResolvedSpec:
 
     def system_requests(self) -> tuple[str, ...]:
         """Return the Debian packages that are asked for beyond the base, sorted."""
-        wanted = set(self.spec.packages.system)
+        requested = set(self.spec.packages.system)
         for chosen in self.recipes:
-            wanted.update(chosen.recipe.system)
-        return tuple(sorted(wanted - set(self.base.packages)))
+            requested.update(chosen.recipe.system)
+        return tuple(sorted(requested - set(self.base.packages)))
 
     def owner(self, distribution: str) -> str:
         """Return the layer that owns a Python distribution."""

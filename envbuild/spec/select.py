@@ -86,12 +86,12 @@ def pick_accelerator_release(
     if not shared:
         return accelerator, ""
     chosen = next((release for release in shared if not driver_conflict(family, release)), shared[0])
-    passed_over: dict[str, list[str]] = {}
+    rejected: dict[str, list[str]] = {}
     for release in releases[: releases.index(chosen)]:
         without = ", ".join(f"`{name}`" for name in lacking[release])
         reason = f"not for {without}" if without else driver_conflict(family, release)
-        passed_over.setdefault(reason, []).append(release)
-    reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in passed_over.items()]
+        rejected.setdefault(reason, []).append(release)
+    reasons = [f"{', '.join(newer)}: {reason}" for reason, newer in rejected.items()]
     # Without reasons nothing else was judged: a driver may be unknown.
     newest = "is the newest that fits" if reasons else "is the newest that the recipes have"
     why = "; ".join([f"{family} {chosen} {newest}", *reasons])
@@ -170,7 +170,7 @@ def accelerator_errors(
     suits all of them.
     """
     accelerator = spec.value.accelerator
-    if ("accelerator",) in spec.document.places:
+    if ("accelerator",) in spec.document.locations:
         at = spec.at("accelerator")
     variant = variant_for(accelerator, recipe)
     if variant is None:
@@ -197,7 +197,7 @@ def unknown_accelerator_errors(
     """
     accelerator, at = spec.value.accelerator, spec.at("accelerator")
     name = accelerator.name
-    if ("accelerator",) not in spec.document.places or any(error.at == at for error in errors):
+    if ("accelerator",) not in spec.document.locations or any(error.at == at for error in errors):
         return
     if name not in NAMES:
         known = ", ".join(f"`{family}`" for family in NAMES)

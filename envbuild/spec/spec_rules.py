@@ -45,13 +45,13 @@ def spec_errors(
 
 
 def _repeated(
-    spec: Loaded[EnvSpec], loc: tuple[str, ...], names: Sequence[str], what: str, verb: str
+    spec: Loaded[EnvSpec], loc: tuple[str, ...], names: Sequence[str], kind: str, verb: str
 ) -> Errors:
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if name in first:
             hint = f"it was first {verb} at {spec.at(*loc, first[name])}"
-            problem = f"the {what} `{name}` is {verb} twice"
+            problem = f"the {kind} `{name}` is {verb} twice"
             yield RequestError(problem, at=spec.at(*loc, index), hint=hint)
         first.setdefault(name, index)
 

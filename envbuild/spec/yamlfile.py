@@ -46,9 +46,9 @@ class Document:
     path: Path
     value: dict[str, object] = field(default_factory=dict)
     """Mappings are dict, sequences tuple, scalars str, int, float, bool or None."""
-    places: dict[Loc, Location] = field(default_factory=dict)
+    locations: dict[Loc, Location] = field(default_factory=dict)
     """Steps from the root (key or index) → place of the value."""
-    key_places: dict[Loc, Location] = field(default_factory=dict)
+    key_locations: dict[Loc, Location] = field(default_factory=dict)
     """Steps from the root → place of the value's key."""
     words: dict[Loc, str] = field(default_factory=dict)
     """Numbers, booleans and nulls as they are written."""
@@ -59,13 +59,13 @@ class Document:
 
     def at(self, *loc: str | int) -> Location:
         """Return the place of a value, or of the nearest one around it that the file has."""
-        while loc and loc not in self.places:
+        while loc and loc not in self.locations:
             loc = loc[:-1]
-        return self.places.get(loc, Location(path=self.path))
+        return self.locations.get(loc, Location(path=self.path))
 
     def at_key(self, *loc: str | int) -> Location:
         """Return the place of a value's key; of the value itself if it has no key (list entries)."""
-        return self.key_places.get(loc) or self.at(*loc)
+        return self.key_locations.get(loc) or self.at(*loc)
 
 
 def scalar_value(text: str) -> str | int | float | bool | None:
@@ -182,7 +182,7 @@ class _Builder:
             self._error("a second document begins here", after, hint="one file holds one document")
 
     def _value(self, event: _Event, loc: Loc) -> object:
-        self._document.places[loc] = self._at(event)
+        self._document.locations[loc] = self._at(event)
         self._check_depth(event, len(loc))
         if isinstance(event, yaml.AliasEvent):
             self._document.rejected.add(loc)
@@ -206,13 +206,13 @@ class _Builder:
         entries: dict[str, object] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key = self._key(event, len(loc) + 1)
-            if key is None or (*loc, key) in self._document.key_places:
+            if key is None or (*loc, key) in self._document.key_locations:
                 if key is not None:
-                    hint = f"it was first given at {self._document.key_places[*loc, key]}"
+                    hint = f"it was first given at {self._document.key_locations[*loc, key]}"
                     self._error(f"the key `{shorten(key)}` is given twice", event, hint=hint)
                 self._skip(next(self._events), len(loc) + 1)
                 continue
-            self._document.key_places[*loc, key] = self._at(event)
+            self._document.key_locations[*loc, key] = self._at(event)
             entries[key] = self._value(next(self._events), (*loc, key))
         return entries
 
@@ -353,7 +353,7 @@ _AT_BEGIN = ("could not find expected ':'", "found unexpected (end of stream|doc
 def _syntax_error(error: yaml.MarkedYAMLError, text: str, path: Path) -> RequestError:
     """Return a syntax error in one sentence with its place."""
 
-    def place(mark: yaml.Mark | None) -> Location:
+    def location(mark: yaml.Mark | None) -> Location:
         # Not the mark's line: at the end of a text libyaml counts a line that is not there.
         return Location(path=path) if mark is None else _after(text[: mark.index], path)
 
@@ -362,13 +362,13 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, path: Path) -> Request
     begin = error.context_mark or mark
     here = text[mark.index :] if mark is not None else ""
     escape = shorten("\\" + here.removeprefix("\\")[:1])
-    parts = {"begin": place(begin), "here": shorten(here[:1]), "escape": escape}
+    parts = {"begin": location(begin), "here": shorten(here[:1]), "escape": escape}
     if here.startswith("\t") and "cannot start any token" in problem:
-        return RequestError("a tab may not begin a value", at=place(mark), hint="use spaces")
+        return RequestError("a tab may not begin a value", at=location(mark), hint="use spaces")
     for pattern, (words, hint) in _SYNTAX_ERRORS.items():
         if re.search(pattern, problem):
-            at = place(begin if pattern in _AT_BEGIN else mark)
+            at = location(begin if pattern in _AT_BEGIN else mark)
             return RequestError(words.format(**parts), at=at, hint=hint.format(**parts))
     plain = re.sub(r"[<>]", "", problem)
     hint = "check the lines above it, too: this is where the parser stopped"
-    return RequestError(f"not valid YAML: {plain}", at=place(mark), hint=hint)
+    return RequestError(f"not valid YAML: {plain}", at=location(mark), hint=hint)

@@ -166,22 +166,22 @@ class Codec:
             case _:
                 return zlib_ng.compress(data, 9)
 
-    def decompress(self, data: bytes, most: int) -> bytes:
+    def decompress(self, data: bytes, limit_bytes: int) -> bytes:
         """Return the content of a block; SquashfsError if it is damaged, or longer than `most` bytes."""
         try:
             if self._compressor is Compressor.ZSTD:
                 # The decoder allocates as much as the frame claims.
-                if zstandard.frame_content_size(data) > most:
+                if zstandard.frame_content_size(data) > limit_bytes:
                     raise SquashfsError("a block holds more than it may")
-                return self._zstd_decompressor.decompress(data, max_output_size=most)
+                return self._zstd_decompressor.decompress(data, max_output_size=limit_bytes)
             if self._compressor is Compressor.LZ4:
-                return _decompress_lz4(data, most)
+                return _decompress_lz4(data, limit_bytes)
             if self._compressor is Compressor.XZ:
                 xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-                content, whole = xz.decompress(data, most), xz.eof
+                content, whole = xz.decompress(data, limit_bytes), xz.eof
             else:
                 gzip = zlib.decompressobj()
-                content, whole = gzip.decompress(data, most), gzip.eof
+                content, whole = gzip.decompress(data, limit_bytes), gzip.eof
         except (zstandard.ZstdError, lzma.LZMAError, zlib.error) as error:
             raise SquashfsError(f"a block is damaged: {error}") from error
         if not whole:
@@ -189,7 +189,7 @@ class Codec:
         return content
 
 
-def _decompress_lz4(data: bytes, most: int) -> bytes:
+def _decompress_lz4(data: bytes, limit_bytes: int) -> bytes:
     """Return the content of a block of LZ4; SquashfsError if it is damaged, or holds more than `most` bytes.
 
     Source: lz4, doc/lz4_Block_format.md.
@@ -206,14 +206,14 @@ def _decompress_lz4(data: bytes, most: int) -> bytes:
             distance = data[at] | data[at + 1] << 8
             length, at = _lz4_length(data, at + 2, token & 15)
             begin = len(content) - distance
-            if begin < 0 or not distance or len(content) + length > most:
+            if begin < 0 or not distance or len(content) + length > limit_bytes:
                 raise SquashfsError("a block is damaged, or holds more than it may")
             # What is repeated may be shorter than the repetition.
             piece = bytes(content[begin : begin + length + 4])
             content += (piece * (1 + (length + 4) // len(piece)))[: length + 4]
     except IndexError:
         raise SquashfsError("a block is damaged: it is cut short") from None
-    if at != len(data) or len(content) > most:
+    if at != len(data) or len(content) > limit_bytes:
         raise SquashfsError("a block is damaged, or holds more than it may")
     return bytes(content)
 

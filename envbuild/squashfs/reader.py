@@ -76,7 +76,7 @@ class Entry:
     """User and group id."""
     mtime_s: int = 0
     """Seconds since the epoch."""
-    place: int = -1
+    inode_offset: int = -1
     """Offset of the inode in the inode table. Hard links share it."""
 
 
@@ -137,7 +137,7 @@ class MetadataTable:
     blocks: Mapping[int, int]
     """Offset of a block from the start of the stored table → offset of its content in `data`."""
 
-    def place(self, block: int, offset: int) -> int:
+    def offset_of(self, block: int, offset: int) -> int:
         """Return the offset in `data` that a reference points to."""
         begin = self.blocks.get(block)
         if begin is None or offset >= METADATA_BYTES or begin + offset >= len(self.data):
@@ -190,20 +190,20 @@ class Squashfs:
         Directories for whose path `enter` returns False are not read.
         """
         block, offset = self.superblock.root >> 16, self.superblock.root & 0xFFFF
-        waiting = [("/", self._inode_table.place(block, offset))]
+        waiting = [("/", self._inode_table.offset_of(block, offset))]
         directories: set[int] = set()
         listed_bytes = 0
         while waiting:
-            path, place = waiting.pop()
-            inode = self.inode(place)
+            path, inode_offset = waiting.pop()
+            inode = self.inode(inode_offset)
             if path == "/" and not isinstance(inode, DirectoryInode):
                 raise SquashfsError("its root is not a directory", self)
-            yield self._entry(path, place, inode)
+            yield self._entry(path, inode_offset, inode)
             if not isinstance(inode, DirectoryInode):
                 continue
-            if place in directories:
+            if inode_offset in directories:
                 raise SquashfsError(f"the directory {path} has another name, too", self)
-            directories.add(place)
+            directories.add(inode_offset)
             if not enter(path):
                 continue
             if path.count("/") > _MAX_DEPTH:
@@ -213,18 +213,20 @@ class Squashfs:
             if listed_bytes > len(self._directory_table.data):
                 raise SquashfsError("its directories overlap", self)
             prefix = path.rstrip("/")
-            waiting += [(f"{prefix}/{name}", place) for name, place in reversed(self._listing(inode))]
+            waiting += [
+                (f"{prefix}/{name}", inode_offset) for name, inode_offset in reversed(self._listing(inode))
+            ]
 
     def open(self, entry: Entry) -> BinaryIO:
         """Return a file's content; only the blocks that are read are decompressed."""
-        inode = self.inode(entry.place)
+        inode = self.inode(entry.inode_offset)
         if not isinstance(inode, FileInode):
             raise SquashfsError(f"{entry.path} is not a file", self)
         return io.BufferedReader(_Content(self, inode), 4096)
 
     def data_offset(self, entry: Entry) -> int | None:
         """Return the offset of a file's data in bytes, or None for an empty file and for other kinds."""
-        inode = self.inode(entry.place)
+        inode = self.inode(entry.inode_offset)
         if not isinstance(inode, FileInode):
             return None
         if any(inode.blocks):
@@ -235,16 +237,16 @@ class Squashfs:
         """Return where a fragment lies, in bytes from the start."""
         return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * number)[0])
 
-    def inode(self, place: int) -> Inode:
+    def inode(self, inode_offset: int) -> Inode:
         """Return the inode at an offset of the inode table."""
-        inode = self._inodes.get(place)
+        inode = self._inodes.get(inode_offset)
         if inode is None:
-            inode, end = self._read_inode(place)
+            inode, end = self._read_inode(inode_offset)
             # No two inodes share bytes, so that many small ones cannot claim one large list of blocks.
-            self._inode_bytes += end - place
+            self._inode_bytes += end - inode_offset
             if self._inode_bytes > len(self._inode_table.data):
                 raise SquashfsError("its inodes overlap", self)
-            self._inodes[place] = inode
+            self._inodes[inode_offset] = inode
         return inode
 
     @cached_property
@@ -385,20 +387,20 @@ class Squashfs:
 
     # Inodes and names
 
-    def _read_inode(self, place: int) -> tuple[Inode, int]:
+    def _read_inode(self, inode_offset: int) -> tuple[Inode, int]:
         """Return an inode and the offset at which its bytes end."""
         data = self._inode_table.data
-        number, mode, user, group, mtime, _ = self._unpack("<HHHHII", data, place)
+        number, mode, user, group, mtime, _ = self._unpack("<HHHHII", data, inode_offset)
         extended = number > EXTENDED
         if not 1 <= number <= Type.SOCKET + EXTENDED:
             raise SquashfsError(f"it has an inode of an unknown type {number}", self)
         kind = Type(number - EXTENDED if extended else number)
         common = (kind, mode & 0o7777, self._id(user), self._id(group), mtime)
         if kind is Type.DIRECTORY:
-            return self._read_directory(common, place + 16, extended=extended)
+            return self._read_directory(common, inode_offset + 16, extended=extended)
         if kind is Type.FILE:
-            return self._read_file(common, place + 16, extended=extended)
-        end = place + 20
+            return self._read_file(common, inode_offset + 16, extended=extended)
+        end = inode_offset + 20
         if kind is Type.LINK:
             (length,) = self._unpack("<I", data, end)
             if not 0 < length <= _MAX_LINK_BYTES:
@@ -422,40 +424,40 @@ class Squashfs:
         return inode, end
 
     def _read_directory(
-        self, common: tuple[Type, int, int, int, int], place: int, *, extended: bool
+        self, common: tuple[Type, int, int, int, int], position: int, *, extended: bool
     ) -> tuple[Inode, int]:
         data = self._inode_table.data
         if extended:
-            _, size, block, _, indexes, offset, attributes = self._unpack("<IIIIHHI", data, place)
-            end = place + 24
+            _, size, block, _, indexes, offset, attributes = self._unpack("<IIIIHHI", data, position)
+            end = position + 24
             for _ in range(indexes):
                 _, _, length = self._unpack("<III", data, end)
                 end += 12 + length + 1
         else:
-            block, _, size, offset, _ = self._unpack("<IIHHI", data, place)
-            attributes, end = NONE, place + 16
+            block, _, size, offset, _ = self._unpack("<IIHHI", data, position)
+            attributes, end = NONE, position + 16
         if end > len(data):
             raise SquashfsError("an inode is cut short", self)
         # The size counts 3 bytes more, for `.` and `..`, which are not stored.
         inode = DirectoryInode(*common, attributes=attributes, length=max(size - 3, 0))
         if inode.length:
-            inode.listing = self._directory_table.place(block, offset)
+            inode.listing = self._directory_table.offset_of(block, offset)
             if inode.listing + inode.length > len(self._directory_table.data):
                 raise SquashfsError("a directory is cut short", self)
         self._check_attributes(inode)
         return inode, end
 
     def _read_file(
-        self, common: tuple[Type, int, int, int, int], place: int, *, extended: bool
+        self, common: tuple[Type, int, int, int, int], position: int, *, extended: bool
     ) -> tuple[Inode, int]:
         data = self._inode_table.data
         sparse, attributes = 0, NONE
         if extended:
-            start, size, sparse, _, fragment, offset, attributes = self._unpack("<QQQIIII", data, place)
-            begin = place + 40
+            start, size, sparse, _, fragment, offset, attributes = self._unpack("<QQQIIII", data, position)
+            begin = position + 40
         else:
-            start, fragment, offset, size = self._unpack("<IIII", data, place)
-            begin = place + 16
+            start, fragment, offset, size = self._unpack("<IIII", data, position)
+            begin = position + 16
         block_bytes = self.superblock.block_bytes
         count = size // block_bytes if fragment != NONE else -(-size // block_bytes)
         end = begin + 4 * count
@@ -501,7 +503,7 @@ class Squashfs:
         return self._ids[index]
 
     def _listing(self, directory: DirectoryInode) -> list[tuple[str, int]]:
-        """Return the names of a directory, sorted, each with the place of its inode."""
+        """Return the names of a directory, sorted, each with the offset of its inode."""
         data, at, end = self._directory_table.data, directory.listing, directory.listing + directory.length
         names: list[tuple[str, int]] = []
         last = b""
@@ -523,11 +525,11 @@ class Squashfs:
                         f"the names of a directory are not in order: {last!r}, {name!r}", self
                     )
                 last = name
-                place = self._inode_table.place(block, offset)
-                names.append((name.decode(errors="surrogateescape"), place))
+                inode_offset = self._inode_table.offset_of(block, offset)
+                names.append((name.decode(errors="surrogateescape"), inode_offset))
         return names
 
-    def _entry(self, path: str, place: int, inode: Inode) -> Entry:
+    def _entry(self, path: str, inode_offset: int, inode: Inode) -> Entry:
         kind = _KINDS.get(inode.type, "other")
         if inode.type is Type.CHARACTER_DEVICE and inode.device == 0:
             kind = "whiteout"
@@ -540,7 +542,7 @@ class Squashfs:
             attributes=self._attributes_of(inode.attributes) if inode.attributes != NONE else (),
             owner=(inode.user, inode.group),
             mtime_s=inode.mtime_s,
-            place=place,
+            inode_offset=inode_offset,
         )
 
     def _attributes_of(self, number: int) -> tuple[tuple[str, bytes], ...]:
@@ -558,7 +560,7 @@ class Squashfs:
         if count > _MAX_ATTRIBUTES:
             raise SquashfsError(f"an inode claims {count} extended attributes", self)
         table = self._attribute_table
-        at = table.place(reference >> 16, reference & 0xFFFF)
+        at = table.offset_of(reference >> 16, reference & 0xFFFF)
         attributes = []
         for _ in range(count):
             kind, length = self._unpack("<HH", table.data, at)
@@ -568,7 +570,7 @@ class Squashfs:
             at += 4 + len(value)
             if kind & _OUT_OF_LINE:
                 (elsewhere,) = self._unpack("<Q", value)
-                value = self._value(table.data, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
+                value = self._value(table.data, table.offset_of(elsewhere >> 16, elsewhere & 0xFFFF))
             attributes.append((_PREFIXES.get(kind & ~_OUT_OF_LINE, "other.") + name, value))
         return tuple(attributes)
 
@@ -602,9 +604,9 @@ class Squashfs:
         except OSError as error:
             raise SquashfsError(error.strerror or str(error), self) from error
 
-    def _decompress(self, data: bytes, most: int) -> bytes:
+    def _decompress(self, data: bytes, limit_bytes: int) -> bytes:
         try:
-            return self._codec.decompress(data, most)
+            return self._codec.decompress(data, limit_bytes)
         except SquashfsError as error:
             raise SquashfsError(str(error), self) from error
 
@@ -639,7 +641,7 @@ class _Content(io.RawIOBase):
     def seek(self, at: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._inode.size}[whence]
         if base + at < 0:
-            raise ValueError("a place before the beginning")
+            raise ValueError("a position before the beginning")
         self._at = base + at
         return self._at
 

@@ -104,7 +104,7 @@ def splice(
     Nothing is written. SquashfsError, with the name of the input: it is damaged or cannot be spliced.
     """
     if parts is None:
-        parts = [whole(squashfs) for squashfs in inputs.values()]
+        parts = [all_data(squashfs) for squashfs in inputs.values()]
     offsets, end = [], 0
     for part in parts:
         offsets.append(_aligned(end) + part.offset % ALIGNMENT)
@@ -143,7 +143,7 @@ def splice(
     )
 
 
-def whole(squashfs: Squashfs) -> Part:
+def all_data(squashfs: Squashfs) -> Part:
     """Return all data of a file system."""
     return Part(squashfs=squashfs, offset=SUPERBLOCK_BYTES, size=squashfs.data_end - SUPERBLOCK_BYTES)
 
@@ -228,7 +228,7 @@ def _add(source: _Source, root: _Node | None, unchanged: Collection[str], *, kee
     directories: dict[str, _Node] = {}
     linked: dict[int, _Node] = {}
     for entry in source.squashfs.walk():
-        inode = source.squashfs.inode(entry.place)
+        inode = source.squashfs.inode(entry.inode_offset)
         if entry.path == "/":
             merged = root or _Node(inode, source)
             if not keep_directories:
@@ -256,9 +256,9 @@ def _add(source: _Source, root: _Node | None, unchanged: Collection[str], *, kee
             raise SquashfsError(f"{entry.path} is a device, a socket or a FIFO", source.squashfs)
         # What an earlier input holds of a later part is above what is put on it.
         elif lower is None or not lower.source.part_of(lower.inode) > source.part_of(inode) >= 0:
-            node = linked.get(entry.place)
+            node = linked.get(entry.inode_offset)
             if node is None:
-                node = linked[entry.place] = _Node(inode, source)
+                node = linked[entry.inode_offset] = _Node(inode, source)
             children[name] = node
     return directories["/"]
 
@@ -267,11 +267,11 @@ def _hide(root: _Node, paths: Collection[str]) -> None:
     """Take paths out of a tree; one that is not in it is no error."""
     for path in paths:
         *above, name = path.strip("/").encode(errors="surrogateescape").split(b"/")
-        place: _Node | None = root
+        directory: _Node | None = root
         for part in above:
-            place = place.children.get(part) if place else None
-        if place is not None:
-            place.children.pop(name, None)
+            directory = directory.children.get(part) if directory else None
+        if directory is not None:
+            directory.children.pop(name, None)
 
 
 def _relocated(root: _Node) -> Node:

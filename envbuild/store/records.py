@@ -99,8 +99,8 @@ def read_record(path: Path) -> LayerRecord:
             raise ValueError("it is not a record of this version")
         return _RECORD.validate_python(data)
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"no record has such a `{place}`") from None
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"no record has such a `{key}`") from None
     except RecursionError as error:
         raise ValueError("it is not a record") from error
 

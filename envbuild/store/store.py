@@ -40,7 +40,7 @@ from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, parents_others_can_write, private_temporary_directory
 from envbuild.system.removal import remove
 from envbuild.system.sealing import sealed
-from envbuild.system.space import Place, explained, temporary_places
+from envbuild.system.space import SpaceDirectory, explained, temporary_directories
 from envbuild.system.squashfs import digests
 
 # For builds of other machines, whose locks may not be visible on a network file system.
@@ -149,12 +149,14 @@ class Store:
         )
 
     @property
-    def place(self) -> Place:
+    def space(self) -> SpaceDirectory:
         """The store as a directory that may be full."""
-        return Place(name="the store", path=self.path, hint="free some space and run it again: it resumes")
+        return SpaceDirectory(
+            name="the store", path=self.path, hint="free some space and run it again: it resumes"
+        )
 
     def _full(self, error: OSError) -> MachineError | None:
-        return explained(error, [self.place])
+        return explained(error, [self.space])
 
     def blob_of(self, record: LayerRecord) -> Path:
         """Return the path of the blob of a layer that `get` returned: here, or in an upstream."""
@@ -331,7 +333,11 @@ class Store:
         except BaseException as error:
             remove(path)
             # The block also writes elsewhere.
-            full = explained(error, [self.place, *temporary_places()]) if isinstance(error, OSError) else None
+            full = (
+                explained(error, [self.space, *temporary_directories()])
+                if isinstance(error, OSError)
+                else None
+            )
             if full is not None:
                 raise full from error
             raise

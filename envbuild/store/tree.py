@@ -76,8 +76,8 @@ def collisions(trees: Mapping[str, Tree]) -> list[tuple[str, str, str]]:
     owners: dict[str, list[str]] = {}
     different = []
     for name, tree in trees.items():
-        for path, what in tree.items():
+        for path, entry in tree.items():
             earlier = owners.setdefault(path, [])
-            different += [(path, other, name) for other in earlier if trees[other][path] != what]
+            different += [(path, other, name) for other in earlier if trees[other][path] != entry]
             earlier.append(name)
     return different

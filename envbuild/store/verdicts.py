@@ -206,12 +206,12 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
     )
 
 
-def _changes(there: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
-    names = sorted(there.keys() | here.keys())
+def _changes(tested: dict[str, str], here: dict[str, str]) -> tuple[str, ...]:
+    names = sorted(tested.keys() | here.keys())
     return tuple(
-        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        f"{name}: {tested.get(name, 'none')} there, {here.get(name, 'none')} here"
         for name in names
-        if there.get(name) != here.get(name)
+        if tested.get(name) != here.get(name)
     )
 
 

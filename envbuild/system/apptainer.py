@@ -44,11 +44,11 @@ class NotStartedError(MachineError):
     `early`: it failed before it opened the image, because the machine lacks something.
     """
 
-    def __init__(self, what: str, done: Finished, *, early: bool) -> None:
-        self.said = done.last_lines(8)
+    def __init__(self, subject: str, done: Finished, *, early: bool) -> None:
+        self.output = done.last_lines(8)
         self.early = early
         super().__init__(
-            f"Apptainer cannot start {what} here\n{self.said}\nrepeat it: {done.command}",
+            f"Apptainer cannot start {subject} here\n{self.output}\nrepeat it: {done.command}",
             hint="`envbuild doctor` shows what this machine lacks",
         )
 
@@ -129,7 +129,7 @@ class Apptainer:
         return done.stdout if done.ok else ""
 
 
-def not_started(done: Finished, what: str) -> NotStartedError | None:
+def not_started(done: Finished, subject: str) -> NotStartedError | None:
     """Return an error if Apptainer started nothing; None if it did, or this is unknown.
 
     Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program in a
@@ -139,7 +139,7 @@ def not_started(done: Finished, what: str) -> NotStartedError | None:
     early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", stderr) is not None
     if not early and not (done.code == 255 and "FATAL" in stderr):
         return None
-    return NotStartedError(what, done, early=early)
+    return NotStartedError(subject, done, early=early)
 
 
 def find(path: Path | None = None) -> Apptainer:

@@ -48,8 +48,8 @@ def _open_regular(path: Path | str) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        what = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
-        raise IrregularError(errno.EINVAL, what)
+        problem = "a directory, not a file" if stat.S_ISDIR(mode) else "not a regular file"
+        raise IrregularError(errno.EINVAL, problem)
     return descriptor
 
 

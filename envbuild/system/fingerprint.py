@@ -71,9 +71,9 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
     return HostFingerprint(facts={name: fact for name, fact in sorted(facts.items()) if fact})
 
 
-def _apptainer_version(named: Apptainer | None) -> str:
+def _apptainer_version(apptainer: Apptainer | None) -> str:
     try:
-        return (named or runtime.find()).version
+        return (apptainer or runtime.find()).version
     except MachineError:
         return ""
 

@@ -25,14 +25,14 @@ def _leads_out(path: str, directory: Path) -> bool:
     if not is_below(Path(path), directory):
         return True
     # As git looks for it: enter_repo() in path.c of git 2.39.
-    for place in map(Path, (f"{path}/.git", path, f"{path}.git/.git", f"{path}.git")):
-        if place.is_file() or not is_below(place, directory):
+    for git_directory in map(Path, (f"{path}/.git", path, f"{path}.git/.git", f"{path}.git")):
+        if git_directory.is_file() or not is_below(git_directory, directory):
             return True  # a file `.git` names another directory
-        if not (place / "HEAD").exists():
+        if not (git_directory / "HEAD").exists():
             continue
-        if any(os.path.lexists(place / name) for name in ("commondir", "objects/info/alternates")):
+        if any(os.path.lexists(git_directory / name) for name in ("commondir", "objects/info/alternates")):
             return True
-        for parent, directories, files in os.walk(place):
+        for parent, directories, files in os.walk(git_directory):
             entries = (Path(parent, name) for name in (*directories, *files))
             if not all(is_below(entry, directory) for entry in entries if entry.is_symlink()):
                 return True

@@ -14,7 +14,7 @@ from envbuild.errors import MachineError
 from envbuild.system.files import exists, what_is_full
 from envbuild.system.redaction import redact_text
 
-_SAID = re.compile(
+_SAYS_FULL = re.compile(
     r"no space left|not enough (?:free )?(?:disk )?space|there is no space|disk quota exceeded|quota exceeded"
     r"|os error (?:28|122)\b|errno (?:28|122)\b|\((?:28|122): ",
     re.IGNORECASE,
@@ -32,7 +32,7 @@ class NoSpaceError(MachineError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SpaceDirectory:
     """A directory that may be full."""
 
     name: str
@@ -42,16 +42,19 @@ class Place:
     """A hint if it is full."""
 
 
-def temporary_places() -> list[Place]:
+def temporary_directories() -> list[SpaceDirectory]:
     """Return the directories for temporary files of this process and of builds."""
     hint = (
         "free some space, or name another directory with ENVBUILD_TMPDIR and TMPDIR;"
         f" {NEEDED_TEMPORARY_BYTES / 1e9:.0f} GB are recommended for a build"
     )
-    named = [(name, os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
-    places = [Place(name=f"the directory of {name},", path=Path(path), hint=hint) for name, path in named]
+    by_variable = [(name, os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
+    variables = [
+        SpaceDirectory(name=f"the directory of {name},", path=Path(path), hint=hint)
+        for name, path in by_variable
+    ]
     others = dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))  # noqa: S108  # where builds work
-    return places + [Place(name="", path=Path(path), hint=hint) for path in others]
+    return variables + [SpaceDirectory(name="", path=Path(path), hint=hint) for path in others]
 
 
 def is_full(error: OSError) -> bool:
@@ -61,7 +64,7 @@ def is_full(error: OSError) -> bool:
 
 def says_full(text: str) -> bool:
     """Return whether a program writes that space or a quota is used up."""
-    return _SAID.search(text) is not None
+    return _SAYS_FULL.search(text) is not None
 
 
 def has_no_room(directory: Path) -> bool:
@@ -71,48 +74,54 @@ def has_no_room(directory: Path) -> bool:
 
 def refuse_full(problem: str, output: str) -> None:
     """Raise a MachineError if the output of a program that failed says that space or a quota is used up."""
-    said = next(filter(says_full, output.splitlines()), None)
-    if said is not None:
-        raise MachineError(f"{problem}: {redact_text(said.strip())}", hint="free some space there")
+    line = next(filter(says_full, output.splitlines()), None)
+    if line is not None:
+        raise MachineError(f"{problem}: {redact_text(line.strip())}", hint="free some space there")
 
 
-def no_space(places: Sequence[Place], *, said: str = "", path: str | None = None) -> NoSpaceError:
-    """Return the error for a full file system: the one of a `path`, else one of several places.
+def no_space(
+    directories: Sequence[SpaceDirectory], *, output: str = "", path: str | None = None
+) -> NoSpaceError:
+    """Return the error for a full file system: that of a `path`, else that of one of the directories.
 
-    That is one which a program named in what it `said` of it, else the one with the least space. What failed
+    It is a directory that the `output` of a program names, else the one with the least space. What failed
     may have removed its files by now, so none may look full.
     """
-    said = "\n".join(line for line in said.splitlines() if says_full(line))
-    there = [place for place in places if exists(place.path)]
+    output = "\n".join(line for line in output.splitlines() if says_full(line))
+    existing = [entry for entry in directories if exists(entry.path)]
     # A store in a directory of temporary files is one of these files: the user knows the directory.
-    chosen = [place.path for place in there if place in temporary_places() and place.name]
-    there = [place for place in there if not any(path in place.path.parents for path in chosen)]
-    named = [place for place in there if str(place.path) in said]
+    chosen = [entry.path for entry in existing if entry in temporary_directories() and entry.name]
+    existing = [entry for entry in existing if not any(path in entry.path.parents for path in chosen)]
+    likely = [entry for entry in existing if str(entry.path) in output]
     if path is not None:
         device = _device(Path(path))
-        named = [place for place in there if _device(place.path) == device]
-    if path is not None and not named:
+        likely = [entry for entry in existing if _device(entry.path) == device]
+    if path is not None and not likely:
         directory = Path(path).parent
-        named = [Place(name="", path=directory, hint="free some space there, or name another place")]
-    quota = ": the quota is used up" if _QUOTA.search(said) else ""
+        likely = [
+            SpaceDirectory(name="", path=directory, hint="free some space there, or name another directory")
+        ]
+    quota = ": the quota is used up" if _QUOTA.search(output) else ""
     # A quota does not show in what is free.
-    place = min(named or there, key=lambda place: 0 if quota else _free_bytes(place.path))
-    shown = f"{place.name} `{place.path}`".lstrip()
-    return NoSpaceError(f"no {what_is_full(place.path)} left in {shown}{quota}", hint=place.hint)
+    entry = min(likely or existing, key=lambda entry: 0 if quota else _free_bytes(entry.path))
+    shown = f"{entry.name} `{entry.path}`".lstrip()
+    return NoSpaceError(f"no {what_is_full(entry.path)} left in {shown}{quota}", hint=entry.hint)
 
 
-def explained(error: OSError, places: Sequence[Place]) -> NoSpaceError | None:
+def explained(error: OSError, directories: Sequence[SpaceDirectory]) -> NoSpaceError | None:
     """Return the error that names the full file system; None for an error of another kind."""
     if not is_full(error):
         return None
-    said = "quota exceeded" if error.errno == errno.EDQUOT else ""
-    return no_space(places, said=said, path=None if error.filename is None else os.fsdecode(error.filename))
+    output = "quota exceeded" if error.errno == errno.EDQUOT else ""
+    return no_space(
+        directories, output=output, path=None if error.filename is None else os.fsdecode(error.filename)
+    )
 
 
 def _device(path: Path) -> int:
     """Return the device of a path, or of the nearest directory above it that exists."""
     path = path.absolute()
-    return next(place.stat().st_dev for place in (path, *path.parents) if exists(place))
+    return next(parent.stat().st_dev for parent in (path, *path.parents) if exists(parent))
 
 
 def _free_bytes(path: Path) -> int:

@@ -27,7 +27,7 @@ from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
-from envbuild.system.space import temporary_places
+from envbuild.system.space import temporary_directories
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
@@ -192,7 +192,7 @@ def _check_room(
             hint="free some space, or name another store with --store DIR",
         )
     if needed.temporary_bytes:
-        temporary = temporary_places()[0]
+        temporary = temporary_directories()[0]
         # Other directories may serve if this one does not: no reason to fail.
         check_room(temporary.path, needed.temporary_bytes, settings.emit, least=0, hint=temporary.hint)
     records = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]

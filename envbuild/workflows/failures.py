@@ -11,7 +11,7 @@ from envbuild.doctor.checks import check_machine
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.store.store import Store
 from envbuild.system.apptainer import NotStartedError
-from envbuild.system.space import NoSpaceError, explained, no_space, says_full, temporary_places
+from envbuild.system.space import NoSpaceError, explained, no_space, says_full, temporary_directories
 from envbuild.system.survey import Survey
 from envbuild.workflows.settings import Settings
 
@@ -39,7 +39,7 @@ def explain_full(store: Store) -> Iterator[None]:
 
     Programs only write so in their output, and what failed last need not be what is full.
     """
-    places = [store.place, *temporary_places()]
+    directories = [store.space, *temporary_directories()]
     try:
         yield
     except NoSpaceError:
@@ -49,9 +49,9 @@ def explain_full(store: Store) -> Iterator[None]:
         # An output's own error names the file.
         if not said or any(problem.startswith("there is no space for ") for problem in said):
             raise
-        raise no_space(places, said="\n".join(said)) from error
+        raise no_space(directories, output="\n".join(said)) from error
     except OSError as error:
-        full = explained(error, places)
+        full = explained(error, directories)
         if full is None:
             raise
         raise full from error

@@ -145,7 +145,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         runnable,
         own=_own_commands(image, python, apptainer, settings) if python else OWN_COMMANDS,
         of_recipes=_commands_of_recipes(runnable, settings),
-        named=request.commands,
+        of_user=request.commands,
         on_host_mpi=host_libs is not None and bool(host_libs.mpi_files),
     )
     installation = Installation(
@@ -161,7 +161,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        apart=env_of_ranks(runnable.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+        rank_environment=env_of_ranks(runnable.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
         commands=commands,
         left_out=left_out,
         python=python,

@@ -397,7 +397,7 @@ def _check_imports(
             if error.early:
                 raise
             # Doctor blames nothing on this machine: the cause is the image.
-            checks = [imports_failed(error.said)]
+            checks = [imports_failed(error.output)]
         running.failed = _any_failed(checks)
     return checks
 

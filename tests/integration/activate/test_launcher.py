@@ -213,7 +213,7 @@ def test_tasks_in_containers_apart_are_told_so(launcher, place, env, set_):
     stand_in = place.path / "shows-environment"
     stand_in.write_text("#!/bin/sh\nexec env\n")
     stand_in.chmod(0o755)
-    done = place.run(launcher(apptainer={"program": stand_in}, apart={"UCX_TLS": "^cma"}), env=env)
+    done = place.run(launcher(apptainer={"program": stand_in}, rank_environment={"UCX_TLS": "^cma"}), env=env)
     assert [word for word in words(done) if word.startswith("UCX_")] == set_
 
 

@@ -197,7 +197,7 @@ def test_hard_links_stay_links(tmp_path: Path) -> None:
     assert states["a/one"].st_ino == states["b/three"].st_ino != states["a/two"].st_ino
     assert [states[name].st_nlink for name in states] == [2, 1, 2]
     with opened([whole]) as images:
-        places = {entry.path: entry.place for entry in images["whole.sqfs"].walk()}
+        places = {entry.path: entry.inode_offset for entry in images["whole.sqfs"].walk()}
     assert places["/a/one"] == places["/b/three"] != places["/a/two"]
 
 

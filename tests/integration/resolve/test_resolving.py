@@ -326,7 +326,7 @@ def test_who_asks_for_a_package_without_a_wheel_is_told(desk: Desk) -> None:
 
 def test_an_unknown_debian_package_is_told_where_the_spec_names_it(desk: Desk) -> None:
     place = Location(path=Path("spec.yaml"), line=9, column=12)
-    what = replace(desk.resolved(system=["ngit"]), spec_places={("packages", "system", 0): place})
+    what = replace(desk.resolved(system=["ngit"]), spec_locations={("packages", "system", 0): place})
     assert desk.refused(what).at == place
 
 

@@ -54,7 +54,7 @@ def test_neither_a_recipe_nor_the_user_hides_a_program_of_the_host(manifest, hos
     assert commands == (*OWN_COMMANDS, "jupyter-lab")
     assert left_out == {"jupyter": f"it would hide the host's own `{host[0]}/jupyter`"}
     with pytest.raises(EnvbuildError) as caught:
-        choose_commands(manifest(), named=("git", "apptainer", "mpirun", "fine"), directories=host)
+        choose_commands(manifest(), of_user=("git", "apptainer", "mpirun", "fine"), directories=host)
     assert [error.problem for error in caught.value.each()] == [
         f"`git` cannot have a wrapper: it would hide the host's own `{host[0]}/git`",
         "`apptainer` cannot have a wrapper: it would hide the host's own `apptainer`",
@@ -63,7 +63,7 @@ def test_neither_a_recipe_nor_the_user_hides_a_program_of_the_host(manifest, hos
 
 def test_what_the_user_names_has_a_wrapper_known_or_not(manifest, host):
     commands, left_out = choose_commands(
-        manifest(commands=("curl", "uname")), named=("curl", "mine"), directories=host
+        manifest(commands=("curl", "uname")), of_user=("curl", "mine"), directories=host
     )
     assert commands == (*OWN_COMMANDS, "curl", "mine")
     assert list(left_out) == ["uname"]

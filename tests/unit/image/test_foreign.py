@@ -12,7 +12,7 @@ import pytest
 from envbuild.build.layer_writer import LayerWriter
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.extend.request import ExtendRequest
-from envbuild.image import sifformat as form
+from envbuild.image import sifformat
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
 from envbuild.image.sifformat import Descriptor, Kind, PartitionType
@@ -35,7 +35,7 @@ def root(directory: Path) -> bytes:
 
 
 def partition(
-    content: bytes, kind: int = form.SQUASHFS, use: int = PartitionType.PRIMARY
+    content: bytes, kind: int = sifformat.SQUASHFS, use: int = PartitionType.PRIMARY
 ) -> tuple[Descriptor, bytes]:
     descriptor = Descriptor(
         number=0,
@@ -60,18 +60,20 @@ def data(kind: int, content: bytes, name: str = "data", link: int = 0) -> tuple[
 
 def write_sif(path: Path, *objects: tuple[Descriptor, bytes]) -> Path:
     """Write a SIF as Apptainer does: partitions on pages, all else as it comes."""
-    at, table, body = form.DATA_OFFSET, b"", bytearray()
+    at, table, body = sifformat.DATA_OFFSET, b"", bytearray()
     for number, (descriptor, content) in enumerate(objects, start=1):
-        begin = form.aligned(at, 4096) if descriptor.kind == Kind.PARTITION else at
+        begin = sifformat.aligned(at, 4096) if descriptor.kind == Kind.PARTITION else at
         body += bytes(begin - at) + content
-        placed = form.moved(
+        placed = sifformat.moved(
             descriptor.pack(), offset=begin, size=len(content), padded_size=begin - at + len(content)
         )
         table += placed[:5] + number.to_bytes(4, "little") + placed[9:]
         at = begin + len(content)
-    header = form.pack_header("amd64", IDENTITY, used=len(objects), data_bytes=at - form.DATA_OFFSET)
-    head = header.ljust(form.DESCRIPTORS_OFFSET, b"\0") + table
-    path.write_bytes(head.ljust(form.DATA_OFFSET, b"\0") + body)
+    header = sifformat.pack_header(
+        "amd64", IDENTITY, used=len(objects), data_bytes=at - sifformat.DATA_OFFSET
+    )
+    head = header.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0") + table
+    path.write_bytes(head.ljust(sifformat.DATA_OFFSET, b"\0") + body)
     return path
 
 
@@ -191,9 +193,9 @@ def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:
     image = write_sif(tmp_path / "old.sif", partition(root(tmp_path)), *[data(Kind.GENERIC, b"x")] * 30)
     content = bytearray(image.read_bytes())
     for number in range(1, 31):
-        at = form.DESCRIPTORS_OFFSET + number * form.DESCRIPTOR_BYTES
-        entry = bytes(content[at : at + form.DESCRIPTOR_BYTES])
-        content[at : at + form.DESCRIPTOR_BYTES] = form.moved(
+        at = sifformat.DESCRIPTORS_OFFSET + number * sifformat.DESCRIPTOR_BYTES
+        entry = bytes(content[at : at + sifformat.DESCRIPTOR_BYTES])
+        content[at : at + sifformat.DESCRIPTOR_BYTES] = sifformat.moved(
             entry, offset=4096, size=30_000, padded_size=30_000
         )
     image.write_bytes(content)

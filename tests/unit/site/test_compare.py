@@ -26,7 +26,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def told(site: Site, machine: Machine) -> list[str]:
-    return [f"{one.kind} {one.key}: {one.said} | {one.found}" for one in compare(site, machine.survey)]
+    return [f"{one.kind} {one.key}: {one.expected} | {one.observed}" for one in compare(site, machine.survey)]
 
 
 def described(machine: Machine) -> Site:

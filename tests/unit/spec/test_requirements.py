@@ -509,7 +509,7 @@ def test_a_long_requirement_is_refused_before_patterns_look_at_it(
 def test_dependencies_of_a_project_are_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [f"p{number}; python_version > '3'" for number in range(500)]
     text = "[project]\ndependencies = [\n" + "".join(f'  "{entry}",\n' for entry in entries) + "]\n"
-    monkeypatch.setattr(requirements, "_place_of", None)
+    monkeypatch.setattr(requirements, "_location_of", None)
     resolved = read("[{file: pyproject.toml}]", pyproject_toml=text)
     assert [str(request.at) for request in resolved.requested[:2]] == [
         "pyproject.toml:3:1",

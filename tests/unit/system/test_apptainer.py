@@ -132,7 +132,7 @@ class TestNotStarted:
         if told is not None:
             assert told.exit_code == 5
             assert told.problem.startswith(
-                f"Apptainer cannot start x.sif here\n{told.said}\nrepeat it: a 'b c'"
+                f"Apptainer cannot start x.sif here\n{told.output}\nrepeat it: a 'b c'"
             )
             assert "\x1b" not in told.problem
 

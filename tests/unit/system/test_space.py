@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.system.space import Place, explained, no_space, says_full
+from envbuild.system.space import SpaceDirectory, explained, no_space, says_full
 
 SAID = (
     "E: Write error - write (28: No space left on device)",
@@ -34,15 +34,17 @@ def test_other_output_is_not(said: str) -> None:
     assert not says_full(said)
 
 
-def places(*paths: Path) -> list[Place]:
+def places(*paths: Path) -> list[SpaceDirectory]:
     for path in paths:
         path.mkdir()
-    return [Place(name=f"the place {path.name},", path=path, hint=f"clear {path.name}") for path in paths]
+    return [
+        SpaceDirectory(name=f"the place {path.name},", path=path, hint=f"clear {path.name}") for path in paths
+    ]
 
 
 def test_the_directory_that_a_program_names_is_named(tmp_path: Path) -> None:
     both = places(tmp_path / "a", tmp_path / "b")
-    error = no_space(both, said=f"tar: of {tmp_path}/a\ntar: {tmp_path}/b/x: No space left on device")
+    error = no_space(both, output=f"tar: of {tmp_path}/a\ntar: {tmp_path}/b/x: No space left on device")
     assert (error.problem, error.hint) == (f"no space left in the place b, `{tmp_path}/b`", "clear b")
     assert error.exit_code == 5
 
@@ -65,6 +67,6 @@ def test_a_quota_is_named_as_one(tmp_path: Path) -> None:
 
 def test_of_several_the_one_with_the_least_space_is_named(tmp_path: Path) -> None:
     # Nothing can be written in /proc, which has no blocks.
-    full = Place(name="", path=Path("/proc/self"), hint="x")
-    error = no_space([*places(tmp_path / "a"), full], said="No space left on device")
+    full = SpaceDirectory(name="", path=Path("/proc/self"), hint="x")
+    error = no_space([*places(tmp_path / "a"), full], output="No space left on device")
     assert error.problem.endswith("`/proc/self`")

@@ -125,7 +125,7 @@ def test_what_prune_says_and_what_it_gives_back_agree(
         assert out.splitlines()[3:] == [
             "2 scans of images  0.3 MB",
             "1 unfinished download  0.5 MB",
-            f"is gone: image {image}",
+            f"forgotten: image {image}",
         ]
         assert f"6 removed, 1 image forgotten: that {verb} 0.8 MB\n" in err
     assert run("prune") == (0, "", "0 removed: that freed 0.0 MB\n")
@@ -378,7 +378,7 @@ def test_more_than_there_can_be_is_no_amount() -> None:
 
 def test_limits_of_the_command(run: Run, image: Path, store: Store) -> None:
     aged(store.record_path(key("b")), 20)
-    assert "1 more are needed by nothing" in run("prune", "--older-than", "30d")[2]
+    assert "1 unused item is younger than 30d" in run("prune", "--older-than", "30d")[2]
     assert "0 removed" in run("prune", "--keep-bytes", "1GB")[2]
     assert "1 removed" in run("prune", "--keep-bytes", "0")[2]
     record: LayerRecord | None = store.get(A)
