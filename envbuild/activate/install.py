@@ -142,7 +142,7 @@ def why_only_you(image: Path) -> str | None:
     """Return why other users cannot start an image that a module refers to; None if they can."""
     closed = [parent for parent in reversed(image.parents) if not parent.stat().st_mode & 0o001]
     if closed:
-        return f"only you can start this: others may not enter `{closed[0]}`, where its image lies"
+        return f"only you can start this: others may not enter `{closed[0]}`, which holds its image"
     if not image.stat().st_mode & 0o004:
         return f"only you can start this: others may not read `{image}`"
     return None

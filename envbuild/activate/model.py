@@ -76,7 +76,7 @@ class Installation:
     """Default values of variables for ranks that srun starts, each in a separate container."""
     name: str = ""
     version: str = ""
-    """Of the module; the image's if empty."""
+    """Name and version of the module; the image's if empty."""
     commands: tuple[str, ...] = OWN_COMMANDS
     """The commands that get a wrapper."""
     left_out: Mapping[str, str] = field(default_factory=dict)

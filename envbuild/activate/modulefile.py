@@ -62,7 +62,7 @@ def modulefile_text(installation: Installation) -> str:
 
     def quote(value: object) -> _Literal:
         if not isinstance(value, str | PurePath):
-            raise jinja2.TemplateRuntimeError(f"{value!r} is no text")
+            raise jinja2.TemplateRuntimeError(f"{value!r} is not text")
         return _Literal(tcl_literal(str(value)))
 
     def only_quoted(value: object) -> _Literal:

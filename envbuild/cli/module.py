@@ -32,7 +32,7 @@ def install(
     image: options.Image,
     root: RootOption,
     link: Annotated[
-        bool, typer.Option("--link", help="Refer to the image where it lies instead of copying it.")
+        bool, typer.Option("--link", help="Refer to the image at its path instead of copying it.")
     ] = False,
     default: Annotated[
         bool, typer.Option("--default", help="Make it the version that `module load NAME` takes.")

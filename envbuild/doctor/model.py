@@ -31,7 +31,7 @@ class Diagnostic:
     fix: str
     """The command or the steps that solve it."""
     who: str = "you"
-    """Who can do that: ``you`` or ``an administrator``."""
+    """The person who can do that: ``you`` or ``an administrator``."""
 
 
 def blocked(problems: Sequence[Diagnostic]) -> set[str]:

@@ -61,7 +61,7 @@ class BuiltImage:
     python: PythonInstallation
     """Its environment, with the distributions of the lock."""
     interpreter: Interpreter | None
-    """Of its wheels; None if it has none."""
+    """The interpreter of its wheels; None if it has none."""
 
 
 def read_built(image: ImageFile, emit: Emit) -> BuiltImage:

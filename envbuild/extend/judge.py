@@ -31,12 +31,12 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdditionJudgement:
-    """What is wrong with an addition."""
+    """The errors and warnings on an addition."""
 
     errors: tuple[EnvbuildError, ...] = ()
     """Reasons to refuse it."""
     warnings: tuple[str, ...] = ()
-    """What may not work."""
+    """Sentences on parts that may not work."""
 
 
 def judge_addition(

@@ -24,7 +24,7 @@ def request_on(
 ) -> ImageRequest:
     """Return the image that another tool's image becomes: layers on it, in its own packing and frame.
 
-    `described` are the files with which it says what was added; `identity` is the digest of the image's whole
+    `described` are the files that record what was added; `identity` is the digest of the image's whole
     file system, empty if no packages are added.
     """
     packing = packing_of(image.root)

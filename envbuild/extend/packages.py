@@ -63,7 +63,7 @@ class PackageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """What an image gains."""
+    """The packages that an image gains."""
 
     python: PythonInstallation
     pins: tuple[PythonPin, ...]

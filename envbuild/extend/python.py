@@ -86,7 +86,7 @@ class InstalledDistribution:
     site: str
     """The directory of packages that holds it."""
     metadata_path: str
-    """Where its name and version stand."""
+    """The file with its name and version."""
     requires: tuple[str, ...] = ()
     """Its requirements as written; they may not follow PEP 508."""
 
@@ -106,14 +106,14 @@ class PythonInstallation:
     architecture: str
     """In Debian's words."""
     site_packages: str
-    """Where further packages belong: no link leads there."""
+    """The directory for further packages, without links."""
     scripts: str
-    """Where their programs belong: no link leads there."""
+    """The directory for their programs, without links."""
     data: str
-    """Where their other files belong (``/usr/local``)."""
+    """The directory for their other files (``/usr/local``)."""
     search_path: tuple[str, ...]
-    """Where it looks for packages, in its order: `site_packages` and directories of the image's PYTHONPATH,
-    of ``.pth`` files, of Debian, of a virtual environment's base. No link leads there."""
+    """The directories that it searches for packages, in order: `site_packages` and directories of the image's
+    PYTHONPATH, of ``.pth`` files, of Debian, of a virtual environment's base. No link leads there."""
     installed: Mapping[str, InstalledDistribution]
     """Canonical name → the distribution that this Python finds."""
     library_path: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class PythonInstallation:
 
     @property
     def scheme(self) -> dict[str, str]:
-        """Where each part of a wheel belongs: key of the wheel format → absolute path."""
+        """The directories for the parts of a wheel: key of the wheel format → absolute path."""
         return {
             "purelib": self.site_packages,
             "platlib": self.site_packages,
@@ -235,7 +235,7 @@ def probe_python(
     own = image.target_path(answer.sites[0])
     match = _SITE.fullmatch(own)
     if match is None:
-        problem = f"`{executable}` looks for packages in `{own}`, which is no directory for packages"
+        problem = f"`{executable}` looks for packages in `{own}`, which is not a directory for packages"
         raise RequestError(problem, at=Location(path=at), hint=_WHICH)
     sites = list(dict.fromkeys(map(image.target_path, answer.sites)))
     search_path = _search_path(list(dict.fromkeys(map(image.target_path, answer.path))), sites)
@@ -269,7 +269,7 @@ def _search_path(path: Sequence[str], sites: Sequence[str]) -> list[str]:
 
 
 class _Answer(BaseModel):
-    """What a Python says of itself."""
+    """The answer of a Python about itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -117,10 +117,10 @@ def extension_of(
 
 
 def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequest:
-    """Check what was asked for, and read the files that are to be added; all errors at once."""
+    """Check a request, and read the files to add; all errors at once."""
     errors: list[EnvbuildError] = [
         RequestError(
-            f"`{text}` is a Debian package, and none is added to a finished image",
+            f"Debian packages cannot be added to a finished image: `{text}`",
             hint="a spec whose base image is this image takes Debian packages (`packages.system`)",
         )
         for text in (*request.python, *map(str, request.wheels))
@@ -168,13 +168,13 @@ def _requests_of(image: ImageFile, wheels: Collection[str]) -> tuple[Requests, d
     """
     path, note = image.path, image.note
     if note is None:
-        problem = f"nothing was added to `{path.name}`, so that there is nothing to add again"
+        problem = f"`{path.name}` was not extended: `--like` needs an extended image"
         raise RequestError(problem, at=Location(path=path), hint="name an image that `envbuild extend` made")
     requests = note.requests
     raise_all(
         [
             RequestError(
-                f"`{path.name}` was given a variable that no image takes over: {problem}",
+                f"`{path.name}` has a variable that cannot be added again: {problem}",
                 at=Location(path=path),
                 hint=f"`envbuild extend --show {path.name}` lists what it was given: name the rest again",
             )

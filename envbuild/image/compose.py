@@ -200,7 +200,7 @@ def check_target(
     (see `is_one`), or one of `keep`, which must never be replaced. `hint` says how to name another path; by
     default with -o.
     """
-    shown = "an image" if not hint else f"a {what}"
+    shown = f"{'an' if what[0] in 'aeio' else 'a'} {what}"
     hint = hint or "name another file with -o " + ("IMAGE.sif" if what == "image" else "PATH")
     directory = path.parent
     if str(path) == "-":
@@ -214,6 +214,9 @@ def check_target(
     if not os.access(directory, os.W_OK | os.X_OK):
         raise RequestError(f"nothing can be written in `{directory}`", hint=hint)
     if path.exists():
-        replaced = any(other.exists() and path.samefile(other) for other in keep)
-        if replaced or not path.is_file() or not is_one(path):
-            raise RequestError(f"`{path}` is there already and is no {what}: it is left alone", hint=hint)
+        if any(other.exists() and path.samefile(other) for other in keep):
+            problem = f"`{path}` is an input of this command; it was not overwritten"
+            raise RequestError(problem, hint=hint)
+        if not path.is_file() or not is_one(path):
+            problem = f"`{path}` already exists and is not {shown}; it was not overwritten"
+            raise RequestError(problem, hint=hint)

@@ -30,7 +30,7 @@ class Written:
     format: str
     files: tuple[Path, ...]
     size_bytes: int
-    """Of all files together."""
+    """Size of all files together."""
     identity: str
     """Shifter's id, the digest of the OCI manifest, or ``sha256:…`` of the squashfs."""
 

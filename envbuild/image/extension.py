@@ -1,4 +1,4 @@
-"""What was added to a finished image: requests, packages, and the image before; the image carries it.
+"""The record of additions to a finished image, in the image: requests, packages, and the image before.
 
 An image of another tool carries it as a file; an image that envbuild built, whose files are those of its lock
 alone, as a data object of the SIF. It may come from a stranger: making one checks every value in it.
@@ -7,7 +7,7 @@ alone, as a data object of the SIF. It may come from a stranger: making one chec
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -27,9 +27,6 @@ from envbuild.spec.model import (
     VariableName,
     full_match,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # Raised whenever a key comes, goes or changes its meaning.
 NOTE_FORMAT: Final = 1
@@ -56,7 +53,7 @@ class AddedWheel(Model):
 
 
 class Requests(Model):
-    """What was asked for."""
+    """Requested additions."""
 
     python: tuple[PythonRequirement, ...] = ()
     """Requirements, as written."""
@@ -104,7 +101,7 @@ class AddedPackage(Model):
     file: FileName
     """The wheel's."""
     sha256: Sha256
-    """Of the wheel."""
+    """The wheel's digest."""
     origin: Origin
     """Logical origin; ``file`` for a wheel that was named."""
     replaced: Text = ""

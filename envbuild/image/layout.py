@@ -41,7 +41,7 @@ class Layout:
     frame: bytes
     """Header and descriptors, at the beginning; empty for a bare squashfs."""
     root_offset: int
-    """Where the file system begins."""
+    """Offset of the file system."""
     behind: bytes = b""
     """Data that follow the file system."""
     copied: tuple[tuple[int, int, int, int], ...] = ()

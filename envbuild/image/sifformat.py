@@ -84,7 +84,7 @@ class Header:
     """The fields of the global header that a reader needs."""
 
     architecture: str
-    """Of the primary partition, in Debian's words; ``unknown`` for another code."""
+    """Architecture of the primary partition, in Debian's words; ``unknown`` for another code."""
     identity: uuid.UUID
     descriptors: int
     """Number of entries of the table, used or not."""

@@ -334,8 +334,8 @@ class BuildPlan(Model):
             inputs = [layers[name] for name in layer.inputs]
             if layer_key(layer.step, inputs, layer.compression) != layer.key:
                 raise ValueError(
-                    f"layer {layer.name} has not the key of its step: it was changed or damaged, or another"
-                    " version of envbuild made it"
+                    f"the key of layer {layer.name} does not match its step: it was changed or damaged,"
+                    " or another version of envbuild made it"
                 )
         if plan.to_json() != text:
             raise ValueError("it is not in canonical form")

@@ -50,4 +50,4 @@ def splice_layers(blobs: Mapping[str, Path], target: Path) -> None:
             if not is_full(error):
                 raise _damaged(error) from error
             problem = f"there is no space for `{target}`: {error.strerror}"
-            raise MachineError(problem, hint="free some space where the store lies") from error
+            raise MachineError(problem, hint="free some space for the store") from error

@@ -33,7 +33,7 @@ class Splice:
 
     parts: tuple[Part, ...]
     offsets: tuple[int, ...]
-    """Where each part begins in it."""
+    """Offset of each part in it."""
     superblock: bytes
     tables: bytes
     """Everything behind the data."""

@@ -92,7 +92,7 @@ class FilePart:
 
 @dataclass(slots=True)
 class _Data:
-    """Where the content of a file lies; equal files share it."""
+    """The position of the content of a file; equal files share it."""
 
     start: int = 0
     blocks: bytearray = field(default_factory=bytearray)
@@ -228,7 +228,7 @@ class SquashfsWriter:
             directory = _directory(0o755)
             self._add(above, directory)
         if directory.children.setdefault(_checked(name, path), node) is not node:
-            raise ValueError(f"`{path}` exists already")
+            raise ValueError(f"`{path}` already exists")
         if node.is_directory:
             self._directories[f"{path}/"] = node
 

@@ -189,7 +189,7 @@ def write_new(path: Path, data: bytes, *, parents: bool = False) -> None:
         # Does not follow links; of two simultaneous commands one fails.
         stream = path.open("xb")
     except FileExistsError as error:
-        problem = f"`{error.filename}` exists already"
+        problem = f"`{error.filename}` already exists"
         raise RequestError(problem, hint="nothing is overwritten: name another file") from None
     except OSError as error:
         raise _unwritable(path, error) from None

@@ -48,7 +48,7 @@ class TarMembers:
 
     @property
     def offset(self) -> int:
-        """Where the next header would begin."""
+        """Offset of the next header."""
         return int(self._tar.offset)
 
     def open(self, member: tarfile.TarInfo) -> IO[bytes]:

@@ -48,7 +48,7 @@ def import_file(source: Path, recipes: Sequence[Path] = (), *, output: Path | No
     """
     if output is not None:
         if output.exists() or output.is_symlink():
-            raise RequestError(f"`{output}` exists already", hint="name another file with -o SPEC.yaml")
+            raise RequestError(f"`{output}` already exists", hint="name another file with -o SPEC.yaml")
         check_outside_store(output)
     try:
         content = read_input(source, limit_bytes=MAX_BYTES).decode("utf-8-sig")

@@ -76,7 +76,7 @@ def spec_path(given: Path) -> Path:
         raise RequestError(f"`{given}` cannot be the name of a spec", hint=hint)
     path = given if is_yaml else given / SPEC_FILE
     if exists(path):
-        raise RequestError(f"`{path}` exists already", hint="name another file; nothing is overwritten")
+        raise RequestError(f"`{path}` already exists", hint="name another file; nothing is overwritten")
     return path
 
 
@@ -85,7 +85,7 @@ def write_spec(path: Path, text: str, *, schema: bool) -> tuple[Path, ...]:
     check_outside_store(path)
     beside = path.parent / SCHEMA_FILE
     if schema and exists(beside):
-        raise RequestError(f"`{beside}` exists already", hint="leave out `--schema`, or move it away")
+        raise RequestError(f"`{beside}` already exists", hint="leave out `--schema`, or move it away")
     write_new(path, text.encode(), parents=True)
     if not schema:
         return (path,)

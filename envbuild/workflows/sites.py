@@ -83,7 +83,7 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
         if exists(output):
             # A user may have added values that no probe can read.
             hint = "name another file, and merge them; `envbuild site check` lists what has changed"
-            raise RequestError(f"`{output}` exists already", hint=hint)
+            raise RequestError(f"`{output}` already exists", hint=hint)
         check_outside_store(output)
     text = probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi]).text()
     if output is not None:

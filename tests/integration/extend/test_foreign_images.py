@@ -234,7 +234,7 @@ def test_the_same_request_gives_the_same_bytes(
     assert (work / "one.sqfs").read_bytes() == (work / "two.sqfs").read_bytes()
     extend(ground, work, old, *REQUESTS, "-o", "one.sqfs")
     said = extend(ground, work, old, "--python", "delta", "-o", "one.sqfs", code=2)
-    assert "`one.sqfs` exists already" in said
+    assert "`one.sqfs` already exists" in said
     assert (work / "one.sqfs").read_bytes() == (work / "two.sqfs").read_bytes()
 
 

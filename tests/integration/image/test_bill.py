@@ -149,7 +149,7 @@ def test_the_verb_replaces_bills_alone(tmp_path: Path, capsys: pytest.CaptureFix
         with pytest.raises(SystemExit) as ended:
             main(["sbom", str(image), "-o", str(place)])
         assert ended.value.code == 2
-    assert "is there already and is no bill of materials: it is left alone" in capsys.readouterr().err
+    assert "already exists and is not a bill of materials; it was not overwritten" in capsys.readouterr().err
     assert image.read_bytes() == kept
     assert (tmp_path / "spec.yaml").read_text() == "name: x\n"
     (tmp_path / "bill.json").write_bytes(b"")

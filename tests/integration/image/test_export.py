@@ -168,11 +168,11 @@ def test_what_is_said(sample: Sample, shared: Path, installed: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "place", "problem"),
     [
-        ("squashfs", "notes", "is there already and is no squashfs: it is left alone"),
-        ("oci", "notes", "is there already and is no oci: it is left alone"),
-        ("oci", "packed", "is there already and is no oci: it is left alone"),
+        ("squashfs", "notes", "already exists and is not a squashfs; it was not overwritten"),
+        ("oci", "notes", "already exists and is not an oci; it was not overwritten"),
+        ("oci", "packed", "already exists and is not an oci; it was not overwritten"),
         ("shifter", "notes", "is not a directory"),
-        ("squashfs", "copy.sif", "is there already and is no squashfs: it is left alone"),
+        ("squashfs", "copy.sif", "already exists and is not a squashfs; it was not overwritten"),
         ("squashfs", "", "is a directory, not a file"),
         ("squashfs", "no/where", "there is no directory"),
         ("shifter", "no/where", "there is no directory"),

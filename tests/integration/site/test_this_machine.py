@@ -41,7 +41,7 @@ def test_the_draft_of_this_machine_says_what_is_so(tmp_path: Path) -> None:
     assert (tmp_path / "other/here.yaml").read_bytes() == text
     over = envbuild("site", "probe", "-o", "here.yaml", cwd=tmp_path)
     assert (over.returncode, over.stdout) == (2, "")
-    assert "error: `here.yaml` exists already" in over.stderr
+    assert "error: `here.yaml` already exists" in over.stderr
     held = envbuild("site", "check", "here.yaml", cwd=tmp_path)
     assert (held.returncode, held.stdout) == (0, "")
 

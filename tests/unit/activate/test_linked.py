@@ -148,7 +148,7 @@ def test_an_image_that_others_cannot_read_is_reported(image, monkeypatch, closed
 
     monkeypatch.setattr(Path, "stat", of)
     assert why_only_you(image) == "only you can start this: others may not " + (
-        f"enter `{image.parent}`, where its image lies" if closed == "directory" else f"read `{image}`"
+        f"enter `{image.parent}`, which holds its image" if closed == "directory" else f"read `{image}`"
     )
     image.parent.chmod(0o755)
     image.chmod(0o644)

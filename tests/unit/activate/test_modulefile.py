@@ -150,8 +150,8 @@ def test_a_tcl_word_ends_where_it_should_and_substitutes_nothing(text):
     ("source", "problem"),
     [
         ("{{ label }}", "was not quoted"),
-        ("{{ missing | quote }}", "Undefined is no text"),
-        ("{{ 1 | quote }}", "no text"),
+        ("{{ missing | quote }}", "Undefined is not text"),
+        ("{{ 1 | quote }}", "not text"),
     ],
 )
 def test_a_template_that_forgets_to_quote_is_refused(installation, monkeypatch, source, problem):

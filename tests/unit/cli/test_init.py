@@ -236,7 +236,7 @@ def test_nothing_is_overwritten(words: list[str], tmp_path: Path, capsys: pytest
         (tmp_path / name).write_text("mine")
     (tmp_path / "link.yaml").symlink_to("nowhere")
     init(*words, "-y", code=2)
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "spec.yaml").read_text() == (tmp_path / "dir/spec.yaml").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 

@@ -97,7 +97,7 @@ def test_a_draft_goes_to_a_file_or_to_standard_output(
     assert run("check", "mine.yaml") == 0
     assert capsys.readouterr() == ("", "mine.yaml: holds\n")
     assert run("probe", "-o", "mine.yaml") == 2
-    assert "`mine.yaml` exists already" in capsys.readouterr().err
+    assert "`mine.yaml` already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,8 @@ def test_a_python_is_started_without_its_packages(tmp_path: Path) -> None:
         ({"sites": []}, "does not answer"),
         ({"sites": ["usr/lib"]}, "does not answer"),
         ({"sites": ["/usr/lib/python3.11/site-packages\n"]}, "does not answer"),
-        ({"sites": ["/etc"]}, "no directory for packages"),
-        ({"sites": ["/a/../../etc/lib/python3.11/../python3.11"]}, "no directory for packages"),
+        ({"sites": ["/etc"]}, "not a directory for packages"),
+        ({"sites": ["/a/../../etc/lib/python3.11/../python3.11"]}, "not a directory for packages"),
         ({"more": 1}, "does not answer"),
     ],
 )

@@ -156,14 +156,14 @@ class TestTarget:
         (tmp_path / "letter").write_text("Dear")
         os.mkfifo(tmp_path / "pipe")
         for name in ("letter", "pipe"):
-            told = f"`{tmp_path}/{name}` is there already and is no image: it is left alone"
+            told = f"`{tmp_path}/{name}` already exists and is not an image; it was not overwritten"
             assert self.refused(tmp_path / name) == told
 
     def test_what_is_to_be_kept_is_kept_by_every_name(self, tmp_path: Path) -> None:
         image = composed(tmp_path, layer(tmp_path, "base"))
         (tmp_path / "link").symlink_to("image.sif")
         for path in (image, tmp_path / "link"):
-            assert "it is left alone" in self.refused(path, image)
+            assert "is an input of this command; it was not overwritten" in self.refused(path, image)
 
     def test_a_directory_is_no_file(self, tmp_path: Path) -> None:
         assert self.refused(tmp_path) == f"`{tmp_path}` is a directory, not a file"
@@ -180,7 +180,7 @@ class TestTarget:
 
     def test_another_kind_is_told_by_its_name(self, tmp_path: Path) -> None:
         (tmp_path / "bill").write_text("mine")
-        with pytest.raises(RequestError, match="is there already and is no bill: it is left alone") as raised:
+        with pytest.raises(RequestError, match="already exists and is not a bill; it was not") as raised:
             check_target(
                 tmp_path / "bill", keep=(), is_one=lambda _: False, what="bill", hint="name it with -o"
             )

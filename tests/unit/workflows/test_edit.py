@@ -177,6 +177,6 @@ def test_nothing_is_imported_over_a_file_that_appears_meanwhile(
         return propose(*words, **options)
 
     monkeypatch.setattr(workflow, "propose", meanwhile)
-    with pytest.raises(RequestError, match="exists already"):
+    with pytest.raises(RequestError, match="already exists"):
         import_file(source, output=output)
     assert output.read_text() == SPEC

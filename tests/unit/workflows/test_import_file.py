@@ -589,7 +589,7 @@ def test_a_base_with_mistakes_is_not_proposed(place: Path, monkeypatch: pytest.M
 
 def test_an_existing_output_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text("mine\n")
-    with pytest.raises(RequestError, match=r"spec\.yaml` exists already"):
+    with pytest.raises(RequestError, match=r"spec\.yaml` already exists"):
         import_file(tmp_path / "Dockerfile", output=tmp_path / "spec.yaml")
     assert (tmp_path / "spec.yaml").read_text() == "mine\n"
 

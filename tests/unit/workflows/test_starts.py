@@ -283,7 +283,7 @@ def test_a_file_of_another_kind_is_left_alone(capsys: pytest.CaptureFixture[str]
     an_image("mpich")
     Path("out").write_text("#!/bin/sh\nmine\n")
     assert export("sbatch", PYXIS, named="x") == "exit code 2"
-    assert "`out` is there already and is no sbatch" in capsys.readouterr().err
+    assert "`out` already exists and is not a sbatch" in capsys.readouterr().err
 
 
 def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
