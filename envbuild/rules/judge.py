@@ -74,6 +74,10 @@ class Stack:
         value = self[path]
         return value if isinstance(value, tuple) else (str(value),)
 
+    def texts_or_none(self, path: str) -> tuple[str, ...] | None:
+        """Return a fact that is a list of texts; None if it is unknown."""
+        return None if self.get(path) is None else self.texts(path)
+
     def own(self, name: str) -> str:
         """Return the path of a fact of the framework that the rule is judged for."""
         if not self.framework:

@@ -32,6 +32,13 @@ PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such
 OptionWord = Annotated[
     str, full_match(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:;/@%+&=-]*)?", "an option, such as `--constraint=gpu`")
 ]
+BatchOption = Annotated[
+    str,
+    full_match(
+        r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:;/@%+&=-]*)?|-[A-Za-z]( ?[A-Za-z0-9_.,:;/@%+&=-]+)?",
+        "an option of a batch job, such as `--constraint=gpu` or `-q gpu`",
+    ),
+]
 AnnotationKey = Annotated[
     str,
     full_match(
@@ -112,9 +119,9 @@ class SiteScheduler(Model):
     """Default type of srun (``MpiDefault``): one of `mpi_types`, or ``none``."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
-    sbatch_options: tuple[OptionWord, ...] = ()
-    """Options of every batch job (``--constraint=gpu``); one for GPUs (``--gres=gpu:4``) replaces
-    ``--gpus-per-node``."""
+    sbatch_options: tuple[BatchOption, ...] = ()
+    """Options of every batch job (``--constraint=gpu``; of PBS ``-q gpu``); one for GPUs (``--gres=gpu:4``)
+    replaces ``--gpus-per-node``."""
 
     @field_validator("default_mpi_type")
     @classmethod

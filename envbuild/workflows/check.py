@@ -13,8 +13,8 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
-from envbuild.launch.slurm import pmi_checks
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
 from envbuild.preflight.report import PreflightReport, checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
@@ -146,7 +146,7 @@ def _check(
                 *([judge_bytes(scan.changed)] if scan.changed else []),
                 *gpu.checks(preflight.gpu_code, gpus),
                 *(_lint_shifter(image, preflight) if lint_shifter else []),
-                *(pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
+                *(SlurmHere().pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
             ),
             seconds=time.monotonic() - started,
         )

@@ -28,7 +28,8 @@ from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, describe, identity_of
 from envbuild.image.verify import check_image_is_whole
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
+from envbuild.launch.launchers.srun import Srun
 from envbuild.preflight.scan import changes_from
 from envbuild.spec.model import CommandName, first_problem
 from envbuild.store import verdicts
@@ -149,7 +150,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        apart=env_of_ranks(runnable.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+        apart=Srun(label="srun", family=runnable.mpi_family, own_mpi=not request.from_host.mpi).variables(),
         commands=commands,
         left_out=left_out,
         python=python,

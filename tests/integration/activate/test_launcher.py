@@ -9,9 +9,8 @@ from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.model import Installation
 from envbuild.image.environment import MISLEADING
-from envbuild.launch import start
-from envbuild.launch.launchers import visible_variables
-from envbuild.launch.start import Container, gpu_flags
+from envbuild.launch import gpus
+from envbuild.launch.context import visible_variables
 from envbuild.system.apptainer import Apptainer
 from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
@@ -130,14 +129,10 @@ def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypa
     # As `launch` reads the same file.
     directory = place.directory("cdi")
     (directory / "nvidia.yaml").write_text(text)
-    monkeypatch.setattr(start, "CDI_DIRECTORIES", (directory,))
-    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(directory)})
-    image = Container(
-        image=place.path / "image.sif",
-        runnable=trees.manifest(),
-        apptainer=Apptainer(program=place.path / "apptainer", version=version),
-    )
-    assert gpu_flags(image, None, None) == tuple(options)
+    monkeypatch.setattr(gpus, "CDI_DIRECTORIES", (directory,))
+    monkeypatch.setattr(gpus, "DEVICES", {"nvidia": str(directory)})
+    apptainer = Apptainer(program=place.path / "apptainer", version=version)
+    assert gpus.gpu_flags(apptainer, "cpu", None, elsewhere=False) == tuple(options)
 
 
 def test_another_apptainer_is_not_asked_for_what_it_may_not_know(launcher, place):

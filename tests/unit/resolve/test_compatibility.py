@@ -57,10 +57,11 @@ def test_what_clashes_is_refused_with_both_facts_and_their_places() -> None:
     version = resolved.recipes[0].version
     assert text == (
         f"error: PMI.intersection: openmpi {version} speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi`"
-        " offers none, pmi2: every rank would be alone\n"
+        " offers none, pmi2: each rank would run as rank 0 of 1\n"
         "  pmi.spoken = pmix, pmix_v3, pmix_v4, pmix_v5 (table:pmi-of-mpi)\n"
         "  pmi.offered = none, pmi2 (here.yaml:4:14)\n"
         "  pmi.optional = none (table:optional-pmi-of-mpi)\n"
+        "  mpi.source = image (lock)\n"
         "  mpi.family = openmpi (spec.yaml:4:6)\n"
         f"  mpi.version = {version} (spec.yaml:4:6)\n"
         "  --> spec.yaml:4:6\n"

@@ -34,6 +34,14 @@ gpus: {vendor: nvidia, count: 4}
 binds: [{source: /data, writable: false}]
 runtimes: [{name: apptainer, version: "1.4.5", setuid: false, program: /sw/bin/apptainer}]
 """
+PBS = """\
+name: here
+scheduler: {name: pbs, sbatch_options: ["-q gpu", "-A project"]}
+gpus: {vendor: nvidia, count: 4}
+mpi: {implementation: cray-mpich, version: "8.1.32", launcher: /opt/pals/bin/mpiexec}
+binds: [{source: /data, writable: false}]
+runtimes: [{name: apptainer, version: "1.4.5", program: /sw/bin/apptainer}]
+"""
 # Name of the expected text → format, site or its text, runtime, the image's MPI, what names the image there.
 STARTS = {
     "daint-container-engine-mpich.toml": ("edf", "alps-daint", "", "mpich", "/capstor/scratch/demo.sqsh"),
@@ -53,6 +61,7 @@ STARTS = {
     "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi-g", "", "mpich", "/scratch/project/demo.sif"),
     "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
     "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
+    "pbs-mpich.sh": ("pbs", PBS, "", "mpich", "/data/demo.sif"),
     "apptainer-openmpi.sh": ("sbatch", APPTAINER, "", "openmpi", "/data/demo.sif"),
 }
 
@@ -175,6 +184,36 @@ def test_the_batch_script_refuses_a_launcher_on_several_tasks(
     assert ("starts ranks itself" in done.stderr) == refused
 
 
+def test_a_script_of_pbs_starts_as_many_ranks_as_its_job_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_image("mpich")
+    (tmp_path / "bin").mkdir()
+    mpiexec = tmp_path / "bin/mpiexec"
+    mpiexec.write_text('#!/bin/sh\npwd\nprintf "%s\\n" "$@"\n')
+    mpiexec.chmod(0o755)
+    export("pbs", PBS.replace("/opt/pals/bin/mpiexec", str(mpiexec)), named="/data/demo.sif", out="job")
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    (tmp_path / "there").mkdir()
+    env = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "7.s", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    env |= {"PBS_O_WORKDIR": str(tmp_path / "there")}
+    start = ["/sw/bin/apptainer", "--silent", "exec", "--nv"]
+    for words, more in ((["echo", "a  b"], {}), ([], {"ENVBUILD_COMMAND": "echo 'a  b'"})):
+        done = subprocess.run(
+            ["sh", "job", *words], env=env | more, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[:7] == [str(tmp_path / "there"), "-n", "4", *start]
+        assert done.stdout.splitlines()[-3:] == ["/data/demo.sif", "echo", "a  b"]
+    nothing = subprocess.run(["sh", "job"], env=env, capture_output=True, text=True, check=False)
+    assert nothing.returncode != 0
+    assert "ENVBUILD_COMMAND" in nothing.stderr
+    alone = subprocess.run(
+        ["sh", "job", "torchrun", "train.py"], env=env, capture_output=True, text=True, check=False
+    )
+    assert alone.returncode == 2
+    assert "starts ranks itself" in alone.stderr
+
+
 def test_what_is_for_no_gpu_asks_for_none() -> None:
     an_image("mpich", accelerator="cpu")
     text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
@@ -203,6 +242,9 @@ def test_what_is_for_no_gpu_asks_for_none() -> None:
             "x",
             "`--format sbatch` is for Slurm, and the site `here` starts jobs by pbs",
         ),
+        ("pbs", PBS.replace("cray-mpich", "openmpi"), "", "x", "is that of openmpi, and the image has mpich"),
+        ("pbs", PBS.replace(", launcher: /opt/pals/bin/mpiexec", ""), "", "x", "`here` names no launcher"),
+        ("pbs", PYXIS, "", "x", "`--format pbs` is for PBS, and the site `here` starts jobs by slurm"),
         (
             "sbatch",
             PYXIS.replace("source: /data,", 'source: "/data,old",'),
@@ -276,7 +318,7 @@ def test_without_a_site_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> 
     assert run("export", "demo.sif", "--format", "sbatch", "-o", "out") == 2
     assert "the site where the image starts is unknown" in capsys.readouterr().err
     assert run("export", "demo.sif", "--format", "squashfs", "--image", "x", "-o", "out") == 2
-    assert "--image and --runtime are for edf and sbatch" in capsys.readouterr().err
+    assert "--image and --runtime are for edf, sbatch and pbs" in capsys.readouterr().err
 
 
 def test_a_file_of_another_kind_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
