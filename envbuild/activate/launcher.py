@@ -14,6 +14,7 @@ from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
+from envbuild.image.model import RANKS_SCRIPT
 from envbuild.image.runnable import Runnable
 from envbuild.site.binds import binds_of
 from envbuild.spec.site import SiteBind
@@ -39,6 +40,7 @@ def launcher_text(installation: Installation) -> str:
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
         "mpi": runnable.mpi_family,
+        "rank_words": shlex.join(["sh", RANKS_SCRIPT] if runnable.sets_ranks else []),
         "apptainer": str(installation.apptainer.program.absolute()),
         "userns": "yes" if installation.apptainer.unprivileged else "",
         "cdi": "yes" if installation.apptainer.knows_cdi else "",
@@ -76,6 +78,7 @@ def kernel_launcher_text(
         "commands": " python3 ",
         "python": python,
         "mpi": runnable.mpi_family,
+        "rank_words": "",
         "apptainer": str(apptainer.program.absolute()),
         "userns": "yes" if apptainer.unprivileged else "",
         "cdi": "yes" if apptainer.knows_cdi else "",

@@ -31,6 +31,12 @@ def command(
         ),
     ] = None,
     launcher: options.Launcher = None,
+    no_torch_env: Annotated[
+        bool,
+        typer.Option(
+            "--no-torch-env", help="Leave RANK, WORLD_SIZE, MASTER_ADDR and their like unset for PyTorch."
+        ),
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     dry_run: options.DryRun = False,
@@ -50,6 +56,7 @@ def command(
             words,
             ranks=ranks,
             launcher_name=launcher,
+            torch_env=not no_torch_env,
             from_host=options.host_libraries(mpi, fabric),
             settings=settings,
             dry_run=dry_run,

@@ -22,6 +22,7 @@ from envbuild.image.model import (
     ImagePackage,
     Manifest,
 )
+from envbuild.jobs import envbuild_ranks
 from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
@@ -140,10 +141,23 @@ def image_jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
     )
 
 
+def _ranks_script() -> str:
+    """Return the script that gives ranks the variables of PyTorch, with its tables."""
+    tables = {
+        "ranks": [f"{rank}:{size}" for rank, size in envbuild_ranks.RANKS],
+        "local_ranks": envbuild_ranks.LOCAL_RANKS,
+        "local_sizes": envbuild_ranks.LOCAL_SIZES,
+    }
+    lines = [f"_eb_{name}='{' '.join(words)}'" for name, words in tables.items()]
+    text = Path(jobs.__file__).with_name("ranks.sh").read_text(encoding="utf-8")
+    return "\n".join([*lines, text])
+
+
 def embedded_files() -> dict[str, bytes]:
     """Return the files below ``/.envbuild`` with which an image tests itself: path → content.
 
-    `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge.
+    `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge;
+    ``ranks.sh`` starts the ranks of an image with PyTorch.
     """
     directory = Path(jobs.__file__).parent
     texts = {path.name: path.read_bytes() for path in sorted(directory.glob("*.py"))}
@@ -151,6 +165,8 @@ def embedded_files() -> dict[str, bytes]:
         "judge.py": texts["entry.py"],
         "jobs/envbuild_job.py": texts["envbuild_job.py"],
         "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
+        "jobs/envbuild_ranks.py": texts["envbuild_ranks.py"],
+        "ranks.sh": _ranks_script().encode(),
         "lib/envbuild/__init__.py": b"",
         **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
     }

@@ -42,6 +42,8 @@ from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
+# As `envbuild.image.model` has it, and `Manifest.sets_ranks`.
+RANKS_SCRIPT = "/.envbuild/ranks.sh"
 # Variables of an outer launcher: without them, one inside the image does not join its job. Variables that
 # tune an MPI (`OMPI_MCA_…`) are kept: they may come from the image.
 _OUTER = re.compile(
@@ -99,7 +101,7 @@ def _test(
         survey = GpuSurvey.from_data(envbuild_gpus.survey(kernel=True))
         sections.add("gpu", judge_gpus(survey))
         gpus = len(survey.gpus)
-    host = _Host(manifest["mpi_family"], ranks, gpus, timeout_s, default_s)
+    host = _Host(manifest, ranks, gpus, timeout_s, default_s)
     results = run_jobs(map(Job.from_data, manifest["jobs"]), host, sections)
     add_processes(sections, results)
     return Report(
@@ -117,8 +119,17 @@ def _test(
 class _Host:
     """Starts the ranks of jobs by the image's own launchers, on this machine."""
 
-    def __init__(self, family: str, ranks: int, gpus: int, timeout_s: float | None, default_s: float) -> None:
-        self._family, self._ranks, self._gpus = family, ranks, gpus
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        ranks: int,
+        gpus: int,
+        timeout_s: float | None,
+        default_s: float,
+    ) -> None:
+        self._family, self._ranks, self._gpus = manifest["mpi_family"], ranks, gpus
+        has_torch = any(package["name"] == "torch" for package in manifest["python_packages"])
+        self._rank_words = ["sh", RANKS_SCRIPT] if has_torch else []
         self._timeout_s, self._default_s = timeout_s, default_s
 
     def skipped(self, job: Job) -> CheckResult | None:
@@ -133,7 +144,8 @@ class _Host:
         def start(
             command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float
         ) -> LaunchResult:
-            return _start_ranks([*self._words(job, count), *command], directory, variables, limit_s)
+            words = [*self._words(job, count), *self._rank_words]
+            return _start_ranks([*words, *command], directory, variables, limit_s)
 
         limit_s = self._timeout_s or job.timeout_s or self._default_s
         ranks = ranks_on_gpus(job, self._ranks, self._gpus)

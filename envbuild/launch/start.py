@@ -32,7 +32,7 @@ from envbuild.jobs.run import JobResult, StartRanks, run_job
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, launch_context
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
-from envbuild.launch.runtimes import Entry, rank_line
+from envbuild.launch.runtimes import Entry, rank_line, rank_words
 from envbuild.launch.schedulers.slurm import variables_of_job
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
@@ -129,8 +129,11 @@ def line_of_ranks(
     variables: Mapping[str, str] | None = None,
     results: Path | None = None,
     user_set: Collection[str] = (),
+    torch_env: bool = True,
 ) -> list[str]:
     """Return the command line that starts a command on the ranks of an image on this machine.
+
+    Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is false.
 
     `results` is the directory that the ranks of a test write to: they see neither home nor environment of
     the user, and in one container only a loopback network and a minimal /dev. Without it the ranks are the
@@ -147,7 +150,7 @@ def line_of_ranks(
         cwd = _RESULTS_OUTSIDE if spans else _RESULTS_INSIDE
         binds.insert(0, Bind(source=results, target=cwd, writable=True))
         env["ENVBUILD_RESULTS"] = cwd
-    job = list(command)
+    job = [*rank_words(container.runnable), *command] if torch_env else list(command)
     if container.host_libs is not None and container.stage is not None:
         binds += container.host_libs.binds(container.stage)
         host_env = dict(container.host_libs.environment)

@@ -48,13 +48,15 @@ def launch_line(
     from_host: HostLibraries,
     settings: Settings,
     launcher_name: str | None = None,
+    torch_env: bool = True,
     dry_run: bool = False,
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
     The program sees home, working directory, devices, network and environment as Apptainer passes them on.
     By default `ranks` are the tasks of the allocation, else 1, and the launcher is that of the job, of the
-    site or of the image's MPI. The host libraries `from_host` replace the image's own. For a `dry_run` with a
+    site or of the image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless
+    `torch_env` is false. The host libraries `from_host` replace the image's own. For a `dry_run` with a
     named site, the line is for that site, on any machine.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
@@ -69,6 +71,7 @@ def launch_line(
             from_host=from_host,
             settings=settings,
             launcher_name=launcher_name,
+            torch_env=torch_env,
             dry_run=dry_run,
         )
 
@@ -81,6 +84,7 @@ def _launch_line(
     from_host: HostLibraries,
     settings: Settings,
     launcher_name: str | None,
+    torch_env: bool,
     dry_run: bool,
 ) -> list[str]:
     site = site_of(settings)
@@ -114,7 +118,9 @@ def _launch_line(
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
-    return line_of_ranks(container, launcher, command, Shape(ranks=count), user_set=os.environ)
+    return line_of_ranks(
+        container, launcher, command, Shape(ranks=count), user_set=os.environ, torch_env=torch_env
+    )
 
 
 def _refuse_started_outside(command: Sequence[str], image: ImageFile) -> None:

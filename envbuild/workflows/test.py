@@ -14,8 +14,7 @@ from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
-from envbuild.image.metadata import packages_of
-from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.image.model import Manifest
 from envbuild.image.runnable import Runnable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
@@ -398,12 +397,9 @@ def _check_imports(
 
 
 def _packages(image: ImageFile) -> list[Package]:
-    """Return the Python packages of an image; an image of the format before names them in its lock alone."""
-    packages = image.manifest.python_packages
-    if image.manifest.format != MANIFEST_FORMAT:
-        packages = packages_of(image.lock)
+    """Return the Python packages of an image."""
     sites = own_sites(image.manifest.python)
-    return [Package(**package.model_dump(), sites=sites) for package in packages]
+    return [Package(**package.model_dump(), sites=sites) for package in image.manifest.python_packages]
 
 
 @dataclass(frozen=True, slots=True)

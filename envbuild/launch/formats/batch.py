@@ -6,7 +6,7 @@ import shlex
 
 from envbuild.image.command_launchers import shell_text
 from envbuild.launch.formats import TextFormat
-from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, runtime
+from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, rank_words, runtime
 from envbuild.launch.schedulers import work_for
 
 _RANKS = "$_eb_ranks"
@@ -21,6 +21,7 @@ def _render(launch: SiteLaunch) -> str:
     in_text = runtime(launch.runtime.name).keeps_variables
     variables = {} if in_text else launch.variables
     words = " ".join(f'"{_RANKS}"' if word == _RANKS else shlex.quote(word) for word in launch.line(_RANKS))
+    words = " ".join([words, *rank_words(launch.manifest)])
     body = [
         *(shell_text() + _CHECK).splitlines(),
         "",

@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from envbuild.errors import RequestError
-from envbuild.image.model import Manifest
+from envbuild.image.model import RANKS_SCRIPT, Manifest
+from envbuild.image.runnable import Runnable
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.rules.from_site import fabric_settings
 from envbuild.spec.site import Site, SiteBind, SiteRuntime
@@ -105,6 +106,11 @@ def rank_line(launcher: Launcher, entry: Entry, command: Sequence[str], shape: S
     if launcher.spans_nodes:
         return [*outer, *entry.words, *command]
     return [*entry.words, *outer, *command]
+
+
+def rank_words(runnable: Runnable) -> list[str]:
+    """Return the words before a command that give a rank the variables of PyTorch, if the image has it."""
+    return ["sh", RANKS_SCRIPT] if runnable.sets_ranks else []
 
 
 def on_site_mpi(manifest: Manifest, chosen: SiteRuntime) -> bool:

@@ -32,7 +32,8 @@ def launcher(place):
         stand_in.chmod(0o755)
         start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
         fields = {"apptainer": Apptainer(**start), **changes}
-        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
+        own = changes.pop("manifest", {})
+        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi, **own})
         installation = Installation(root=place.path / "sw", image=image, runnable=manifest, **fields)
         return install(installation).layout.home / "bin/python"
 
@@ -328,3 +329,38 @@ def test_one_rank_says_why_a_launcher_does_not_start(launcher, place):
 def test_open_mpi_starts_as_many_ranks_as_there_are_cores(launcher, place):
     command = launcher(mpi="openmpi", commands=("mpiexec", "python", "python3"))
     assert place.run(command.with_name("mpiexec"), "torchrun", "train.py").returncode == 2
+
+
+TORCH = {"python_packages": [{"name": "torch", "version": "2.13.0", "requested": True}]}
+RANKS = ["sh", "/.envbuild/ranks.sh"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-n", "2", "python", "train.py", "-n", "x"], ["-n", "2", *RANKS, "python", "train.py", "-n", "x"]),
+        (["--allow-run-as-root", "-np", "2", "a"], ["--allow-run-as-root", "-np", "2", *RANKS, "a"]),
+        (
+            ["-n", "1", "a", "b", ":", "-n", "1", "c"],
+            ["-n", "1", *RANKS, "a", "b", ":", "-n", "1", *RANKS, "c"],
+        ),
+        (["-genv", "A", "b c", "-n", "2", "a", ""], ["-genv", "A", "b c", "-n", "2", *RANKS, "a", ""]),
+        (["--version"], ["--version"]),
+        ([], []),
+    ],
+)
+def test_mpiexec_gives_the_ranks_of_pytorch_their_variables(launcher, place, arguments, expected):
+    command = launcher(manifest=TORCH)
+    image = str(command.parents[1] / "image.sif")
+    mpiexec = command.with_name("mpiexec")
+    assert words(place.run(mpiexec, *arguments))[2:-1] == [image, "mpiexec", *expected]
+    plain = launcher(make=False).with_name("mpiexec")
+    assert words(place.run(plain, *arguments))[2:-1] == [image, "mpiexec", *arguments]
+
+
+def test_tasks_of_srun_get_the_variables_of_pytorch(launcher, place):
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMI_FD": "3"}
+    command = launcher(manifest=TORCH)
+    image = str(command.parents[1] / "image.sif")
+    assert words(place.run(command, "train.py", env=step))[2:-1] == [image, *RANKS, "python", "train.py"]
+    assert words(place.run(command, "train.py"))[2:-1] == [image, "python", "train.py"]
