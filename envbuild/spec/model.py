@@ -6,6 +6,7 @@ Pure: `envbuild.spec.load` makes these values from YAML text and reports every e
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -22,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from envbuild.spec.fields import (
     Checked,
@@ -67,6 +68,19 @@ def first_problem(error: ValidationError) -> str:
     place = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
     return f"{place}: {message}" if place else message
+
+
+def errors_below(problems: Mapping[tuple[str | int, ...], str]) -> ValidationError:
+    """Return the error for a validator to raise if the problems are in keys below the value: steps → text."""
+    return ValidationError.from_exception_data(
+        "value",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("value_error", "{error}", {"error": problem}), loc=steps, input=""
+            )
+            for steps, problem in problems.items()
+        ],
+    )
 
 
 class Choice(Model):

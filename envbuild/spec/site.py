@@ -21,6 +21,7 @@ from envbuild.spec.model import (
     Text,
     full_match,
 )
+from envbuild.spec.vet_values import VetLimits, VetName, check_limits
 
 # By a library's symbols, not its name: Open MPI 1.10 also has a libmpi.so.12.
 MpiAbi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
@@ -63,10 +64,6 @@ HostVariable = Annotated[
         f"a name of an environment variable, but not {', '.join(f'`{name}`' for name in _PATHS)}",
     ),
 ]
-
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class SiteBind(Model):
@@ -204,37 +201,6 @@ class SiteRuntime(Model):
     """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
-class SiteVet(Model):
-    """Limits of `envbuild vet`; relative ones compare a node with the median of the allocation."""
-
-    memory: Fraction = 0.8
-    """Least share of the median rate at which memory is copied."""
-    gemm: Fraction = 0.8
-    """Least share of the median rate of matrix products."""
-    bandwidth: Fraction = 0.7
-    """Least share of the median bandwidth between nodes."""
-    latency: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """Largest multiple of the median latency between nodes."""
-    read: Fraction = 0.2
-    """Least share of the median rate at which files are read."""
-    memory_gbs: Positive | None = None
-    """Least rate at which a node copies memory (GB/s)."""
-    gemm_gflops: Positive | None = None
-    """Least rate of matrix products of a node (GFLOP/s)."""
-    bandwidth_gbs: Positive | None = None
-    """Least bandwidth between two nodes (GB/s)."""
-    read_mbs: Positive | None = None
-    """Least rate at which a node reads files (MB/s)."""
-    free_memory: Fraction = 0.5
-    """Least share of a node's memory that is available."""
-    shm_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 1 << 28
-    """Least free space of /dev/shm (bytes)."""
-    skew_s: Positive = 0.1
-    """Largest difference between the clocks of two nodes (seconds)."""
-    gpu_celsius: Positive = 85
-    """Highest temperature of a GPU (°C)."""
-
-
 class SiteUpstream(Model):
     """A store of another account, whose layers are used in place."""
 
@@ -282,11 +248,18 @@ class Site(Model):
     """The interconnect."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
-    vet: SiteVet = SiteVet()
-    """Limits of `envbuild vet`."""
+    vet: dict[VetName, VetLimits] = {}
+    """Limits of values of `envbuild vet`."""
     modules: Literal["lmod", "environment-modules"] | None = None
     """Module system: ``lmod`` or ``environment-modules``."""
     sources: tuple[Text, ...] = ()
     """Sources of these facts, for people."""
     seen: Text = ""
     """Date of the sources (ISO 8601); unknown if empty."""
+
+    @field_validator("vet")
+    @classmethod
+    def _have_sense(cls, value: dict[str, VetLimits]) -> dict[str, VetLimits]:
+        for name, limits in value.items():
+            check_limits(name, limits)
+        return value

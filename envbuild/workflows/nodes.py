@@ -22,7 +22,7 @@ from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
 from envbuild.launch.slurm import in_slurm_job, nodes_here, with_offer
 from envbuild.launch.start import Container, gpu_flags, launch_context, run_brought_job
 from envbuild.launch.vet import Vetting
-from envbuild.spec.site import Site, SiteVet
+from envbuild.spec.site import Site
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -92,7 +92,7 @@ def vet_nodes(
     container: Container, launcher: Launcher, site: Site | None, nodes: int, limit_s: float
 ) -> Vetting:
     """Measure on one rank per node, and judge by the site's limits; suspects are measured once more."""
-    limits = site.vet if site is not None else SiteVet()
+    limits = site.vet if site is not None else {}
     # The nodes' GPUs are of interest whatever the image is for.
     container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
     content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()

@@ -105,6 +105,26 @@ def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name
     assert load(Site, text.replace(name, "FI_PROVIDER").encode(), Path("here.yaml")).value.name == "here"
 
 
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ("gemm: {limit: 2}", "`vet`: `gemm` is not a value of `envbuild vet`: memory_gbs, gemm_gflops"),
+        ("gemm_gflops: {of_median: 1.2}", "`vet.gemm_gflops.of_median`: must be at most 1 for a rate"),
+        ("latency_us: {of_median: 0.5}", "`vet.latency_us.of_median`: must be at least 1 for a time"),
+        ("shm_bytes: {of_median: 0.5}", "`vet.shm_bytes.of_median`: `shm_bytes` is not compared"),
+        ("free_memory: {limit: 50}", "`vet.free_memory.limit`: the number 50 cannot be a share"),
+        ("read_mbs: {limit: 0}", "`vet.read_mbs.limit`: the number 0 cannot be a rate"),
+        ("read_mbs: 500", "`vet.read_mbs`: expected a mapping"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_an_error_at_its_key(limits: str, problem: str) -> None:
+    text = f"name: here\nvet:\n  {limits}\n"
+    with pytest.raises(RequestError, match=re.escape(problem)) as caught:
+        load(Site, text.encode(), Path("here.yaml"))
+    assert caught.value.at
+    assert caught.value.at.line == 3
+
+
 def test_a_site_that_nobody_knows() -> None:
     with pytest.raises(RequestError, match="unknown site `lumi-h`") as caught:
         read_site(Path("lumi-h"))
