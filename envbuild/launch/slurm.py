@@ -76,6 +76,11 @@ def nodes_here() -> int:
     return (_count("SLURM_JOB_NUM_NODES") or 1) if in_slurm_job() else 1
 
 
+def queue_of_job() -> str:
+    """Return the partition of Slurm that this job runs in; empty outside of a job."""
+    return os.environ.get("SLURM_JOB_PARTITION", "")
+
+
 def allocated() -> int | None:
     """Return the tasks of the job of Slurm that this runs in (count); None for fewer than two.
 

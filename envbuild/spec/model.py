@@ -37,6 +37,7 @@ from envbuild.spec.reserved_variables import reason_to_reserve, reserved_pattern
 from envbuild.spec.secrets import without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+SITE_NAME = rf"{NAME}(?:/{NAME})?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
 # apt removes a package whose name is followed by `-`.
 DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
@@ -248,6 +249,9 @@ Text = Annotated[
     str, Checked(_clean_text, {"pattern": f"^{_CLEAN}*$", "maxLength": MAX_TEXT}, "one line of text")
 ]
 Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
+SiteName = Annotated[
+    str, full_match(SITE_NAME, "a site of `envbuild site ls`, such as `frontier` or `lumi/g`")
+]
 ReleaseVersion = Annotated[str, full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
 Pick = Annotated[
     Choice,
@@ -573,8 +577,8 @@ class EnvSpec(Model):
     accelerator: Pick = Choice(name="cpu")
     """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe. ``cuda`` alone is the
     newest release that all recipes have and the site's driver runs."""
-    site: Name | None = None
-    """The machine that the image is for (``envbuild site ls``); any if omitted."""
+    site: SiteName | None = None
+    """The machine that the image is for (``envbuild site ls``), perhaps with a partition; any if omitted."""
     packages: Packages = Packages()
     """Python and system packages in addition to the frameworks."""
     environment: dict[VariableName, Setting] = {}

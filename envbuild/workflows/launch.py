@@ -42,7 +42,7 @@ from envbuild.workflows.hosting import (
     lasting_stage,
     warn_of_absent_binds,
 )
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.settings import Settings
 
 
@@ -195,7 +195,7 @@ def shell_line(path: Path, settings: Settings) -> list[str]:
 
 def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
     _refuse_started_outside(command, image)
-    site = site_of(settings)
+    site = site_here(settings)
     container = _container(image, site, settings)
     refuse_or_warn(
         _judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, by_scheduler=False), settings.emit

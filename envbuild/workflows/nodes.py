@@ -64,7 +64,7 @@ def submit(
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    site = site_of(settings)
+    site = site_of(settings, queue=str(wanted.get("partition") or ""))
     check_scheduler(site)
     with ImageFile.open(image) as opened:
         of_site = job_options(site, for_gpus=accelerator_of(opened) != "cpu")

@@ -50,7 +50,7 @@ STARTS = {
     "perlmutter-shifter-mpich.sh": ("sbatch", "perlmutter-gpu", "shifter", "mpich", "id:0123abc"),
     "perlmutter-shifter-openmpi.sh": ("sbatch", "perlmutter-gpu", "shifter", "openmpi", "id:0123abc"),
     "piz-daint-2017-shifter-mpich.sh": ("sbatch", "piz-daint-2017", "", "mpich", "id:0123abc"),
-    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi-g", "", "mpich", "/scratch/project/demo.sif"),
+    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi/g", "", "mpich", "/scratch/project/demo.sif"),
     "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
     "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
     "apptainer-openmpi.sh": ("sbatch", APPTAINER, "", "openmpi", "/data/demo.sif"),
@@ -99,7 +99,7 @@ def export(
 @pytest.mark.parametrize("name", STARTS)
 def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> None:
     form, site, runtime, mpi, named = STARTS[name]
-    accelerator = "rocm" if site == "lumi-g" else "cuda"
+    accelerator = "rocm" if site == "lumi/g" else "cuda"
     image = an_image(mpi, accelerator=accelerator, architecture="arm64" if site == "alps-daint" else "amd64")
     text = export(form, site, runtime=runtime, named=named)
     assert export(form, site, runtime=runtime, named=named) == text
@@ -107,6 +107,15 @@ def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> No
     if form == "edf":
         assert tomllib.loads(text)["image"] == named
     golden(GOLDEN / name, text.replace(read_manifest(image).digest, "sha256:…"))
+
+
+def test_a_script_is_for_one_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", accelerator="rocm")
+    assert export("sbatch", "lumi", named="/x.sif") == "exit code 2"
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
+    assert export("sbatch", "lumi/c", named="/x.sif") == "exit code 2"
+    assert "error: GPU.vendor: " in capsys.readouterr().err
+    assert "#SBATCH --partition=standard-g\n" in export("sbatch", "lumi/g", named="/x.sif")
 
 
 def test_an_edf_says_what_its_site_does() -> None:
@@ -261,7 +270,7 @@ def test_the_image_is_expected_where_it_lies(tmp_path: Path, capsys: pytest.Capt
 
 def test_an_image_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("mpich")
-    assert export("sbatch", "lumi-g") == "exit code 2"
+    assert export("sbatch", "lumi/g") == "exit code 2"
     assert "GPU.vendor: the spec asks for cuda, and the site's GPUs are: amd" in capsys.readouterr().err
 
 
@@ -296,7 +305,7 @@ def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_hint_names_the_command_whose_option_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("openmpi", accelerator="rocm")
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     hints = [line for line in capsys.readouterr().err.splitlines() if " host`" in line]
     assert hints
     assert all("`envbuild launch --" in line for line in hints)
@@ -309,10 +318,10 @@ def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[
         lines = capsys.readouterr().err.splitlines()
         return {line for line in lines if line.startswith("warning: FABRIC.")}
 
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     by_export = warnings()
     assert any("FABRIC.image-mpi-on-slingshot" in line for line in by_export)
-    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi-g", "--", "true") == 0
+    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi/g", "--", "true") == 0
     assert warnings() == by_export
     # Shifter has MPICH's messages sent by the site's MPI.
     an_image("mpich")
