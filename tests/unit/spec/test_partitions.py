@@ -129,6 +129,7 @@ def test_nodes_can_differ_in_all_facts_of_a_machine() -> None:
         ("x: {queues: [a]}\n  y: {queues: [b, a]}", "`a` is a queue of `x`, too", 12),
         ("x: {queues: [y]}\n  y: {}", "`y` is a queue of `x`, too", 12),
         ("x: {}\ndefault_partition: z", "`z` is not one of `partitions`; known: x", 12),
+        (", ".join(f"p{n}: {{}}" for n in range(65)).join("{}"), "must have at most 64 entries", 11),
         ("x: {vet: {read_mbs: {of_median: 2}}}", "must be at most 1 for a rate", 11),
     ],
 )
