@@ -118,6 +118,30 @@ def test_a_script_is_for_one_partition(capsys: pytest.CaptureFixture[str]) -> No
     assert "#SBATCH --partition=standard-g\n" in export("sbatch", "lumi/g", named="/x.sif")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "demo.sif", "--dry-run", "--", "true"),
+        ("module", "install", "demo.sif", "--root", "apps"),
+        ("kernel", "install", "demo.sif", "--prefix", "jupyter"),
+        ("test", "demo.sif"),
+        ("vet", "demo.sif"),
+        ("check", "demo.sif", "--mpi", "host"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_starts_an_image_asks_for_a_partition(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENVBUILD_STORE", str(Path.cwd() / "store"))
+    monkeypatch.setenv("ENVBUILD_SITE", "lumi")
+    an_image("mpich", accelerator="rocm")
+    assert run(*words) == 2
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
+
+
 def test_an_edf_says_what_its_site_does() -> None:
     an_image("openmpi", architecture="arm64")
     there = tomllib.loads(export("edf", "alps-daint", named="/s/demo.sqsh"))
