@@ -19,14 +19,24 @@ from envbuild.launch.vet import Vetting, vet
 from envbuild.spec.vet_values import VALUES, VetLimits, VetValue
 from tests.unit.jobs.stage import report, reports
 
+# A good value of each kind, so that a new row of the table needs no change here.
+USUAL = {"rate": 1e3, "time": 2.0, "amount": 1e12, "share": 0.9, "offset": 0.0, "reading": 0.0}
+
+
+def usual(of: str) -> dict[str, Any]:
+    """Return what a good node, pair or GPU measures."""
+    return {value.name: USUAL[value.kind] for value in VALUES if value.of == of}
+
+
 GOOD = {
+    **usual("node"),
     "memory_gbs": 380.0,
     "gemm_gflops": 2900.0,
     "read_mbs": 1300.0,
     "skew_s": 0.0,
     "free_memory": 0.9,
     "shm_bytes": 1 << 34,
-    "gpus": [{"index": "0", "name": "H200", "gpu_celsius": "41", "gpu_errors": "0"}],
+    "gpus": [{"index": "0", "name": "H200", **usual("gpu"), "gpu_celsius": "41", "gpu_errors": "0"}],
 }
 COUNT = 4
 PAGE = Path(__file__).parents[3] / "docs/howto/nodes.md"
@@ -36,12 +46,14 @@ LAST = "<!-- Up to here. -->\n"
 
 def gpu(**values: str) -> list[dict[str, str]]:
     """Return a node's only GPU with odd values."""
-    return [{"index": "0", "name": "H200", "gpu_celsius": "41", "gpu_errors": "0", **values}]
+    return [{**GOOD["gpus"][0], **values}]
 
 
 def met(*pairs: tuple[int, object, object]) -> list[dict[str, object]]:
     """Return pairs as a rank reports them: the other rank, latency, bandwidth."""
-    return [{"other": other, "latency_us": us, "bandwidth_gbs": gbs} for other, us, gbs in pairs]
+    return [
+        {**usual("pair"), "other": other, "latency_us": us, "bandwidth_gbs": gbs} for other, us, gbs in pairs
+    ]
 
 
 def values(rank: int, count: int, latency: object = 2.0) -> dict[str, object]:
