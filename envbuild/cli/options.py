@@ -62,7 +62,7 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="SITE",
-        help="The site: a name of `envbuild site ls`, or a file.",
+        help="The site: a name of `envbuild site ls`, or a file; behind a slash a partition.",
         envvar="ENVBUILD_SITE",
         autocompletion=completion.sites,
     ),

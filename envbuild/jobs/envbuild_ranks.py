@@ -1,7 +1,7 @@
 """The variables by which launchers tell a rank its place; standard library only, Python 2.7 and newer.
 
-Sources: MPICH and Intel MPI (Hydra), Open MPI, Slurm's srun, HPE's PALS, torchrun; each but PALS was read in a
-rank. It travels in every image, beside the modules that jobs import.
+Sources: MPICH and Intel MPI (Hydra), Open MPI, Slurm's srun, HPE's PALS, torchrun; each but PALS was seen in
+ranks. It travels in every image, beside the modules that jobs import.
 """
 
 # (rank, number of ranks), in this order: srun sets its own beside those of the PMI that it serves. A batch

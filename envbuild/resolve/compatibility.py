@@ -10,18 +10,28 @@ from envbuild.lock.model import Lock
 from envbuild.rules.facts import Fact, fact_at
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
-from envbuild.rules.judge import RuleResult
+from envbuild.rules.judge import RuleResult, judge_each
 from envbuild.rules.rulebook import judge
+from envbuild.spec.load import Loaded
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import older_accelerators
+from envbuild.spec.site import Site
 
 # Rules that a build for an older CUDA satisfies.
 _OLDER_BUILD_HELPS = ("CUDA.driver-floor", "GPU.dropped-by-cuda")
 
 
 def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
-    """Return the rule results for a lock and its site; incompatible ones have a place and a hint."""
-    results = judge(stack_of(resolved, lock))
+    """Return the rule results for a lock and its site; incompatible ones have a place and a hint.
+
+    Of a site with partitions, it has to fit one.
+    """
+    results = judge_each(
+        {
+            site.value.name if site else "": judge(stack_of(resolved, lock, site))
+            for site in resolved.sites or (None,)
+        }
+    )
     return tuple(
         replace(result, at=_place(result, resolved), hint=_hint(result, resolved))
         if result.outcome == "incompatible"
@@ -30,14 +40,16 @@ def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
     )
 
 
-def stack_of(resolved: ResolvedSpec, lock: Lock) -> dict[str, Fact]:
-    """Return the facts of a lock and its site; places in the spec and the site file are their sources."""
+def stack_of(resolved: ResolvedSpec, lock: Lock, site: Loaded[Site] | None = None) -> dict[str, Fact]:
+    """Return the facts of a lock and a site; places in the spec and the site file are their sources."""
     image = facts_of_lock(lock)
     for path, key in _decided_by_spec(resolved):
         at = nearest(resolved.spec_places, key)
         if at is not None and path in image:
             image[path] = fact_at(image[path].value, at, image[path].source)
-    return stack_facts(image, resolved.site, places=resolved.site_places)
+    if site is None:
+        return stack_facts(image)
+    return stack_facts(image, site.value, places=site.document.places)
 
 
 def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | int, ...]]]:

@@ -14,6 +14,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.corrections import corrected_requirement, spec_line
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.partitions import common_site, each_partition
 from envbuild.spec.python_platform import target_of
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
@@ -192,9 +193,9 @@ def _resolved(
         file_remarks=remarks,
         wheel_directories=tuple(path.absolute() for path, _ in inputs.requirements.directories),
         why_release=why_release,
-        site=site.value if site is not None else None,
+        site=common_site(site).value if site is not None else None,
         spec_places=spec.document.places,
-        site_places=site.document.places if site is not None else {},
+        sites=each_partition(site) if site is not None else (),
         files=inputs.files,
         architecture=inputs.architecture,
     )

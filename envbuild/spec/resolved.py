@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location
 from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.base import BaseImage
+from envbuild.spec.load import Loaded
 from envbuild.spec.model import EnvSpec, SourcePackage
 from envbuild.spec.python_platform import PythonTarget, target_of
 from envbuild.spec.recipe import Recipe, Variant
@@ -141,14 +142,15 @@ class ResolvedSpec:
     requested: tuple[RequirementEntry, ...]
     """The Python requirements of the spec and of the files that it names."""
     site: Site | None
+    """Sources of packages, and the facts that all partitions share."""
     files: dict[str, bytes]
     """Source path in the spec → content."""
     architecture: str
     """In Debian's words (``amd64``)."""
     spec_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
     """Steps to a value of the spec → its place."""
-    site_places: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict)
-    """Steps to a value of the site's file → its place."""
+    sites: tuple[Loaded[Site], ...] = ()
+    """`site` with its places, or each of its partitions: the image has to fit one of them."""
     base_path: Path = Path("base.yaml")
     """The file of the base image definition; a finished root is relative to its directory."""
     base_errors: tuple[EnvbuildError, ...] = ()

@@ -69,7 +69,7 @@ from envbuild.workflows.extend_own import (
     write_own,
 )
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.inputs import MAX_FILE_BYTES, site_of
+from envbuild.workflows.inputs import MAX_FILE_BYTES, site_here
 from envbuild.workflows.settings import Settings
 
 _NAMES_SHOWN = 3
@@ -267,7 +267,7 @@ def _choose_packages(
     stage: Path,
 ) -> Addition:
     """Choose the wheels that the image gains, and fetch them; refuse what would break it."""
-    site = site_of(settings)
+    site = site_here(settings)
     with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
         if own is not None:
             check_own(own, parsed.requests)

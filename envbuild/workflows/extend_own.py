@@ -44,13 +44,13 @@ from envbuild.preflight.report import PreflightReport
 from envbuild.resolve.files import FileCache
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.judge import judge_each, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.inputs import read_recipe, site_of
+from envbuild.workflows.inputs import read_recipe, sites_of
 from envbuild.workflows.lock import tool_pins
 from envbuild.workflows.make import ImageRequest, judge_image, make_image
 from envbuild.workflows.settings import Settings
@@ -318,8 +318,11 @@ def _judge(own: OwnImage, lock: Lock, files: ImageFiles, settings: Settings) -> 
                 at=Location(path=own.image.path),
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
-    site = site_of(settings)
-    old, new = (judge(stack_facts(facts_of_lock(candidate), site)) for candidate in (own.image.lock, lock))
+    sites = sites_of(settings) or (None,)
+    old, new = (
+        judge_each({site.name if site else "": judge(stack_facts(facts, site)) for site in sites})
+        for facts in map(facts_of_lock, (own.image.lock, lock))
+    )
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], settings.emit)

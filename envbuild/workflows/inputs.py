@@ -13,6 +13,7 @@ from packaging.version import Version
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.launch.schedulers import queue_of_job
 from envbuild.lock.model import Lock
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
@@ -20,12 +21,14 @@ from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select
 from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import (
     NAME,
+    SITE_NAME,
     EnvSpec,
     GitCommit,
     RequirementsFile,
     WheelDirectory,
     WheelFile,
 )
+from envbuild.spec.partitions import common_site, each_partition, in_partition, one_partition
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
 from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
@@ -48,12 +51,14 @@ from envbuild.system.host import architecture
 from envbuild.system.redaction import redact_text
 from envbuild.system.repositories import check_is_inside
 from envbuild.workflows.arguments import check_is_spec
+from envbuild.workflows.names import partition_names
 from envbuild.workflows.settings import Settings
 
 MAX_FILE_BYTES = 64 << 20
 MAX_FILES_BYTES = 256 << 20  # they are held in memory
 MAX_REQUIREMENTS_BYTES = 16 << 20
 _RECIPE = "recipe.yaml"
+_YAML = (".yaml", ".yml")
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
@@ -158,10 +163,10 @@ def read_spec(
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
     `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
-    `site` is a site file or the name of a known site; without it ``ENVBUILD_SITE``, then the site that the
-    spec names, then ``site.yaml`` of the user or the machine is used. With a `target`, the spec is read for
-    its architecture, and for its release of the accelerator if the spec leaves the choice: this machine's
-    driver decides nothing for another.
+    `site` is a site file or the name of a known site, perhaps with a partition; without it ``ENVBUILD_SITE``,
+    then the site that the spec names, then ``site.yaml`` of the user or the machine is used. With a `target`,
+    the spec is read for its architecture, and for its release of the accelerator if the spec leaves the
+    choice: this machine's driver decides nothing for another.
     """
     catalog = find_catalog(recipes)
     if content is None:
@@ -211,12 +216,16 @@ def read_spec(
 
 
 def _driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
-    """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
-    driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
-    floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
-    if site is None or driver is None or floor is None or at_least(driver, floor[0]) is not False:
-        return ""
-    return f"needs a driver of at least {floor[0]}, and the site `{site.value.name}` has {driver}"
+    """Return why the driver of a site, or of one of its partitions, does not run a release of CUDA.
+
+    Empty if each does, or is unknown.
+    """
+    floor = look_up("cuda-driver-floor", release) if family == "cuda" else None
+    for here in each_partition(site) if site is not None and floor is not None else ():
+        driver = here.value.gpus.driver if here.value.gpus is not None else None
+        if driver is not None and floor is not None and at_least(driver, floor[0]) is False:
+            return f"needs a driver of at least {floor[0]}, and the site `{here.value.name}` has {driver}"
+    return ""
 
 
 def _release_conflict(target: Lock, family: str, release: str) -> str:
@@ -226,7 +235,7 @@ def _release_conflict(target: Lock, family: str, release: str) -> str:
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
-    """Read the site that a command line names; without one, as `read_spec`."""
+    """Read the site or partition that a command line names; without one, as `read_spec`."""
     return _site_of(find_catalog(), None, given)
 
 
@@ -244,10 +253,32 @@ def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
     return [site for site in sites if site is not None], reading.errors
 
 
-def site_of(settings: Settings) -> Site | None:
-    """Read the site of a run: the named one, else as `read_spec`; None without one."""
+def site_of(settings: Settings, *, queue: str | None = None) -> Site | None:
+    """Read the site where images start: the named one, else as `read_spec`; None without one.
+
+    Of a site with partitions it is the one with the `queue` of the scheduler, by default this job's, else the
+    default one. RequestError: none of these is known.
+    """
     loaded = read_site(settings.site)
-    return loaded.value if loaded is not None else None
+    return one_partition(loaded, queue=queue or queue_of_job()).value if loaded is not None else None
+
+
+def site_here(settings: Settings) -> Site | None:
+    """Read the site for work on this machine: the partition of this job, else what all partitions share."""
+    loaded = read_site(settings.site)
+    return partition_here(loaded).value if loaded is not None else None
+
+
+def partition_here(site: Loaded[Site]) -> Loaded[Site]:
+    """Return the partition of a site that this job runs in; the facts that all share if that is unknown."""
+    name = site.value.partition_of_queue(queue_of_job())
+    return common_site(site) if name is None else in_partition(site, name)
+
+
+def sites_of(settings: Settings) -> tuple[Site, ...]:
+    """Read the site as `site_of`: one partition if it was named, else each."""
+    loaded = read_site(settings.site)
+    return tuple(site.value for site in each_partition(loaded)) if loaded is not None else ()
 
 
 def read_upstreams() -> tuple[SiteUpstream, ...]:
@@ -394,24 +425,36 @@ def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | N
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
-    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file."""
-    name = str(given)
-    is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file; behind a slash a partition."""
     by_variable = environment_paths("ENVBUILD_SITE")[:1] == (given,)
-    if is_name and (catalog.site(name) is not None or not exists(given)):
-        return _site_named(catalog, name, None, by=", which ENVBUILD_SITE names" if by_variable else "")
+    by = ", which ENVBUILD_SITE names" if by_variable else ""
+    name, file = str(given), given.parent
+    if str(file).endswith(_YAML) and not is_directory(file):
+        return in_partition(_site_given(catalog, file), given.name)
+    is_name = re.fullmatch(SITE_NAME, name) and not name.endswith(_YAML)
+    if is_name and (catalog.site(name.partition("/")[0]) is not None or not exists(given)):
+        return _site_named(catalog, name, None, by=by)
     hint = "ENVBUILD_SITE names it; set it to a file that is there" if by_variable else None
     return load(Site, read_input(given, limit_bytes=MAX_BYTES, hint=hint), given)
 
 
 def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "") -> Loaded[Site]:
-    path = catalog.site(name)
-    if path is None:
-        unknown = not_known("site", name, catalog.site_names(), at)
-        raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
-    loaded = _load(Site, path)
-    _check_name(loaded, loaded.value.name, "site")
-    return loaded
+    """Read a known site, or the machine's own by its name; of ``NAME/PARTITION`` the partition."""
+    site_name, _, partition = name.partition("/")
+    path = catalog.site(site_name)
+    if path is not None:
+        loaded = _load(Site, path)
+        _check_name(loaded, loaded.value.name, "site")
+    else:
+        own = (_load(Site, file) for file in filter(exists, _own_sites()))
+        found = next((site for site in own if site.value.name == site_name), None)
+        if found is None:
+            known = [catalog.site(stem) or Path() for stem in catalog.site_names()]
+            names = [entry for file in known for entry in (file.stem, *partition_names(file))]
+            unknown = not_known("site", site_name, names, at)
+            raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
+        loaded = found
+    return in_partition(loaded, partition) if partition else loaded
 
 
 def _own_sites() -> tuple[Path, ...]:

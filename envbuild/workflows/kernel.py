@@ -23,7 +23,7 @@ from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store, shell_path
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
-from envbuild.workflows.inputs import read_site
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.module import foreign_python, runnable_of
 from envbuild.workflows.settings import Settings
 
@@ -58,8 +58,7 @@ def write_kernel(
         problem = f"`{name[:_MAX_NAME]}` cannot name a kernel"
         hint = f"use up to {_MAX_NAME} letters, digits, `.`, `_` and `-` for --name, a letter or digit first"
         raise RequestError(problem, hint=hint)
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if root is None:
         path, python = absolute(_existing(image_or_module)), None

@@ -36,7 +36,7 @@ from envbuild.workflows.hosting import (
     lasting_stage,
     warn_of_absent_binds,
 )
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.settings import Settings
 
 
@@ -192,7 +192,7 @@ def shell_line(path: Path, settings: Settings) -> list[str]:
 
 def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
     _refuse_started_outside(command, image)
-    site = site_of(settings)
+    site = site_here(settings)
     container = _container(image, site, settings)
     refuse_or_warn(_judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, on_nodes=False), settings.emit)
     flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)

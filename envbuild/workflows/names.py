@@ -38,8 +38,20 @@ def base_names() -> list[str]:
 
 
 def site_names() -> list[str]:
-    """Return the names of all sites, sorted."""
-    return _stems("sites")
+    """Return the names of all sites and of their partitions (``lumi/g``), sorted."""
+    names = []
+    for name in _stems("sites"):
+        files = (home / "sites" / f"{name}.yaml" for home in configuration_homes())
+        names += [name, *partition_names(next(filter(exists, files)))]
+    return sorted(names)
+
+
+def partition_names(site: Path) -> list[str]:
+    """Return the partitions of a site's file as one names them (``lumi/g``), if they are written as usual."""
+    _, _, text = _content(site).partition(b"\npartitions:\n")
+    # Up to the next key of the file.
+    text = re.split(rb"(?m)^(?=[a-z])", text, maxsplit=1)[0]
+    return [f"{site.stem}/{key.decode()}" for key in re.findall(rb"(?m)^  ([a-z0-9._-]+):", text)]
 
 
 def module_names(root: Path) -> list[str]:

@@ -24,7 +24,7 @@ from envbuild.launch.schedulers.follow import run_in_job, submitter
 from envbuild.launch.schedulers.slurm import SlurmHere, job_options
 from envbuild.launch.start import Container, context_of, run_external_job
 from envbuild.launch.vet import Vetting
-from envbuild.spec.site import Site, SiteVet
+from envbuild.spec.site import Site
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -72,7 +72,7 @@ def submit(
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    site = site_of(settings)
+    site = site_of(settings, queue=str(wanted.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
         of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
@@ -101,7 +101,7 @@ def vet_nodes(
     container: Container, launcher: Launcher, site: Site | None, nodes: int, limit_s: float
 ) -> Vetting:
     """Measure on one rank per node, and judge by the site's limits; suspects are measured once more."""
-    limits = site.vet if site is not None else SiteVet()
+    limits = site.vet if site is not None else {}
     # The nodes' GPUs are of interest whatever the image is for.
     accelerator, spans = container.runnable.accelerator, launcher.spans_nodes
     flags = gpu_flags(container.apptainer, accelerator, site, elsewhere=spans)

@@ -33,6 +33,8 @@ class Allocation:
     """Count."""
     tasks: int
     """Ranks that were asked for (count); of a job that was asked for nodes alone, one for each node."""
+    queue: str = ""
+    """Its queue (a partition of Slurm); empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,12 @@ def default_launcher(site: Site | None) -> str:
     """Return the launcher of the job that this runs in, else of the site's scheduler, else ``mpiexec``."""
     found = scheduler_of(site)
     return found.launcher if found is not None else "mpiexec"
+
+
+def queue_of_job() -> str:
+    """Return the queue of the job that this runs in; empty outside of a job."""
+    here = allocation()
+    return here.queue if here is not None else ""
 
 
 def nodes_here() -> int:

@@ -26,7 +26,12 @@ class Pbs:
         if "PBS_JOBID" not in environ:
             return None
         hosts = [line.split()[0] for line in lines_of(environ.get("PBS_NODEFILE", ""))]
-        return Allocation(scheduler=self.name, nodes=len(set(hosts)) or 1, tasks=len(hosts) or 1)
+        return Allocation(
+            scheduler=self.name,
+            nodes=len(set(hosts)) or 1,
+            tasks=len(hosts) or 1,
+            queue=environ.get("PBS_QUEUE", ""),
+        )
 
     def script(self, work: Work) -> str:
         """Return a batch script; its command stands in ENVBUILD_COMMAND, as qsub passes no arguments on."""

@@ -47,7 +47,8 @@ class Slurm:
             return None
         nodes = count_of(environ, "SLURM_JOB_NUM_NODES") or 1
         tasks = count_of(environ, "SLURM_NTASKS") or nodes * (count_of(environ, "SLURM_NTASKS_PER_NODE") or 1)
-        return Allocation(scheduler=self.name, nodes=nodes, tasks=tasks)
+        queue = environ.get("SLURM_JOB_PARTITION", "")
+        return Allocation(scheduler=self.name, nodes=nodes, tasks=tasks, queue=queue)
 
     def script(self, work: Work) -> str:
         """Return a batch script, which runs its arguments on the ranks."""

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by `envbuild export`: demo/2026.11 by singularityce at lumi-g.
+# Written by `envbuild export`: demo/2026.11 by singularityce at lumi/g.
 # sha256:…
 # sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]
 #SBATCH --job-name=demo

@@ -86,6 +86,41 @@ def test_a_spec_for_gpus_that_locks_a_build_for_cpu() -> None:
     )
 
 
+def test_an_image_has_to_fit_one_partition() -> None:
+    site = (
+        "gpus: {vendor: nvidia}\npartitions:\n"
+        '  old: {gpus: {driver: "535.104.05"}}\n'
+        '  new: {gpus: {driver: "580.65.06"}}\n'
+        "  cpu: {gpus: {vendor: none}, architecture: arm64}\n"
+    )
+    resolved = ask("accelerator: cuda@13.0\n", site=site)
+    lock = locked(resolved, wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
+    told: list[Event] = []
+    refuse_or_warn(judge_lock(resolved, lock), told.append)
+    texts = [event.text for event in told if isinstance(event, Warned)]
+    assert [text for text in texts if "here/old" in text] == [
+        "CUDA.driver-floor: here/old: CUDA 13.0 needs a driver of at least 580, and the site has 535.104.05"
+    ]
+    assert {text.partition(":")[0] for text in texts if "here/cpu" in text} == {"ARCH.same", "GPU.vendor"}
+    assert not [text for text in texts if "here/new" in text]
+
+
+def test_an_image_that_fits_no_partition_is_refused_with_the_reason_of_each() -> None:
+    site = (
+        "gpus: {vendor: nvidia}\npartitions:\n"
+        '  old: {gpus: {driver: "535.104.05"}}\n'
+        "  cpu: {gpus: {vendor: none}}\n"
+    )
+    resolved = ask("accelerator: cuda@13.0\n", site=site)
+    text = refusal(
+        resolved, locked(resolved, wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
+    )
+    assert "error: CUDA.driver-floor: here/old: CUDA 13.0 needs a driver of at least 580" in text
+    assert "error: GPU.vendor: here/cpu: " in text
+    # Where the spec decides a fact it is the place to change, else the partition.
+    assert "here.yaml:4:24" in text
+
+
 def test_all_that_clashes_is_told_at_once() -> None:
     site = (
         'architecture: arm64\ngpus: {vendor: nvidia, driver: "535.104.05", architectures: [sm_70]}\n'
@@ -197,7 +232,7 @@ def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
     )
 
 
-@pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])
+@pytest.mark.parametrize("site", ["lumi/c", "lumi/g", "alps-daint", "frontier", "roihu/gpu", "puhti"])
 def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
     Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))
     resolved = read_spec(Path("spec.yaml"), site=Path(site))

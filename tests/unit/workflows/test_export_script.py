@@ -58,7 +58,7 @@ STARTS = {
     "perlmutter-shifter-mpich.sh": ("sbatch", "perlmutter-gpu", "shifter", "mpich", "id:0123abc"),
     "perlmutter-shifter-openmpi.sh": ("sbatch", "perlmutter-gpu", "shifter", "openmpi", "id:0123abc"),
     "piz-daint-2017-shifter-mpich.sh": ("sbatch", "piz-daint-2017", "", "mpich", "id:0123abc"),
-    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi-g", "", "mpich", "/scratch/project/demo.sif"),
+    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi/g", "", "mpich", "/scratch/project/demo.sif"),
     "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
     "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
     "pbs-mpich.sh": ("pbs", PBS, "", "mpich", "/data/demo.sif"),
@@ -108,7 +108,7 @@ def export(
 @pytest.mark.parametrize("name", STARTS)
 def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> None:
     form, site, runtime, mpi, named = STARTS[name]
-    accelerator = "rocm" if site == "lumi-g" else "cuda"
+    accelerator = "rocm" if site == "lumi/g" else "cuda"
     image = an_image(mpi, accelerator=accelerator, architecture="arm64" if site == "alps-daint" else "amd64")
     text = export(form, site, runtime=runtime, named=named)
     assert export(form, site, runtime=runtime, named=named) == text
@@ -116,6 +116,39 @@ def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> No
     if form == "edf":
         assert tomllib.loads(text)["image"] == named
     golden(GOLDEN / name, text.replace(read_manifest(image).digest, "sha256:…"))
+
+
+def test_a_script_is_for_one_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", accelerator="rocm")
+    assert export("sbatch", "lumi", named="/x.sif") == "exit code 2"
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
+    assert export("sbatch", "lumi/c", named="/x.sif") == "exit code 2"
+    assert "error: GPU.vendor: " in capsys.readouterr().err
+    assert "#SBATCH --partition=standard-g\n" in export("sbatch", "lumi/g", named="/x.sif")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "demo.sif", "--dry-run", "--", "true"),
+        ("module", "install", "demo.sif", "--root", "apps"),
+        ("kernel", "install", "demo.sif", "--prefix", "jupyter"),
+        ("test", "demo.sif"),
+        ("vet", "demo.sif"),
+        ("check", "demo.sif", "--mpi", "host"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_starts_an_image_asks_for_a_partition(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENVBUILD_STORE", str(Path.cwd() / "store"))
+    monkeypatch.setenv("ENVBUILD_SITE", "lumi")
+    an_image("mpich", accelerator="rocm")
+    assert run(*words) == 2
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
 
 
 def test_an_edf_says_what_its_site_does() -> None:
@@ -303,7 +336,7 @@ def test_the_image_is_expected_where_it_lies(tmp_path: Path, capsys: pytest.Capt
 
 def test_an_image_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("mpich")
-    assert export("sbatch", "lumi-g") == "exit code 2"
+    assert export("sbatch", "lumi/g") == "exit code 2"
     assert "GPU.vendor: the spec asks for cuda, and the site's GPUs are: amd" in capsys.readouterr().err
 
 
@@ -338,7 +371,7 @@ def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_hint_names_the_command_whose_option_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("openmpi", accelerator="rocm")
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     hints = [line for line in capsys.readouterr().err.splitlines() if " host`" in line]
     assert hints
     assert all("`envbuild launch --" in line for line in hints)
@@ -351,10 +384,10 @@ def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[
         lines = capsys.readouterr().err.splitlines()
         return {line for line in lines if line.startswith("warning: FABRIC.")}
 
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     by_export = warnings()
     assert any("FABRIC.image-mpi-on-slingshot" in line for line in by_export)
-    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi-g", "--", "true") == 0
+    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi/g", "--", "true") == 0
     assert warnings() == by_export
     # Shifter has MPICH's messages sent by the site's MPI.
     an_image("mpich")

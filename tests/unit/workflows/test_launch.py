@@ -89,7 +89,8 @@ class Bench:
         self._patch.setattr(launch, "facts_of_lock", lambda _: facts_from(facts, "lock"))
 
     def site(self, site: Site | None) -> None:
-        self._patch.setattr(launch, "site_of", lambda _: site)
+        for name in ("site_of", "site_here"):
+            self._patch.setattr(launch, name, lambda _: site)
         self._patch.setattr(launch, "host_libraries_for", lambda *_: HOST_LIBS)
 
     def srun(self, listed: str | None, *, code: int = 0) -> None:
