@@ -7,8 +7,9 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image.environment import MISLEADING
+from envbuild.image.model import ImagePackage
 from envbuild.launch import gpus
 from envbuild.launch.context import visible_variables
 from envbuild.system.apptainer import Apptainer
@@ -16,7 +17,7 @@ from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
 
 BY_CDI = ["--device", "nvidia.com/gpu=all"]
-SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
+SHOW = '#!/bin/sh\nprintf "%s\\n" "$@"\necho "psec=$PMIX_MCA_psec"\n'
 
 
 @pytest.fixture
@@ -31,8 +32,8 @@ def launcher(place):
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
         start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
-        fields = {"apptainer": Apptainer(**start), **changes}
         own = changes.pop("manifest", {})
+        fields = {"apptainer": Apptainer(**start), **changes}
         manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi, **own})
         installation = Installation(root=place.path / "sw", image=image, runnable=manifest, **fields)
         return install(installation).layout.home / "bin/python"
@@ -331,7 +332,7 @@ def test_open_mpi_starts_as_many_ranks_as_there_are_cores(launcher, place):
     assert place.run(command.with_name("mpiexec"), "torchrun", "train.py").returncode == 2
 
 
-TORCH = {"python_packages": [{"name": "torch", "version": "2.13.0", "requested": True}]}
+TORCH = {"python_packages": (ImagePackage(name="torch", version="2.13.0", requested=True),)}
 RANKS = ["sh", "/.envbuild/ranks.sh"]
 
 
@@ -350,11 +351,12 @@ RANKS = ["sh", "/.envbuild/ranks.sh"]
     ],
 )
 def test_mpiexec_gives_the_ranks_of_pytorch_their_variables(launcher, place, arguments, expected):
-    command = launcher(manifest=TORCH)
+    own = (*OWN_COMMANDS, "mpiexec")
+    command = launcher(manifest=TORCH, commands=own)
     image = str(command.parents[1] / "image.sif")
     mpiexec = command.with_name("mpiexec")
     assert words(place.run(mpiexec, *arguments))[2:-1] == [image, "mpiexec", *expected]
-    plain = launcher(make=False).with_name("mpiexec")
+    plain = launcher(make=False, commands=own).with_name("mpiexec")
     assert words(place.run(plain, *arguments))[2:-1] == [image, "mpiexec", *arguments]
 
 
