@@ -30,10 +30,10 @@ from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, Upgrade, can
 from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.obtain import local_copy
-from envbuild.resolve.request import PythonRequest
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
 from envbuild.resolve.uv import Release, UvRequest
 from envbuild.spec.fields import repository_address
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import Repository, RequirementEntry
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process

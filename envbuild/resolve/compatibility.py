@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from envbuild.errors import Location, RequestError
 from envbuild.lock.model import Lock
@@ -12,6 +13,7 @@ from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
+from envbuild.spec.model import EnvSpec
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import older_accelerators
 
@@ -23,7 +25,7 @@ def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
     """Return the rule results for a lock and its site; incompatible ones have a place and a hint."""
     results = judge(stack_of(resolved, lock))
     return tuple(
-        replace(result, at=_place(result, resolved), hint=_hint(result, resolved))
+        replace(result, at=_location(result, resolved.path), hint=_hint(result, resolved))
         if result.outcome == "incompatible"
         else result
         for result in results
@@ -33,27 +35,28 @@ def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
 def stack_of(resolved: ResolvedSpec, lock: Lock) -> dict[str, Fact]:
     """Return the facts of a lock and its site; places in the spec and the site file are their sources."""
     image = facts_of_lock(lock)
-    for path, key in _decided_by_spec(resolved):
-        at = nearest(resolved.spec_places, key)
+    for path, key in _decided_by_spec(resolved.spec):
+        at = nearest(resolved.spec_file.document.places, key)
         if at is not None and path in image:
             image[path] = fact_at(image[path].value, at, image[path].source)
-    return stack_facts(image, resolved.site, places=resolved.site_places)
+    site = resolved.site_file
+    return stack_facts(image, resolved.site, places=site.document.places if site is not None else {})
 
 
-def _decided_by_spec(resolved: ResolvedSpec) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+def _decided_by_spec(spec: EnvSpec) -> Iterator[tuple[str, tuple[str | int, ...]]]:
     yield "asked.accelerator", ("accelerator",)
     yield "mpi.family", ("mpi",)
     yield "mpi.version", ("mpi",)
     yield "python.version", ("base",)
-    for index, choice in enumerate(resolved.spec.frameworks):
+    for index, choice in enumerate(spec.frameworks):
         yield f"frameworks.{choice.name}.version", ("frameworks", index)
 
 
-def _place(result: RuleResult, resolved: ResolvedSpec) -> Location:
+def _location(result: RuleResult, spec: Path) -> Location:
     """Return the place to change: in the spec if it decides one of the facts, else in the site file."""
     places = [fact.at for fact in result.facts.values() if fact.at is not None]
-    in_spec = (at for at in places if at.path == resolved.path)
-    return next(in_spec, places[0] if places else Location(path=resolved.path))
+    in_spec = (at for at in places if at.path == spec)
+    return next(in_spec, places[0] if places else Location(path=spec))
 
 
 def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.lock.model import PythonPin
-from envbuild.resolve.request import PythonRequest
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 
 

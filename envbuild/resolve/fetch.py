@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from packaging.requirements import Requirement
+
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
@@ -25,9 +27,9 @@ from envbuild.resolve.files import FileCache, Pin, WrongBytes, apart, check, is_
 from envbuild.resolve.obtain import Download, download_all, is_gone, local_copy
 from envbuild.resolve.origins import Machine, PythonSources, archives
 from envbuild.resolve.python import Distributions
-from envbuild.resolve.request import PythonRequest, request_of, rules_of_pins
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.resolve.sources import Source
+from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.system import network
@@ -61,11 +63,11 @@ class FileOrigins:
 def origins_of(resolved: ResolvedSpec) -> FileOrigins:
     """Return where the files of a spec's lock come from."""
     return FileOrigins(
-        python=request_of(resolved),
+        python=resolved.python,
         site=resolved.site,
         components=resolved.base.components,
         wheel_directories=resolved.wheel_directories,
-        root=FinishedRoot.of(resolved.base, resolved.base_path),
+        root=FinishedRoot.of(resolved.base_file),
     )
 
 
@@ -271,7 +273,7 @@ def _python_addresses(
         request = replace(
             origins.python,
             built=frozenset(() if is_wheel else (pin.name for pin in left)),
-            origin_rules=(*origins.python.origin_rules, *rules_of_pins(left)),
+            origin_rules=(*origins.python.origin_rules, *_rules_of_pins(left)),
         )
         distributions = Distributions.of(request, python_sources, context, tuple(exclusive))
         while left:
@@ -282,6 +284,17 @@ def _python_addresses(
             for name, pin in pins.items():
                 addresses[pin.sha256] = [file.address for file in offered.get(name, ()) if file.is_same(pin)]
     return addresses
+
+
+def _rules_of_pins(pins: Iterable[PythonPin]) -> Iterator[OriginRule]:
+    """Yield rules by which locked files of PyTorch's origins are looked for there."""
+    for pin in pins:
+        if pin.origin.startswith(PYTORCH):
+            yield OriginRule(
+                origins=(pin.origin,),
+                names=frozenset({pin.name}),
+                requirements=(Requirement(f"{pin.name}==={pin.version}"),),
+            )
 
 
 def _gone(pins: Sequence[Pin], origins: FileOrigins) -> Iterator[EnvbuildError]:

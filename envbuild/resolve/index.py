@@ -25,13 +25,13 @@ from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files, satisfies
 from envbuild.resolve.obtain import obtain
 from envbuild.resolve.origins import PythonSources, without_credentials
-from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
 from envbuild.resolve.source_archives import read_archive
 from envbuild.resolve.sources import Source
 from envbuild.resolve.uv import UvAnswer, UvRequest, UvRequirement, run_uv
 from envbuild.resolve.uv_errors import ResolutionError, UvErrors
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact

@@ -25,8 +25,8 @@ from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.request import PythonRequest
 from envbuild.spec.python_platform import platforms
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text

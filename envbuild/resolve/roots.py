@@ -17,7 +17,7 @@ from typing import Any
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.lock.model import RootPin
 from envbuild.spec.base import BaseImage
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.load import Loaded
 from envbuild.system.files import IrregularError, is_directory, read_input, sha256
 
 _LIMIT_BYTES = 4 << 20
@@ -29,21 +29,21 @@ _LAYERS = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 
 
-def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
+def root_pins(base: Loaded[BaseImage], architecture: str) -> tuple[RootPin, ...]:
     """Return the files of a base's finished root, from bottom to top; none for a base of packages.
 
     RequestError: it is missing, differs from the definition's digest, or is for another architecture.
     """
-    root, finished = resolved.base.root, FinishedRoot.of(resolved.base, resolved.base_path)
+    root, finished = base.value.root, FinishedRoot.of(base)
     if root is None or finished is None:
         return ()
     place = finished.path
-    at = Location(path=resolved.base_path)
+    at = Location(path=base.path)
     if root.kind == "oci":
         if not is_directory(place):
             hint = "correct `place` under `root` of the base image: it names an OCI layout"
             raise RequestError(f"there is no directory `{place}`", at=at, hint=hint)
-        return tuple(_Layout(place, at, resolved.architecture).layers(root.sha256))
+        return tuple(_Layout(place, at, architecture).layers(root.sha256))
     try:
         size_bytes, digest = place.stat().st_size, sha256(place)
     except (FileNotFoundError, IrregularError):
@@ -76,11 +76,12 @@ class FinishedRoot:
     """The root: a file, or the directory of an OCI image layout."""
 
     @classmethod
-    def of(cls, base: BaseImage, definition: Path) -> FinishedRoot | None:
+    def of(cls, base: Loaded[BaseImage]) -> FinishedRoot | None:
         """Return the root of a base image; None for one that is made of packages."""
-        if base.root is None:
+        if base.value.root is None:
             return None
-        return cls(base=base.name, definition=definition, path=definition.parent / base.root.place)
+        path = base.path.parent / base.value.root.place
+        return cls(base=base.value.name, definition=base.path, path=path)
 
     def path_of(self, pin: RootPin) -> Path:
         """Return the path of one of its files, as the definition states it."""

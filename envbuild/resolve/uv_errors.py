@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, near, some
 from envbuild.resolve.context import NOT_HERE_HINT
-from envbuild.resolve.request import PythonRequest
 from envbuild.resolve.uvtext import UvFailure
+from envbuild.spec.python_request import PythonRequest
 from envbuild.system.redaction import redact
 
 _SHOWN = 10  # names in an error

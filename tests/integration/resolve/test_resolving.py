@@ -24,7 +24,7 @@ from envbuild.lock.model import DebPin, Lock, PythonPin, Target, ToolPin
 from envbuild.lock.text import dump, load
 from envbuild.resolve.aptsources import AptSource
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.debian import debian_packages
+from envbuild.resolve.debian import DebianRequest, debian_packages
 from envbuild.resolve.fetch import export, fetch, origins_of
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import unreachable_reason, without_wheels
@@ -326,7 +326,7 @@ def test_who_asks_for_a_package_without_a_wheel_is_told(desk: Desk) -> None:
 
 def test_an_unknown_debian_package_is_told_where_the_spec_names_it(desk: Desk) -> None:
     place = Location(path=Path("spec.yaml"), line=9, column=12)
-    what = replace(desk.resolved(system=["ngit"]), spec_places={("packages", "system", 0): place})
+    what = desk.resolved(system=["ngit"], places={("packages", "system", 0): place})
     assert desk.refused(what).at == place
 
 
@@ -901,7 +901,8 @@ def test_a_source_archive_is_never_built(desk: Desk) -> None:
 
 def from_source(what: ResolvedSpec, *entries: str | SourcePackage) -> ResolvedSpec:
     packages = what.spec.packages.model_copy(update={"from_source": entries})
-    return replace(what, spec=what.spec.model_copy(update={"packages": packages}))
+    spec = what.spec.model_copy(update={"packages": packages})
+    return replace(what, spec_file=replace(what.spec_file, value=spec))
 
 
 def test_a_source_archive_is_locked_with_what_it_requires_and_its_build_imports(desk: Desk) -> None:
@@ -1287,8 +1288,8 @@ def test_an_index_behind_a_password(
             netrc = desk.place / "netrc"
             netrc.write_text("machine 127.0.0.1 login me password Hunter2\n")
             monkeypatch.setenv("NETRC", str(netrc))
-            site = Site(name="x", origins={"pytorch-cpu": (f"{private.address}/simple",)})
-            what = replace(what, site=site)
+            desk.site = Site(name="x", origins={"pytorch-cpu": (f"{private.address}/simple",)})
+            what = desk.resolved(recipes=[pytorch()], python=["alpha"])
         machine = replace(machine, python=sources)
         lock = desk.lock(what, machine=machine)
         assert {pin.name: pin.size_bytes for pin in lock.python}["torch"] > 0
@@ -1421,7 +1422,9 @@ def test_names_of_debian_packages_are_known(desk: Desk) -> None:
     context = ResolveContext(
         machine=desk.machine(), cache_dir=desk.place / "cache", files=desk.files, emit=desk.events.append
     )
-    assert debian_packages(desk.resolved(), ["git", "gti", "-o", "scipy>=1"], context) == ["git"]
+    assert debian_packages(DebianRequest.of(desk.resolved()), ["git", "gti", "-o", "scipy>=1"], context) == [
+        "git"
+    ]
 
 
 def test_a_real_registry_and_a_real_archive_answer(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import Index, without_wheels
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.request import request_of
 from envbuild.spec.base import BasePython
 from envbuild.spec.python_platform import target_of
 from envbuild.system import process
@@ -34,7 +33,7 @@ def file_of(name: str, version: str) -> DistFile:
 
 
 def index(context: ResolveContext, *requirements: str) -> Index:
-    return Index(request_of(resolved(python=requirements)), PythonSources(), context)
+    return Index(resolved(python=requirements).python, PythonSources(), context)
 
 
 def resolve(context: ResolveContext, *requirements: str) -> None:
@@ -131,7 +130,7 @@ def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
 def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
     python = BasePython(version="2.7", abi="cp27mu")
     runs.pattern = "ERROR: No matching distribution found for {}==1\n"
-    request = request_of(resolved(base=base_image(python=python, glibc="2.31")))
+    request = resolved(base=base_image(python=python, glibc="2.31")).python
     resolver = Python27(request, PythonSources(), context)
     with pytest.raises(RequestError, match=r"unknown-000, .* have no wheel, and 80 others are not examined"):
         resolver.files(dict.fromkeys(NAMES, "1"))
@@ -148,7 +147,7 @@ def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
     warnings = [
         *skipped_releases.warnings(
             Resolution(
-                requirements=request_of(resolved(python=NAMES)).requirements,
+                requirements=resolved(python=NAMES).python.requirements,
                 constraints=(),
                 distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
             ),
