@@ -434,16 +434,16 @@ def _version(files: _Files, name: str, at: Location) -> str:
     """Return the version that a tree states; a build may state another, and then fails."""
     try:
         project = read_toml(_text(files, "pyproject.toml")).get("project", {})
-        stated = project.get("version") if isinstance(project, dict) else None
-        if stated is None:
+        version = project.get("version") if isinstance(project, dict) else None
+        if version is None:
             text = _text(files, "setup.cfg")
             if any(len(line) > _MAX_LINE for line in text.splitlines()):
                 raise ValueError("it has a line that no setup.cfg has")
             setup = configparser.RawConfigParser()
             setup.read_string(text)
-            stated = setup.get("metadata", "version", fallback="")
-        if isinstance(stated, str) and _PLAIN.fullmatch(stated):
-            return str(Version(stated))
+            version = setup.get("metadata", "version", fallback="")
+        if isinstance(version, str) and _PLAIN.fullmatch(version):
+            return str(Version(version))
     except (configparser.Error, ValueError):
         pass
     raise RequestError(

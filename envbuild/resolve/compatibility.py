@@ -54,9 +54,9 @@ def _decided_by_spec(spec: EnvSpec) -> Iterator[tuple[str, tuple[str | int, ...]
 
 def _location(result: RuleResult, spec: Path) -> Location:
     """Return the place to change: in the spec if it decides one of the facts, else in the site file."""
-    places = [fact.at for fact in result.facts.values() if fact.at is not None]
-    in_spec = (at for at in places if at.path == spec)
-    return next(in_spec, places[0] if places else Location(path=spec))
+    locations = [fact.at for fact in result.facts.values() if fact.at is not None]
+    in_spec = (at for at in locations if at.path == spec)
+    return next(in_spec, locations[0] if locations else Location(path=spec))
 
 
 def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:
@@ -80,18 +80,18 @@ def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:
 
 def hidden_packages(resolved: ResolvedSpec, lock: Lock) -> Iterator[RequestError]:
     """Yield errors for Python distributions that would hide Debian's, for which a recipe was made."""
-    seers = [chosen.recipe.name for chosen in resolved.recipes if chosen.recipe.debian_python]
-    theirs = {pin.name: pin.version for pin in lock.system_debs if seers}
+    recipes = [chosen.recipe.name for chosen in resolved.recipes if chosen.recipe.debian_python]
+    debian_versions = {pin.name: pin.version for pin in lock.system_debs if recipes}
     for pin in lock.python:
         package = f"python3-{pin.name}"
-        if package in theirs:
+        if package in debian_versions:
             problem = (
-                f"{pin.name} {pin.version} would hide Debian's {package} {theirs[package]}, "
-                f"which {' and '.join(seers)} is made for"
+                f"{pin.name} {pin.version} would hide Debian's {package} {debian_versions[package]}, "
+                f"which {' and '.join(recipes)} is made for"
             )
             hint = f"leave `{pin.name}` out of `packages.python`: Debian's is there to import"
             # Where the spec asks for it, or for one that needs it.
-            asking = (
+            locations = (
                 request.at for request in resolved.requested if pin.name in lock.needed_by([request.name])
             )
-            yield RequestError(problem, at=next(asking, Location(path=resolved.path)), hint=hint)
+            yield RequestError(problem, at=next(locations, Location(path=resolved.path)), hint=hint)

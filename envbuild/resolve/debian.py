@@ -123,10 +123,10 @@ def resolve_debian(
     lists are missing offline.
     """
     base_image = request.base
-    kept = _versions(previous, upgrade)
+    fixed = _versions(previous, upgrade)
     with _apt(request, context) as apt:
         apt.update()
-        apt.prefer({**_versions(preferred, upgrade), **kept})
+        apt.prefer({**_versions(preferred, upgrade), **fixed})
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
@@ -142,7 +142,8 @@ def resolve_debian(
             for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
+    pins = (*base, *system, *build)
+    renewed = [pin.name for pin in pins if fixed.get(pin.name, pin.version) != pin.version]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
@@ -285,18 +286,18 @@ class _Apt:
         )
         self._write("private.sources", "\n".join(stanzas))
 
-    def add(self, wanted: Sequence[str], base: Sequence[DebPin]) -> tuple[DebPin, ...]:
+    def add(self, requests: Sequence[str], base: Sequence[DebPin]) -> tuple[DebPin, ...]:
         """Return the packages that others need in addition to the base, whose versions stay."""
-        if not wanted:
+        if not requests:
             return ()
         names = {pin.name for pin in base}
-        whole = self.solve([*(f"{pin.name}={pin.version}" for pin in base), *wanted])
-        self.check_names(wanted, (*base, *whole))
-        return tuple(pin for pin in whole if pin.name not in names)
+        solution = self.solve([*(f"{pin.name}={pin.version}" for pin in base), *requests])
+        self.check_names(requests, (*base, *solution))
+        return tuple(pin for pin in solution if pin.name not in names)
 
-    def solve(self, wanted: Sequence[str]) -> tuple[DebPin, ...]:
+    def solve(self, requests: Sequence[str]) -> tuple[DebPin, ...]:
         """Return what apt would install on an empty system for these names and patterns."""
-        finished = self._run("apt-get", "install", "--yes", "--print-uris", *wanted)
+        finished = self._run("apt-get", "install", "--yes", "--print-uris", *requests)
         if not finished.ok:
             self._raise_solve_error(finished.output)
         files = apttext.parse_uris(finished.stdout)
@@ -312,10 +313,10 @@ class _Apt:
         known = {name for name, _ in listed}
         return [name for name in names if name in known]
 
-    def check_names(self, wanted: Sequence[str], pins: Sequence[DebPin]) -> None:
+    def check_names(self, requests: Sequence[str], pins: Sequence[DebPin]) -> None:
         """Reject requested names for which apt took a package of another name."""
         names = {pin.name for pin in pins}
-        missing = [name for name in wanted if name not in names]
+        missing = [name for name in requests if name not in names]
         errors: list[EnvbuildError] = []
         for name in missing[:MAX_ERRORS]:
             problem, hint = apttext.no_package(name, self._run("apt-cache", "showpkg", name).stdout)

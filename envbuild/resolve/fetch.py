@@ -102,7 +102,7 @@ def fetch(
     if not missing:
         return
     addresses = _archive_addresses(missing, origins, context.machine)
-    hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
+    hosts = proxies(address for urls in addresses.values() for address in urls) if addresses else {}
     addresses |= _python_addresses(missing, origins, exclusive, python_sources, context)
     downloads = [Download(pin, pin.size_bytes, addresses.get(pin.sha256, ())) for pin in missing]
     total = sum(download.size_bytes for download in downloads)
@@ -163,10 +163,10 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
     unique = list({pin.sha256: pin for pin in pins}.values())
     paths = [files.path(pin) for pin in unique]
     with thread_pool(_THREADS) as pool:
-        whole = list(pool.map(is_whole, paths, unique))
+        in_cache = list(pool.map(is_whole, paths, unique))
     missing = []
-    for pin, path, is_there in zip(unique, paths, whole, strict=True):
-        if is_there:
+    for pin, path, is_cached in zip(unique, paths, in_cache, strict=True):
+        if is_cached:
             with contextlib.suppress(OSError):
                 os.utime(path)  # `prune` leaves files that were used recently
         else:
@@ -217,9 +217,9 @@ def _not_here(
         listed = "".join(f"\n  {pin.file_name}" for pin in files[:_NAMED])
         more = f"\n  and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
         directories = ", ".join(f"`{directory}`" for directory in context.directories)
-        places = f" and in {directories}" if directories else ""
+        elsewhere = f" and in {directories}" if directories else ""
         missing_here = (
-            f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{places}"
+            f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{elsewhere}"
         )
         yield RequestError(
             f"offline: {missing_here}{listed}{more}",

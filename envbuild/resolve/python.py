@@ -85,24 +85,24 @@ class Distributions:
         Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
         `reports_skipped`, newer releases that are not taken are warned of.
         """
-        kept = [pin for pin in previous if not upgrade.covers(pin.name)]
+        fixed_pins = [pin for pin in previous if not upgrade.covers(pin.name)]
         resolution = self.resolver.resolve(
             requirements,
             constraints=constraints,
-            preferred_versions={pin.name: pin.version for pin in (*kept, *preferred)},
+            preferred_versions={pin.name: pin.version for pin in (*fixed_pins, *preferred)},
         )
         versions = resolution.versions
         files = self.files(versions)
         if reports_skipped:
-            before = {pin.name: pin.version for pin in kept}
-            new = sorted(name for name, version in versions.items() if before.get(name) != version)
+            fixed_versions = {pin.name: pin.version for pin in fixed_pins}
+            new = sorted(name for name, version in versions.items() if fixed_versions.get(name) != version)
             for warning in self.resolver.skipped_releases(resolution, new, files):
                 self.context.emit(warning)
         return self.pin(
             resolution,
             resolution.distributions,
             files,
-            preferred=[*kept, *preferred],
+            preferred=[*fixed_pins, *preferred],
             locked=[*previous, *preferred],
         )
 
@@ -120,8 +120,9 @@ class Distributions:
         Files of `preferred` pins are taken if they still fit; lengths of `locked` ones need not be asked for.
         Errors are as of `resolve_python`.
         """
-        taken = choose_files(self.request, chosen, files, preferred={pin.name: pin for pin in preferred})
-        sizes, requires = self._sizes(taken, locked), resolution.requires
+        preferred_pins = {pin.name: pin for pin in preferred}
+        chosen_files = choose_files(self.request, chosen, files, preferred=preferred_pins)
+        sizes, requires = self._sizes(chosen_files, locked), resolution.requires
         return tuple(
             sorted(
                 PythonPin(
@@ -134,7 +135,7 @@ class Distributions:
                     layer="python",
                     requires=tuple(requires[entry.name]),
                 )
-                for entry, file in zip(chosen, taken, strict=True)
+                for entry, file in zip(chosen, chosen_files, strict=True)
             )
         )
 
