@@ -31,7 +31,8 @@ from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.obtain import local_copy
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
-from envbuild.resolve.uv import Release, UvRequest
+from envbuild.resolve.uv import UvRequest
+from envbuild.spec.chosen_recipe import DeclaredMetadata
 from envbuild.spec.fields import repository_address
 from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import Repository, RequirementEntry
@@ -155,7 +156,7 @@ class Commits:
     def add_to(self, request: UvRequest) -> UvRequest:
         """Let uv see an empty wheel in place of each archive."""
         stubs = {
-            name: Release(version=archive.file.version, requires=archive.metadata.requires)
+            name: DeclaredMetadata(version=archive.file.version, requires=archive.metadata.requires)
             for name, archive in self.archives.items()
         }
         return replace(

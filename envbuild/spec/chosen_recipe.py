@@ -16,10 +16,11 @@ from envbuild.spec.requirements import RequirementEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredMetadata:
-    """Version and requirements of a distribution that a recipe builds."""
+    """Version and requirements of a distribution that need not be looked up."""
 
     version: str
     requires: tuple[str, ...]
+    """PEP 508; those of extras have a marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
