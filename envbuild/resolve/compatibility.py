@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.rulebook import judge
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import older_accelerators
@@ -25,7 +26,9 @@ def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
     """Return the rule results for a lock and its site; incompatible ones have a place and a hint."""
     results = judge(stack_of(resolved, lock))
     return tuple(
-        replace(result, at=_location(result, resolved.path), hint=_hint(result, resolved))
+        replace(
+            result, at=_location(result, resolved.path), hint=_hint(result, resolved.recipes, resolved.spec)
+        )
         if result.outcome == "incompatible"
         else result
         for result in results
@@ -59,18 +62,18 @@ def _location(result: RuleResult, spec: Path) -> Location:
     return next(in_spec, locations[0] if locations else Location(path=spec))
 
 
-def _hint(result: RuleResult, resolved: ResolvedSpec) -> str:
+def _hint(result: RuleResult, recipes: Sequence[ChosenRecipe], spec: EnvSpec) -> str:
     """Return a result's hint, with the older builds that the recipes of the spec have, if one helps."""
     if result.rule not in _OLDER_BUILD_HELPS:
         return result.hint
     older = older_accelerators(
-        {chosen.variant_name for chosen in resolved.recipes},
+        {chosen.variant_name for chosen in recipes},
         [
             (
                 chosen.recipe,
-                [choice for choice in resolved.spec.frameworks if choice.name == chosen.recipe.name],
+                [choice for choice in spec.frameworks if choice.name == chosen.recipe.name],
             )
-            for chosen in resolved.recipes
+            for chosen in recipes
         ],
     )
     if not older:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -49,7 +50,7 @@ def make_lock(
         previous=previous,
         other_targets=other_targets,
         scopes=scopes,
-        upgrade=_upgradable(resolved, _targets(previous, other_targets), upgrade),
+        upgrade=_upgradable(resolved.path, _targets(previous, other_targets), upgrade),
         context=context,
     )
     errors: list[EnvbuildError] = []
@@ -222,7 +223,7 @@ def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Ta
     return (*other_targets, *([previous] if previous is not None else []))
 
 
-def _upgradable(resolved: ResolvedSpec, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
+def _upgradable(spec: Path, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
     if not upgrade or not targets:
         return Upgrade() if upgrade is None else Upgrade(None)
@@ -233,7 +234,7 @@ def _upgradable(resolved: ResolvedSpec, targets: Sequence[Target], upgrade: Sequ
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
-            at=Location(path=resolved.path),
+            at=Location(path=spec),
             hint=did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
         )
         for name in names
