@@ -165,6 +165,9 @@ def test_another_architecture_gets_the_same_debian_versions(desk: Desk) -> None:
     assert target_differences(other, lock) == ("libcurl is 1.1-1, the target for amd64 has 1.0-1",)
     newest = desk.lock(there, other_targets=[lock], upgrade=["git"])
     assert versions(newest)["git"] == "1:2.40-1"
+    # Its own versions come before those of another target.
+    more = desk.resolved(system=["git", "less"], architecture="arm64")
+    assert versions(desk.lock(more, newest, other_targets=[lock]))["git"] == "1:2.40-1"
 
 
 def test_without_a_network_no_index_is_asked_for_a_length(desk: Desk) -> None:
