@@ -27,6 +27,7 @@ from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.recipe_rules import TUTORIAL
 from envbuild.spec.resolved import ResolvedSpec
 
@@ -35,6 +36,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
     """Return the manifest of an image; the copy inside the image, which names no file system."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
+    names = [chosen.recipe.name for chosen in resolved.recipes]
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.modules)
     return Manifest(
         format=MANIFEST_FORMAT,
@@ -44,7 +46,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         architecture=lock.architecture,
         file_system=None,
         environment=default_environment(
-            *(chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes),
+            *(chosen.recipe.environment_beside(names) for chosen in resolved.recipes),
             spec.environment,
         ),
         accelerator=spec.accelerator.name,
@@ -56,7 +58,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),
-        python_packages=packages_of(lock, resolved.modules_of_packages()),
+        python_packages=packages_of(lock, _modules_of_packages(resolved)),
         tutorials=tuple(chosen.recipe.name for chosen in resolved.recipes if TUTORIAL in chosen.files),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         excuses=spec.check.excuse,
@@ -68,6 +70,14 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         labels=dict(spec.labels),
         lock_digest=sha256_of(dump(lock)),
     )
+
+
+def _modules_of_packages(resolved: ResolvedSpec) -> dict[str, tuple[str, ...]]:
+    """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
+    modules = dict(resolved.spec.imports)
+    for chosen in resolved.recipes:
+        modules = {**chosen.recipe.modules_of_packages, **modules}
+    return modules
 
 
 def packages_of(
@@ -87,7 +97,7 @@ def packages_of(
 
 
 def top_layer(
-    resolved: ResolvedSpec, lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
+    recipes: Iterable[ChosenRecipe], lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
 ) -> list[InlineFile]:
     """Return the files of an image's top layer.
 
@@ -95,7 +105,7 @@ def top_layer(
     """
     entries = [*_made_of(lock, manifest)]
     entries += [_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())]
-    for chosen in resolved.recipes:
+    for chosen in recipes:
         for path, content in sorted(chosen.files.items()):
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")

@@ -13,11 +13,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.edit import scalar
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import RequirementFiles
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import variant_for
 from envbuild.system.files import exists, is_below, is_directory, read_input, write_new
 from envbuild.workflows.arguments import check_outside_store, shell_path

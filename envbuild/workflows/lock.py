@@ -19,12 +19,13 @@ from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
 from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.debian import debian_packages
+from envbuild.resolve.debian import DebianRequest, debian_packages
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.spec.base import BaseImage
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import tools
 from envbuild.system.files import is_directory, read_input, write_atomically
@@ -126,8 +127,8 @@ def _lock(
     path = lock_path(spec)
     before = _read_lock_file(spec)
     previous = before.lock(resolved.architecture) if before is not None else None
-    others = _other_locks(before, resolved)
-    pins = tool_pins(_tool_names(resolved))
+    others = _other_locks(before, resolved.architecture)
+    pins = tool_pins(_tool_names(resolved.base))
     changes = _changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
@@ -157,7 +158,7 @@ def _lock(
         lock=lock,
         path=path,
         changes=(*changes, *_new_target_differences(previous, lock, others)),
-        stale_targets=tuple(_stale_targets(others, resolved, settings, content)),
+        stale_targets=tuple(_stale_targets(others, spec, settings, content)),
         rule_results=rule_results,
     )
     if lock == previous:
@@ -165,9 +166,9 @@ def _lock(
     return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
 
 
-def _other_locks(file: LockFile | None, resolved: ResolvedSpec) -> list[Lock]:
-    """Return the locks of a file for other architectures than that of a spec."""
-    return [lock for lock in file.locks if lock.architecture != resolved.architecture] if file else []
+def _other_locks(file: LockFile | None, architecture: str) -> list[Lock]:
+    """Return the locks of a file for other architectures."""
+    return [lock for lock in file.locks if lock.architecture != architecture] if file else []
 
 
 def _new_target_differences(previous: Lock | None, lock: Lock, others: Sequence[Lock]) -> Iterator[str]:
@@ -178,13 +179,13 @@ def _new_target_differences(previous: Lock | None, lock: Lock, others: Sequence[
 
 
 def _stale_targets(
-    others: Sequence[Lock], resolved: ResolvedSpec, settings: Settings, content: bytes | None
+    others: Sequence[Lock], spec: Path, settings: Settings, content: bytes | None
 ) -> Iterator[str]:
     """Yield a sentence for each lock for another architecture that does not satisfy the spec."""
     for other in others:
         try:
             there = read_spec(
-                resolved.path,
+                spec,
                 recipes=settings.recipes,
                 site=settings.site,
                 content=content,
@@ -196,7 +197,7 @@ def _stale_targets(
         if differences:
             yield (
                 f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
-                f" `envbuild lock {shell_path(resolved.path)}` on a machine of that architecture renews it"
+                f" `envbuild lock {shell_path(spec)}` on a machine of that architecture renews it"
             )
 
 
@@ -209,8 +210,10 @@ def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: Resol
         if isinstance(single, ResolutionError)
         for name in sorted(single.unavailable & asked)
     }
+    if context.offline:
+        return
     with contextlib.suppress(EnvbuildError):
-        for name in debian_packages(resolved, sorted(unavailable), context) if not context.offline else ():
+        for name in debian_packages(DebianRequest.of(resolved), sorted(unavailable), context):
             command = f"`envbuild add {shell_path(resolved.path)} {name} --system`"
             hint = f"Debian has a package `{name}`: name it under `packages.system` ({command})"
             unavailable[name].hint = f"{hint}; {unavailable[name].hint}"
@@ -255,7 +258,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     file = _read_lock_file(spec)
     lock = file.lock(resolved.architecture) if file is not None else None
-    pins = _known_tool_pins(resolved)
+    pins = _known_tool_pins(resolved.base)
     if file is not None and lock is None:
         raise RequestError(
             f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
@@ -277,33 +280,12 @@ def report_choices(locked: Locked, emit: Emit) -> None:
     """Report what a lock's spec chose, what changed, and what is frozen or untested."""
     for note in lock_notes(locked):
         emit(note)
-    for remark in spec_remarks(locked.resolved):
+    for remark in locked.resolved.remarks:
         emit(Warned(text=remark))
     locked_names = {pin.name for pin in locked.lock.python}
     for name in sorted(locked.resolved.spec.imports.keys() - locked_names):
         hint = "remove it from `imports`, or ask for it under `packages.python`"
         emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
-
-
-def spec_remarks(resolved: ResolvedSpec) -> tuple[str, ...]:
-    """Return remarks on a spec: base images that cannot be read, and what is frozen or untested."""
-    frozen = {resolved.base.name: resolved.base.frozen}
-    untried = {resolved.base.name: resolved.base.untried}
-    for chosen in resolved.recipes:
-        frozen[chosen.recipe.name] = chosen.recipe.frozen
-        untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
-    unread = {error.at.path: error for error in reversed(resolved.base_errors) if error.at}
-    return (
-        *(f"`{path}` is not a valid base image: {error.problem}" for path, error in sorted(unread.items())),
-        *(f"{name} is frozen: {why}" for name, why in frozen.items() if why),
-        *(f"{name} is untried: {why}" for name, why in untried.items() if why),
-        *(
-            f"{chosen.recipe.name} {chosen.version} has no test result yet"
-            for chosen in resolved.recipes
-            if not chosen.is_proven
-        ),
-        *resolved.file_remarks,
-    )
 
 
 def lock_notes(locked: Locked) -> list[Note]:
@@ -354,14 +336,14 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return _changes(_read_lock_file(spec), resolved, _known_tool_pins(resolved))
+    return _changes(_read_lock_file(spec), resolved, _known_tool_pins(resolved.base))
 
 
 def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return a sentence for each target for another architecture that does not satisfy the spec."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    others = _other_locks(_read_lock_file(spec), resolved)
-    return tuple(_stale_targets(others, resolved, settings, None))
+    others = _other_locks(_read_lock_file(spec), resolved.architecture)
+    return tuple(_stale_targets(others, spec, settings, None))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
@@ -395,15 +377,15 @@ def _changes(file: LockFile | None, resolved: ResolvedSpec, pins: tuple[ToolPin,
     return tuple(difference.sentence for difference in differences)
 
 
-def _tool_names(resolved: ResolvedSpec) -> tuple[str, ...]:
-    """Return the tools that make the layers of a spec; a finished root needs no mmdebstrap."""
-    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or resolved.base.root is None)
+def _tool_names(base: BaseImage) -> tuple[str, ...]:
+    """Return the tools that make the layers of an image; a finished root needs no mmdebstrap."""
+    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or base.root is None)
 
 
-def _known_tool_pins(resolved: ResolvedSpec) -> tuple[ToolPin, ...]:
+def _known_tool_pins(base: BaseImage) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that can be identified."""
     pins: list[ToolPin] = []
-    for name in _tool_names(resolved):
+    for name in _tool_names(base):
         with contextlib.suppress(EnvbuildError):
             pins += tool_pins([name])
     return tuple(sorted(pins))

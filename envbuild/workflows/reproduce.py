@@ -22,9 +22,9 @@ from envbuild.lock.diff import tool_differences
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import InputFile, input_files
 from envbuild.resolve.fetch import FileOrigins
-from envbuild.resolve.request import OriginRule, PythonRequest
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.python_request import OriginRule, PythonRequest
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, tools
@@ -247,7 +247,7 @@ def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
         python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),
         site=site.value if site else None,
         components=base.value.components,
-        root=FinishedRoot.of(base.value, base.path),
+        root=FinishedRoot.of(base),
     )
 
 

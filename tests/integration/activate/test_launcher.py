@@ -333,19 +333,22 @@ def test_open_mpi_starts_as_many_ranks_as_there_are_cores(launcher, place):
 
 
 TORCH = {"python_packages": (ImagePackage(name="torch", version="2.13.0", requested=True),)}
-RANKS = ["sh", "/.envbuild/ranks.sh"]
+BY_SCRIPT = ["sh", "/.envbuild/ranks.sh"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["-n", "2", "python", "train.py", "-n", "x"], ["-n", "2", *RANKS, "python", "train.py", "-n", "x"]),
-        (["--allow-run-as-root", "-np", "2", "a"], ["--allow-run-as-root", "-np", "2", *RANKS, "a"]),
+        (
+            ["-n", "2", "python", "train.py", "-n", "x"],
+            ["-n", "2", *BY_SCRIPT, "python", "train.py", "-n", "x"],
+        ),
+        (["--allow-run-as-root", "-np", "2", "a"], ["--allow-run-as-root", "-np", "2", *BY_SCRIPT, "a"]),
         (
             ["-n", "1", "a", "b", ":", "-n", "1", "c"],
-            ["-n", "1", *RANKS, "a", "b", ":", "-n", "1", *RANKS, "c"],
+            ["-n", "1", *BY_SCRIPT, "a", "b", ":", "-n", "1", *BY_SCRIPT, "c"],
         ),
-        (["-genv", "A", "b c", "-n", "2", "a", ""], ["-genv", "A", "b c", "-n", "2", *RANKS, "a", ""]),
+        (["-genv", "A", "b c", "-n", "2", "a", ""], ["-genv", "A", "b c", "-n", "2", *BY_SCRIPT, "a", ""]),
         (["--version"], ["--version"]),
         ([], []),
     ],
@@ -364,5 +367,5 @@ def test_tasks_of_srun_get_the_variables_of_pytorch(launcher, place):
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMI_FD": "3"}
     command = launcher(manifest=TORCH)
     image = str(command.parents[1] / "image.sif")
-    assert words(place.run(command, "train.py", env=step))[2:-1] == [image, *RANKS, "python", "train.py"]
+    assert words(place.run(command, "train.py", env=step))[2:-1] == [image, *BY_SCRIPT, "python", "train.py"]
     assert words(place.run(command, "train.py"))[2:-1] == [image, "python", "train.py"]

@@ -101,5 +101,4 @@ def test_the_command_and_its_words_are_as_they_were(script: Path) -> None:
     words = ["printf", "%s|", "a  b", "*", "", "$HOME"]
     done = subprocess.run(["sh", script, *words], capture_output=True, text=True, check=True)
     assert done.stdout == "a  b|*||$HOME|"
-    done = subprocess.run(["sh", script, "sh", "-c", "exit 3"], check=False)
-    assert done.returncode == 3
+    assert subprocess.run(["sh", script, "sh", "-c", "exit 3"], check=False).returncode == 3

@@ -14,7 +14,6 @@ from envbuild.resolve.compatibility import hidden_packages, judge_lock, stack_of
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.workflows.inputs import read_spec
-from envbuild.workflows.lock import spec_remarks
 from tests.support.resolved_specs import deb, lock_of, wheel
 
 SPEC = """\
@@ -208,19 +207,19 @@ def test_packages_beside_debians_own_hide_nothing() -> None:
 
 
 def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
-    assert spec_remarks(ask()) == ()
-    assert [text.partition(":")[0] for text in spec_remarks(caffe("tabulate"))] == [
+    assert ask().remarks == ()
+    assert [text.partition(":")[0] for text in caffe("tabulate").remarks] == [
         "debian-11 is frozen",
         "caffe is frozen",
     ]
-    (remark,) = spec_remarks(ask("accelerator: rocm\n"))
+    (remark,) = ask("accelerator: rocm\n").remarks
     assert remark.startswith("pytorch for rocm-7.2 is untried: its wheels lie on PyTorch's own index")
 
 
 def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
     resolved = ask("accelerator: rocm\n")
     version = resolved.frameworks[0].version
-    assert resolved.python_requests()[-1] == f"torch=={version}+rocm7.2"
+    assert resolved.python.texts[-1] == f"torch=={version}+rocm7.2"
     facts = stack_of(resolved, locked(resolved, wheel("torch", f"{version}+rocm7.2")))
     build = [str(facts[f"frameworks.pytorch.{part}"]) for part in ("accelerator", "toolkit")]
     assert build == ["rocm", "7.2"]
