@@ -42,8 +42,8 @@ test: setup ## run all tests but the slow ones; ARGS="-k name" for some
 
 test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try to break it (hours)
 	@$(BIN)/python tests/run.py $(ARGS)
-	@$(BIN)/python tests/run.py --uv oldest tests/unit/resolve tests/integration/resolve
-	@$(BIN)/python tests/run.py --uv newest tests/unit/resolve tests/integration/resolve
+	@$(BIN)/python tests/run.py --uv oldest --programs real tests/unit/resolve tests/integration/resolve
+	@$(BIN)/python tests/run.py --uv newest --programs real tests/unit/resolve tests/integration/resolve
 	@$(BIN)/python -m benchmarks.bench --small
 	@$(BIN)/python -m benchmarks.toolkits
 	@$(BIN)/python -m benchmarks.vendor

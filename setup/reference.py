@@ -112,7 +112,7 @@ def examples(page: Page) -> list[Path]:
 def keys(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Yield each key of a schema with its whole path, its entry, and whether it is required.
 
-    Keys of a table that occurs twice are yielded at the first place.
+    Keys of a table that occurs twice are yielded at the first place, also if not the same ones are required.
     """
     yield from _table(schema, schema, "", set())
 
@@ -169,9 +169,10 @@ def _table(
         path = f"{prefix}{key}"
         yield path, entry, key in table.get("required", ())
         for name, between in _inner(entry):
-            if name not in seen:
-                seen.add(name)
-                yield from _table(schema, schema["definitions"][name], f"{path}{between}.", seen)
+            inner = schema["definitions"][name]
+            if (keys_of_inner := " ".join(inner["properties"])) not in seen:
+                seen.add(keys_of_inner)
+                yield from _table(schema, inner, f"{path}{between}.", seen)
 
 
 def _inner(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:

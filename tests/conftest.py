@@ -18,6 +18,13 @@ settings.load_profile("envbuild")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew")
+    parser.addoption(
+        "--programs",
+        choices=("recorded", "real", "update"),
+        default="recorded",
+        help="uv and apt in tests/unit/resolve/recorded: take recorded answers, run the programs,"
+        " or run them and record their answers",
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

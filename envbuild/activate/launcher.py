@@ -14,7 +14,9 @@ from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
+from envbuild.image.model import RANKS_SCRIPT
 from envbuild.image.runnable import Runnable
+from envbuild.site.binds import binds_of
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer, Bind
 
@@ -38,10 +40,11 @@ def launcher_text(installation: Installation) -> str:
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
         "mpi": runnable.mpi_family,
+        "rank_words": shlex.join(["sh", RANKS_SCRIPT] if runnable.sets_ranks else []),
         "apptainer": str(installation.apptainer.program.absolute()),
         "userns": "yes" if installation.apptainer.unprivileged else "",
         "cdi": "yes" if installation.apptainer.knows_cdi else "",
-        "binds": _bind_lines(_site_binds(installation.binds)),
+        "binds": _bind_lines(binds_of(installation.binds)),
         "host_binds": _bind_lines(host_binds),
     }
     exports = [
@@ -75,10 +78,11 @@ def kernel_launcher_text(
         "commands": " python3 ",
         "python": python,
         "mpi": runnable.mpi_family,
+        "rank_words": "",
         "apptainer": str(apptainer.program.absolute()),
         "userns": "yes" if apptainer.unprivileged else "",
         "cdi": "yes" if apptainer.knows_cdi else "",
-        "binds": _bind_lines(_site_binds(binds)),
+        "binds": _bind_lines(binds_of(binds)),
         "host_binds": "",
     }
     return _launcher_text(settings, "kernel")
@@ -108,10 +112,6 @@ def _launcher_text(
         "}",
     ]
     return "\n".join(lines) + "\n" + shell_text() + data_text("launcher.sh")
-
-
-def _site_binds(binds: Sequence[SiteBind]) -> list[Bind]:
-    return [Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds]
 
 
 def _bind_lines(binds: Sequence[Bind]) -> str:

@@ -125,6 +125,35 @@ esac
 case $_eb_mpi in openmpi) _eb_unnumbered=2 ;; *) _eb_unnumbered=1 ;; esac
 _eb_check_start "$@" || exit 2
 
+# --- ranks of an image with PyTorch get the variables by which they meet
+if [ -n "$_eb_rank_words" ] && [ "$_eb_action" = exec ]; then
+    if [ "${_eb_c_outside:-1}" -gt 1 ]; then
+        # shellcheck disable=SC2086
+        set -- $_eb_rank_words "$@"
+    elif _eb_c_is_in "$_eb_name" "$_eb_c_of_ranks"; then
+        # Before the command of each part, which `:` separates; the words go around once.
+        _eb_left=$#
+        _eb_next=1
+        while [ "$_eb_left" != 0 ]; do
+            if [ "$_eb_next" = 0 ]; then
+                _eb_c_read_mpi "$@"
+                _eb_next=$_eb_c_words
+                if [ "$_eb_next" = 0 ]; then
+                    # shellcheck disable=SC2086
+                    set -- "$@" $_eb_rank_words
+                    _eb_next=-1
+                fi
+            fi
+            _eb_i=$1
+            shift
+            set -- "$@" "$_eb_i"
+            _eb_left=$((_eb_left - 1))
+            if [ "$_eb_next" != -1 ]; then _eb_next=$((_eb_next - 1)); fi
+            if [ "$_eb_next" = -1 ] && [ "$_eb_i" = : ]; then _eb_next=0; fi
+        done
+    fi
+fi
+
 # --- in an image already?
 if [ -d /.singularity.d ]; then
     # Apptainer sets this one, too.

@@ -41,6 +41,9 @@ def command(
         print_json(checked.document())
     for check in checked.checks():
         print_messages(check.line(), problem=check.status == "FAIL")
+    for partition in checked.partitions:
+        outcome = "may run" if partition.fits else f"cannot run: {'; '.join(partition.reasons)}"
+        print_message(f"{partition.name}: {outcome}", problem=not partition.fits)
     print_message(_summary(checked), problem=not checked.passed)
     raise typer.Exit(0 if checked.passed else 4)
 

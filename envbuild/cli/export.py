@@ -19,7 +19,9 @@ def command(
     image: options.Image,
     form: Annotated[
         AnyFormat,
-        typer.Option("--format", help="The form; edf and sbatch are texts that start the image at a site."),
+        typer.Option(
+            "--format", help="The form; edf, sbatch and pbs are texts that start the image at a site."
+        ),
     ],
     output: Annotated[
         str,  # a path would lose a slash at its end
@@ -28,14 +30,14 @@ def command(
     site: options.Site = None,
     runtime: Annotated[
         str,
-        typer.Option("--runtime", metavar="NAME", help="For edf and sbatch: the site's runtime [the first]."),
+        typer.Option("--runtime", metavar="NAME", help="For these: the site's runtime [the first]."),
     ] = "",
     named: Annotated[
         str,
         typer.Option(
             "--image",
             metavar="NAME",
-            help="For edf and sbatch: the image at the site, by path, reference or EDF.",
+            help="For these: the image at the site, by path, reference or EDF.",
         ),
     ] = "",
     json: options.Json = False,
@@ -44,18 +46,18 @@ def command(
     path = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
     with session(json=json, site=site) as settings:
         match form:
-            case "edf" | "sbatch":
-                written = workflows.starts.export_start(
-                    image, form, path, image_name=named, runtime=runtime, settings=settings
+            case "edf" | "sbatch" | "pbs":
+                written = workflows.export_script.export_script(
+                    image, form, path, image_name=named, runtime_name=runtime, settings=settings
                 )
             case _ if named or runtime:
                 hint = f"leave them out for {form}"
-                raise RequestError("--image and --runtime are for edf and sbatch", hint=hint)
+                raise RequestError("--image and --runtime are for edf, sbatch and pbs", hint=hint)
             case _:
                 written = workflows.export.export_image(image, form, path, settings.emit)
     if json:
         print_json(written)
     files = ", ".join(str(path) for path in written.files)
-    is_text = form in ("edf", "sbatch")
+    is_text = form in ("edf", "sbatch", "pbs")
     size = f"{written.size_bytes} bytes" if is_text else f"{written.size_bytes / 1e6:.1f} MB"
     print_message(f"{files}: written ({written.format}, {size}, {written.identity[:19]})")

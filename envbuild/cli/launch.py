@@ -31,6 +31,13 @@ def command(
             help="Processes to start [what the allocation says, else 1].",
         ),
     ] = None,
+    launcher: options.Launcher = None,
+    no_torch_env: Annotated[
+        bool,
+        typer.Option(
+            "--no-torch-env", help="Leave RANK, WORLD_SIZE, MASTER_ADDR and their like unset for PyTorch."
+        ),
+    ] = False,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     dry_run: options.DryRun = False,
@@ -49,6 +56,8 @@ def command(
             image,
             words,
             ranks=ranks,
+            launcher_name=launcher,
+            torch_env=not no_torch_env,
             from_host=options.host_libraries(mpi, fabric),
             settings=settings,
             dry_run=dry_run,

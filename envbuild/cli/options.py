@@ -12,9 +12,16 @@ import typer
 from envbuild import workflows
 from envbuild.cli import completion
 from envbuild.errors import RequestError
+from envbuild.workflows.choices import LAUNCHERS
 
 if TYPE_CHECKING:
-    from envbuild.launch.launchers import HostLibraries
+    from envbuild.launch.context import HostLibraries
+
+
+def _read_launcher(text: str) -> str:
+    if text not in LAUNCHERS:
+        raise RequestError(f"`{text}` is not a launcher", hint=f"known are {', '.join(LAUNCHERS)}")
+    return text
 
 
 # The owner of the MPI or fabric libraries that an image uses.
@@ -56,7 +63,7 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="SITE",
-        help="The site: a name of `envbuild site ls`, or a file.",
+        help="The site: a name of `envbuild site ls`, or a file; behind a slash a partition.",
         envvar="ENVBUILD_SITE",
         autocompletion=completion.sites,
     ),
@@ -70,6 +77,15 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command line;
 Nodes = Annotated[
     int | None,
     typer.Option("--nodes", metavar="N", min=1, max=65_536, help="In a job of Slurm on so many nodes."),
+]
+Launcher = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        metavar="NAME",
+        parser=_read_launcher,
+        help=f"What starts the ranks: {', '.join(LAUNCHERS)} [what fits image, job and site].",
+    ),
 ]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Partition of the job.")]
 Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="Account of the job.")]

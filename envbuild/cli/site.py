@@ -39,7 +39,9 @@ def show(
     site: Annotated[
         Path,
         typer.Argument(
-            metavar="SITE", help="A name of `site ls`, or a file.", autocompletion=completion.sites
+            metavar="SITE",
+            help="A name of `site ls`, or a file; behind a slash a partition.",
+            autocompletion=completion.sites,
         ),
     ],
     json: options.Json = False,
@@ -77,7 +79,7 @@ def check(
         Path | None,
         typer.Argument(
             metavar="SITE",
-            help="A name of `site ls`, or a file; the machine's own if absent.",
+            help="A name of `site ls`, or a file; behind a slash a partition; the machine's own if absent.",
             envvar="ENVBUILD_SITE",
             autocompletion=completion.sites,
         ),
@@ -91,12 +93,17 @@ def check(
     with session(json=json):
         checked = workflows.sites.check_site(site)
     if json:
-        print_json({"file": checked.path, "holds": checked.holds, "differences": checked.differences})
+        data = {"file": checked.path, "site": checked.site, "holds": checked.holds}
+        print_json({**data, "differences": checked.differences})
     else:
         for difference in checked.differences:
             print_data(format_difference(difference))
     outcome = "holds" if checked.holds else "the machine differs"
-    print_message(f"{checked.path}: {outcome}", problem=not checked.holds)
+    if checked.others:
+        names = ", ".join(checked.others)
+        print_message(f"note: compared what all partitions share; name one with a slash behind SITE: {names}")
+    label = f"{checked.path} ({checked.site})" if "/" in checked.site else f"{checked.path}"
+    print_message(f"{label}: {outcome}", problem=not checked.holds)
     raise typer.Exit(0 if checked.holds else 4)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -42,10 +42,7 @@ def command(
             "--report", metavar="FILE.json", parser=options.output_path, help="Write the report here as well."
         ),
     ] = None,
-    launcher: Annotated[
-        Literal["image", "srun"],
-        typer.Option("--launcher", help="Start the ranks by the image's own mpiexec, or by Slurm's srun."),
-    ] = "image",
+    launcher: options.Launcher = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Run one job of each framework; no verdict is kept.")
     ] = False,
@@ -99,7 +96,7 @@ def command(
             ranks=ranks,
             timeout_s=timeout,
             from_host=options.host_libraries(mpi, fabric),
-            srun=launcher == "srun" or bool(nodes),
+            launcher=launcher or (workflows.nodes.launcher_of_job() if nodes else None),
             nodes=nodes or 0,
             vet=vet,
             submitted_from=workflows.nodes.submitted_from(),

@@ -15,17 +15,6 @@ from envbuild.errors import RequestError
 if TYPE_CHECKING:
     from envbuild.launch.vet import Node, Vetting
 
-# Value → heading.
-_COLUMNS = {
-    "memory_gbs": "memory GB/s",
-    "gemm_gflops": "GEMM GFLOP/s",
-    "latency_us": "latency µs",
-    "bandwidth_gbs": "bandwidth GB/s",
-    "read_mbs": "read MB/s",
-    "skew_s": "clock s",
-    "free_memory": "free memory",
-}
-
 
 def command(
     context: typer.Context,
@@ -63,11 +52,12 @@ def command(
 
 
 def _text(vetting: Vetting) -> str:
+    named = vetting.columns
     rows = [
-        [node.name, *(f"{node.values[name]:.3g}" if name in node.values else "-" for name in _COLUMNS)]
+        [node.name, *(f"{node.values[name]:.3g}" if name in node.values else "-" for name in named)]
         for node in vetting.nodes
     ]
-    heading = ["node", *_COLUMNS.values()]
+    heading = ["node", *named.values()]
     if any(node.gpus for node in vetting.nodes):
         heading.append("GPUs")
         rows = [[*row, _gpus(node)] for row, node in zip(rows, vetting.nodes, strict=True)]
@@ -80,5 +70,7 @@ def _text(vetting: Vetting) -> str:
 
 def _gpus(node: Node) -> str:
     """Return ``2 (39 °C, 41 °C)``."""
-    temperatures = ", ".join(f"{gpu[2]} °C" if len(gpu) > 2 else "no answer" for gpu in node.gpus)
+    temperatures = ", ".join(
+        f"{gpu['gpu_celsius']} °C" if "gpu_celsius" in gpu else "no answer" for gpu in node.gpus
+    )
     return f"{len(node.gpus)} ({temperatures})" if node.gpus else "-"

@@ -44,7 +44,7 @@ from envbuild.plan.model import (
 from envbuild.plan.planner import wheel_layer
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import refuse_or_warn
+from envbuild.rules.judge import judge_each, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.site import Site
@@ -157,16 +157,16 @@ def extended_plan_of(
     placed: Sequence[InlineFile],
     *,
     recipes: Sequence[Path],
-    site: Site | None,
+    sites: Sequence[Site],
     emit: Emit,
 ) -> ExtendedPlan:
     """Return what an image becomes with what was requested; recipes are searched in `recipes` first.
 
-    RequestError: what is locked then does not fit together, or the site.
+    RequestError: what is locked then does not fit together, or none of the `sites`.
     """
     pins = addition.pins if addition else ()
     lock = _extended_lock(built, pins, requests, recipes)
-    _judge(built, lock, site, emit)
+    _judge(built, lock, sites, emit)
     known = built.image.manifest.python_packages
     modules = {package.name: package.modules for package in known if package.modules is not None}
     manifest = built.image.manifest.model_copy(
@@ -278,8 +278,8 @@ def _owner(name: str, lock: Lock, owners: Mapping[str, str]) -> str:
     return owners.get(name) or ("accelerator" if vendor else "python")
 
 
-def _judge(built: BuiltImage, lock: Lock, site: Site | None, emit: Emit) -> None:
-    """Refuse a lock whose parts do not fit together, or that does not fit the site."""
+def _judge(built: BuiltImage, lock: Lock, sites: Sequence[Site], emit: Emit) -> None:
+    """Refuse a lock whose parts do not fit together, or that fits none of the sites."""
     environment_text = built.image.files.read(f"{ENV_PREFIX}/pyvenv.cfg", _MAX_TEXT_BYTES) or ""
     sees_debian = "include-system-site-packages = true" in environment_text
     theirs = {pin.name: pin.version for pin in lock.system_debs if sees_debian}
@@ -291,7 +291,10 @@ def _judge(built: BuiltImage, lock: Lock, site: Site | None, emit: Emit) -> None
                 at=Location(path=built.image.path),
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
-    old, new = (judge(stack_facts(facts_of_lock(candidate), site)) for candidate in (built.image.lock, lock))
+    old, new = (
+        judge_each({site.name if site else "": judge(stack_facts(facts, site)) for site in sites or (None,)})
+        for facts in map(facts_of_lock, (built.image.lock, lock))
+    )
     # What does not fit in the old image either is not the fault of what is added.
     known = {verdict.rule for verdict in old if verdict.outcome == "incompatible"}
     refuse_or_warn([verdict for verdict in new if verdict.rule not in known], emit)

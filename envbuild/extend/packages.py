@@ -27,11 +27,11 @@ from envbuild.resolve.distributions import ResolvedDistribution
 from envbuild.resolve.fetch import FileOrigins, fetch
 from envbuild.resolve.index import Index
 from envbuild.resolve.python import Distributions
-from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import BUILD_LABEL
 from envbuild.spec.fields import is_wheel_name
 from envbuild.spec.model import python_requirement
+from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import shorten

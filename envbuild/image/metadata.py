@@ -22,10 +22,12 @@ from envbuild.image.model import (
     ImagePackage,
     Manifest,
 )
+from envbuild.jobs import envbuild_ranks
 from envbuild.jobs.judge import JOBS, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.recipe_rules import TUTORIAL
 from envbuild.spec.resolved import ResolvedSpec
 
@@ -34,6 +36,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
     """Return the manifest of an image; the copy inside the image, which names no file system."""
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
+    names = [chosen.recipe.name for chosen in resolved.recipes]
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.modules)
     return Manifest(
         format=MANIFEST_FORMAT,
@@ -43,7 +46,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         architecture=lock.architecture,
         file_system=None,
         environment=default_environment(
-            *(chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes),
+            *(chosen.recipe.environment_beside(names) for chosen in resolved.recipes),
             spec.environment,
         ),
         accelerator=spec.accelerator.name,
@@ -55,7 +58,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),
-        python_packages=packages_of(lock, resolved.modules_of_packages()),
+        python_packages=packages_of(lock, _modules_of_packages(resolved)),
         tutorials=tuple(chosen.recipe.name for chosen in resolved.recipes if TUTORIAL in chosen.files),
         lacks=tuple(sorted({name for chosen in resolved.recipes for name in chosen.recipe.lacks})),
         excuses=spec.check.excuse,
@@ -67,6 +70,14 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         labels=dict(spec.labels),
         lock_digest=sha256_of(dump(lock)),
     )
+
+
+def _modules_of_packages(resolved: ResolvedSpec) -> dict[str, tuple[str, ...]]:
+    """Return package → the only modules of it to import; the spec decides, then its recipes in order."""
+    modules = dict(resolved.spec.imports)
+    for chosen in resolved.recipes:
+        modules = {**chosen.recipe.modules_of_packages, **modules}
+    return modules
 
 
 def packages_of(
@@ -86,7 +97,7 @@ def packages_of(
 
 
 def top_layer(
-    resolved: ResolvedSpec, lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
+    recipes: Iterable[ChosenRecipe], lock: Lock, manifest: Manifest, *, embedded: Mapping[str, bytes]
 ) -> list[InlineFile]:
     """Return the files of an image's top layer.
 
@@ -94,7 +105,7 @@ def top_layer(
     """
     entries = [*_made_of(lock, manifest)]
     entries += [_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())]
-    for chosen in resolved.recipes:
+    for chosen in recipes:
         for path, content in sorted(chosen.files.items()):
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
@@ -140,10 +151,23 @@ def image_jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
     )
 
 
+def _ranks_script() -> str:
+    """Return the script that gives ranks the variables of PyTorch, with its tables."""
+    tables = {
+        "ranks": [f"{rank}:{size}" for rank, size in envbuild_ranks.RANKS],
+        "local_ranks": envbuild_ranks.LOCAL_RANKS,
+        "local_sizes": envbuild_ranks.LOCAL_SIZES,
+    }
+    lines = [f"_eb_{name}='{' '.join(words)}'" for name, words in tables.items()]
+    text = Path(jobs.__file__).with_name("ranks.sh").read_text(encoding="utf-8")
+    return "\n".join([*lines, text])
+
+
 def embedded_files() -> dict[str, bytes]:
     """Return the files below ``/.envbuild`` with which an image tests itself: path → content.
 
-    `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge.
+    `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge;
+    ``ranks.sh`` starts the ranks of an image with PyTorch.
     """
     directory = Path(jobs.__file__).parent
     texts = {path.name: path.read_bytes() for path in sorted(directory.glob("*.py"))}
@@ -151,6 +175,8 @@ def embedded_files() -> dict[str, bytes]:
         "judge.py": texts["entry.py"],
         "jobs/envbuild_job.py": texts["envbuild_job.py"],
         "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
+        "jobs/envbuild_ranks.py": texts["envbuild_ranks.py"],
+        "ranks.sh": _ranks_script().encode(),
         "lib/envbuild/__init__.py": b"",
         **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
     }

@@ -32,12 +32,14 @@ from envbuild.spec.model import (
 from envbuild.spec.recipe import JobFile, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
-MANIFEST_FORMAT: Final = 11
-# Of the images before; it names no packages.
-_FORMAT_BEFORE: Final = 10
+MANIFEST_FORMAT: Final = 12
+# Of the images before; they have no `ranks.sh`.
+_FORMAT_BEFORE: Final = 11
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
+# Starts a command with the variables of PyTorch's ranks.
+RANKS_SCRIPT = f"{METADATA_DIR}/ranks.sh"
 JUDGE = f"{METADATA_DIR}/judge.py"
 MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
 
@@ -115,7 +117,7 @@ class ImagePackage(Model):
 class Manifest(Model):
     """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
-    format: Literal[10, 11]
+    format: Literal[11, 12]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -139,7 +141,7 @@ class Manifest(Model):
     imports: tuple[ModuleName, ...]
     """Further Python modules that must import."""
     python_packages: tuple[ImagePackage, ...] = ()
-    """The Python distributions, sorted by name; none in format 10, whose lock has them."""
+    """The Python distributions, sorted by name."""
     tutorials: tuple[Name, ...]
     """Recipes whose tutorial must run (`jobs.judge.tutorial_file`)."""
     lacks: tuple[Soname, ...]
@@ -159,8 +161,13 @@ class Manifest(Model):
 
     def to_json(self) -> str:
         """Return the canonical text: one line of JSON, keys sorted, without spaces."""
-        later = {"python_packages"} if self.format == _FORMAT_BEFORE else None
-        return canonical_json(self.model_dump(exclude=later)) + "\n"
+        return canonical_json(self.model_dump()) + "\n"
+
+    @property
+    def sets_ranks(self) -> bool:
+        """Whether `RANKS_SCRIPT` gives its ranks the variables by which PyTorch's meet."""
+        has_torch = any(package.name == "torch" for package in self.python_packages)
+        return self.format != _FORMAT_BEFORE and has_torch
 
     @property
     def imported_layers(self) -> tuple[str, ...]:

@@ -110,6 +110,10 @@ class Runnable(Protocol):
         """Modules that conflict with its module."""
 
     @property
+    def sets_ranks(self) -> bool:
+        """Whether `RANKS_SCRIPT` gives its ranks the variables by which PyTorch's meet."""
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """Further Python modules that must import."""
 
@@ -151,6 +155,7 @@ class DescribedImage(Model):
     imported_layers: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    sets_ranks: bool = False
     imports: tuple[str, ...] = ()
     tutorials: tuple[str, ...] = ()
     ranks: int = 2

@@ -9,26 +9,34 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
+from envbuild.inputs.partition_names import partition_names
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.check import not_known
 from envbuild.spec.load import Loaded, load
-from envbuild.spec.model import NAME, EnvSpec
+from envbuild.spec.model import SITE_NAME, EnvSpec
+from envbuild.spec.partitions import each_partition, in_partition
 from envbuild.spec.site import Site, SiteUpstream
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system.files import environment_paths, exists, read_input, settings_homes
+from envbuild.system.files import environment_paths, exists, is_directory, read_input, settings_homes
+
+_YAML = (".yaml", ".yml")
 
 
 def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
-    """Return why the driver of a site does not run a release of CUDA; empty if it does, or is unknown."""
-    driver = site.value.gpus.driver if site is not None and site.value.gpus is not None else None
-    floor = look_up("cuda-driver-floor", release) if driver and family == "cuda" else None
-    if site is None or driver is None or floor is None or at_least(driver, floor[0]) is not False:
-        return ""
-    return f"needs a driver of at least {floor[0]}, and the site `{site.value.name}` has {driver}"
+    """Return why the driver of a site, or of one of its partitions, does not run a release of CUDA.
+
+    Empty if each does, or is unknown.
+    """
+    floor = look_up("cuda-driver-floor", release) if family == "cuda" else None
+    for here in each_partition(site) if site is not None and floor is not None else ():
+        driver = here.value.gpus.driver if here.value.gpus is not None else None
+        if driver is not None and floor is not None and at_least(driver, floor[0]) is False:
+            return f"needs a driver of at least {floor[0]}, and the site `{here.value.name}` has {driver}"
+    return ""
 
 
 def read_site(given: Path | None) -> Loaded[Site] | None:
-    """Read the site that a command line names; without one, as `read_spec`."""
+    """Read the site or partition that a command line names; without one, as `read_spec`."""
     return choose_site(find_catalog(), None, given)
 
 
@@ -89,24 +97,36 @@ def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | N
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
-    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file."""
-    name = str(given)
-    is_name = re.fullmatch(NAME, name) and not name.endswith((".yaml", ".yml"))
+    """Read the value of `--site` or ENVBUILD_SITE: a known site, or a file; behind a slash a partition."""
     by_variable = environment_paths("ENVBUILD_SITE")[:1] == (given,)
-    if is_name and (catalog.site(name) is not None or not exists(given)):
-        return _site_named(catalog, name, None, by=", which ENVBUILD_SITE names" if by_variable else "")
+    by = ", which ENVBUILD_SITE names" if by_variable else ""
+    name, file = str(given), given.parent
+    if str(file).endswith(_YAML) and not is_directory(file):
+        return in_partition(_site_given(catalog, file), given.name)
+    is_name = re.fullmatch(SITE_NAME, name) and not name.endswith(_YAML)
+    if is_name and (catalog.site(name.partition("/")[0]) is not None or not exists(given)):
+        return _site_named(catalog, name, None, by=by)
     hint = "ENVBUILD_SITE names it; set it to a file that is there" if by_variable else None
     return load(Site, read_input(given, limit_bytes=MAX_BYTES, hint=hint), given)
 
 
 def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "") -> Loaded[Site]:
-    path = catalog.site(name)
-    if path is None:
-        unknown = not_known("site", name, catalog.site_names(), at)
-        raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
-    loaded = load_file(Site, path)
-    check_name(loaded, loaded.value.name, "site")
-    return loaded
+    """Read a known site, or the machine's own by its name; of ``NAME/PARTITION`` the partition."""
+    site_name, _, partition = name.partition("/")
+    path = catalog.site(site_name)
+    if path is not None:
+        loaded = load_file(Site, path)
+        check_name(loaded, loaded.value.name, "site")
+    else:
+        own = (load_file(Site, file) for file in filter(exists, _own_sites()))
+        found = next((site for site in own if site.value.name == site_name), None)
+        if found is None:
+            known = [catalog.site(stem) or Path() for stem in catalog.site_names()]
+            names = [entry for file in known for entry in (file.stem, *partition_names(file))]
+            unknown = not_known("site", site_name, names, at)
+            raise RequestError(f"{unknown.problem}{by}", at=at, hint=unknown.hint)
+        loaded = found
+    return in_partition(loaded, partition) if partition else loaded
 
 
 def _own_sites() -> tuple[Path, ...]:

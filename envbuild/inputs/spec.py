@@ -44,10 +44,10 @@ def read_spec(
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
     `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
-    `site` is a site file or the name of a known site; without it ``ENVBUILD_SITE``, then the site that the
-    spec names, then ``site.yaml`` of the user or the machine is used. With a `target`, the spec is read for
-    its architecture, and for its release of the accelerator if the spec leaves the choice: this machine's
-    driver decides nothing for another.
+    `site` is a site file or the name of a known site, perhaps with a partition; without it ``ENVBUILD_SITE``,
+    then the site that the spec names, then ``site.yaml`` of the user or the machine is used. With a `target`,
+    the spec is read for its architecture, and for its release of the accelerator if the spec leaves the
+    choice: this machine's driver decides nothing for another.
     """
     catalog = find_catalog(recipes)
     if content is None:

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 from envbuild.errors import EnvbuildError
 from envbuild.lock.model import ToolPin
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.base import BaseImage
 from envbuild.system import tools
 
 
-def tool_names(resolved: ResolvedSpec) -> tuple[str, ...]:
-    """Return the tools that make the layers of a spec; a finished root needs no mmdebstrap."""
-    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or resolved.base.root is None)
+def tool_names(base: BaseImage) -> tuple[str, ...]:
+    """Return the tools that make the layers of an image; a finished root needs no mmdebstrap."""
+    return tuple(name for name in tools.NAMES if name != "mmdebstrap" or base.root is None)
 
 
-def known_tool_pins(resolved: ResolvedSpec) -> tuple[ToolPin, ...]:
+def known_tool_pins(base: BaseImage) -> tuple[ToolPin, ...]:
     """Return the tools of this machine that can be identified."""
     pins: list[ToolPin] = []
-    for name in tool_names(resolved):
+    for name in tool_names(base):
         with contextlib.suppress(EnvbuildError):
             pins += tool_pins([name])
     return tuple(sorted(pins))

@@ -30,20 +30,20 @@ from envbuild.jobs.judge import (
     Package,
     judge_gpus,
     judge_imports,
-    judge_mapped,
     modules_to_import,
-    no_jobs,
     own_sites,
     skip_gpu_job,
     skip_job,
     tutorial_file,
 )
 from envbuild.jobs.launchers import mpiexec_words, torchrun_words
-from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.report import Report, Section, Sections
+from envbuild.jobs.loop import add_processes, run_jobs
+from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
+# As `envbuild.image.model` has it, and `Manifest.sets_ranks`.
+RANKS_SCRIPT = "/.envbuild/ranks.sh"
 # Variables of an outer launcher: without them, one inside the image does not join its job. Variables that
 # tune an MPI (`OMPI_MCA_…`) are kept: they may come from the image.
 _OUTER = re.compile(
@@ -96,25 +96,14 @@ def _test(
     tasks = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=default_s)
     tried = try_imports(tasks, env=environment_of_ranks({}))
     sections.add("imports", judge_imports(packages, modules, tutorials, tried))
-    reports: list[Reports] = []
     gpus = 0
     if manifest["accelerator"] != "cpu":
         survey = GpuSurvey.from_data(envbuild_gpus.survey(kernel=True))
         sections.add("gpu", judge_gpus(survey))
         gpus = len(survey.gpus)
-    for job in map(Job.from_data, manifest["jobs"]):
-        limit_s = timeout_s or job.timeout_s or default_s
-        count = ranks_on_gpus(job, ranks, gpus)
-        if count:
-            result = _run(job, manifest["mpi_family"], count, limit_s)
-        else:
-            result = JobResult(checks=(skip_gpu_job(job, f"{gpus} GPUs here"),))
-        reports += result.reports
-        sections.add(job.id, result.checks, result.output)
-    if manifest["jobs"]:
-        sections.add("processes", [judge_mapped(reports)])
-    else:
-        sections.add("jobs", [no_jobs()])
+    host = _Host(manifest, ranks, gpus, timeout_s, default_s)
+    results = run_jobs(map(Job.from_data, manifest["jobs"]), host, sections)
+    add_processes(sections, results)
     return Report(
         name=manifest["name"],
         version=manifest["version"],
@@ -127,25 +116,52 @@ def _test(
     )
 
 
-def _run(job: Job, family: str, ranks: int, limit_s: float) -> JobResult:
-    if job.launcher == "mpiexec" and not family:
-        return JobResult(checks=(skip_job(job, ranks),))
+class _Host:
+    """Starts the ranks of jobs by the image's own launchers, on this machine."""
 
-    def start(
-        command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float
-    ) -> LaunchResult:
-        words = torchrun_words(count)
-        if job.launcher == "mpiexec":
-            words = mpiexec_words(family, count, root=os.geteuid() == 0, oversubscribe=True)
-        return _start_ranks([*words, *command], directory, variables, limit_s)
+    def __init__(
+        self,
+        manifest: Mapping[str, Any],
+        ranks: int,
+        gpus: int,
+        timeout_s: float | None,
+        default_s: float,
+    ) -> None:
+        self._family, self._ranks, self._gpus = manifest["mpi_family"], ranks, gpus
+        has_torch = any(package["name"] == "torch" for package in manifest["python_packages"])
+        self._rank_words = ["sh", RANKS_SCRIPT] if has_torch else []
+        self._timeout_s, self._default_s = timeout_s, default_s
 
-    # Only an image's user loses disk space if a job makes its results undeletable.
-    directory = tempfile.TemporaryDirectory(prefix="envbuild-test-")
-    try:
-        return run_job(job, start, Path(directory.name), ranks=ranks, limit_s=limit_s)
-    finally:
-        with contextlib.suppress(OSError, RecursionError):
-            directory.cleanup()
+    def skipped(self, job: Job) -> CheckResult | None:
+        """Return why a job cannot run; None if it can."""
+        if not ranks_on_gpus(job, self._ranks, self._gpus):
+            return skip_gpu_job(job, f"{self._gpus} GPUs here")
+        return None if self._words(job, 1) else skip_job(job, self._ranks)
+
+    def run(self, job: Job) -> JobResult:
+        """Run a job and judge it."""
+
+        def start(
+            command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float
+        ) -> LaunchResult:
+            words = [*self._words(job, count), *self._rank_words]
+            return _start_ranks([*words, *command], directory, variables, limit_s)
+
+        limit_s = self._timeout_s or job.timeout_s or self._default_s
+        ranks = ranks_on_gpus(job, self._ranks, self._gpus)
+        # Only an image's user loses disk space if a job makes its results undeletable.
+        directory = tempfile.TemporaryDirectory(prefix="envbuild-test-")
+        try:
+            return run_job(job, start, Path(directory.name), ranks=ranks, limit_s=limit_s)
+        finally:
+            with contextlib.suppress(OSError, RecursionError):
+                directory.cleanup()
+
+    def _words(self, job: Job, ranks: int) -> list[str]:
+        """Return the words that start the ranks of a job; none if nothing in the image does."""
+        if job.launcher != "torchrun" and self._family:
+            return mpiexec_words(self._family, ranks, root=os.geteuid() == 0, oversubscribe=True)
+        return [] if job.launcher == "mpiexec" else torchrun_words(ranks)
 
 
 def _start_ranks(

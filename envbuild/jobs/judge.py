@@ -232,6 +232,11 @@ def skip_job(job: Job, ranks: int) -> CheckResult:
     return CheckResult("SKIP", f"{job.id}/ranks", f"ranks={_some(range(ranks))}", "not started", hint)
 
 
+def skip_unfit(job: Job, launcher: str, why: str) -> CheckResult:
+    """Skip a job that proves nothing as the image is tested: its ranks need another launcher, or MPI."""
+    return CheckResult("SKIP", f"{job.id}/launcher", f"a start that fits {job.id}", launcher, why)
+
+
 def skip_gpu_job(job: Job, why: str) -> CheckResult:
     """Skip a job that needs GPUs."""
     return CheckResult("SKIP", f"{job.id}/gpus", f"gpus_per_rank={job.gpus_per_rank}", why, SEE_GPUS)
@@ -244,7 +249,7 @@ def no_jobs(hint: str = "the image carries no jobs: name an `mpi` or a framework
 
 def no_fitting_jobs() -> CheckResult:
     """Skip the jobs of an image if none can run as it is tested."""
-    hint = "its jobs are for the image's own mpiexec: test it without --launcher srun and --mpi host"
+    hint = "`envbuild test` without --launcher and --mpi host may start them"
     return CheckResult("SKIP", "image.fitting-jobs", "a job that can run", "none", hint)
 
 

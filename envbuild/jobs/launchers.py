@@ -10,7 +10,7 @@ _AS_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
 
 
 def mpiexec_words(
-    family: str, ranks: int, *, root: bool, oversubscribe: bool, program: str = "mpiexec"
+    family: str, ranks: int | str, *, root: bool, oversubscribe: bool, program: str = "mpiexec"
 ) -> list[str]:
     """Return the words before a job's command that start its ranks with the mpiexec of an MPI family.
 
@@ -21,9 +21,9 @@ def mpiexec_words(
     return [program, *flags, "-n", str(ranks)]
 
 
-def torchrun_words(ranks: int) -> list[str]:
+def torchrun_words(ranks: int, *, program: str = "torchrun") -> list[str]:
     """Return the words before a job's command that start its ranks with torchrun, without MPI."""
     # The rendezvous is on the loopback: the host's name need not resolve, and the system chooses the port.
     # Without --no-python torchrun would put a Python of its choice in front of the job.
     here = ["--standalone", "--local-addr", "127.0.0.1"]
-    return ["torchrun", *here, "--nproc-per-node", str(ranks), "--no-python"]
+    return [program, *here, "--nproc-per-node", str(ranks), "--no-python"]

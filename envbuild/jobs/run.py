@@ -16,7 +16,7 @@ from envbuild.jobs.report import CheckResult
 
 # (command line of one rank, ranks, private directory, variables, limit in seconds). It sets
 # ENVBUILD_RESULTS to the path under which the ranks see the directory.
-Start = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchResult]
+StartRanks = Callable[[Sequence[str], int, Path, Mapping[str, str], float], LaunchResult]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
     return min(ranks, gpus // job.gpus_per_rank) if job.gpus_per_rank else ranks
 
 
-def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
+def run_job(job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
     """Run a job and judge it; `limit_s` limits each run.
 
     `directory` is empty and private, and all ranks see it; the caller removes it.
@@ -64,7 +64,7 @@ def run_job(job: Job, start: Start, directory: Path, *, ranks: int, limit_s: flo
 
 
 def _run(
-    job: Job, command: Sequence[str], ranks: int, limit_s: float, start: Start, results: Path
+    job: Job, command: Sequence[str], ranks: int, limit_s: float, start: StartRanks, results: Path
 ) -> tuple[Reports, LaunchResult, str]:
     token = secrets.token_hex(16)
     variables = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.jobs.judge import JOBS, Job
 from envbuild.jobs.run import JobResult, ranks_on_gpus
+from envbuild.launch.launchers import Shape
 from envbuild.launch.start import Container, own_launcher, run_image_job
 from envbuild.spec.recipe import Control, VerifyJob
 from envbuild.system.apptainer import Bind
@@ -109,4 +110,4 @@ def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, li
         changed.write_text(text)
         bind = Bind(source=changed, target=f"{JOBS}/{job.recipe}/{job.file}")
         container = replace(container, binds=(*container.binds, bind))
-        return run_image_job(container, launcher, job, ranks=ranks, limit_s=limit_s)
+        return run_image_job(container, launcher, job, shape=Shape(ranks=ranks), limit_s=limit_s)

@@ -1,6 +1,7 @@
 """One rank on each node reports what the node can do, then what each pair of nodes can.
 
-The ranks measure at the same time, as the ranks of a real job would. Needs NumPy and mpi4py of the image.
+A value has the name of its function here and of its row in `envbuild/spec/vet_values.py`. The ranks measure
+at the same time, as the ranks of a real job would. Needs NumPy and mpi4py of the image.
 """
 
 import os
@@ -27,6 +28,11 @@ MESSAGE_BYTES = 16 << 20
 SMALL_MESSAGES = 50
 LARGE_MESSAGES = 2
 CLOCK_MESSAGES = 20
+# Value of a GPU → what nvidia-smi is asked for.
+GPU_VALUES = {
+    "gpu_celsius": "temperature.gpu",
+    "gpu_errors": "ecc.errors.uncorrected.volatile.total",
+}
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
@@ -69,11 +75,11 @@ def gemm_gflops() -> list[float]:
     return [2 * MATRIX**3 * cpus / seconds / 1e9 for seconds in samples]
 
 
-def memory_bytes() -> tuple[int, int]:
-    """Return the memory of this node that is available, and all of it (bytes)."""
+def free_memory() -> float:
+    """Return the share of this node's memory that is available."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    sizes = {words[0]: int(words[1]) * 1024 for words in lines}
-    return sizes["MemAvailable:"], sizes["MemTotal:"]
+    sizes = {words[0]: int(words[1]) for words in lines}
+    return sizes["MemAvailable:"] / sizes["MemTotal:"]
 
 
 def shm_bytes() -> int:
@@ -138,8 +144,8 @@ def partners(rank: int, size: int) -> Iterator[int]:
         yield other if other < size else -1
 
 
-def pair(other: int) -> tuple[list[float], list[float]]:
-    """Return latencies (µs, one way) and bandwidths (GB/s) of messages between this rank and another."""
+def pair(other: int) -> dict[str, list[float]]:
+    """Return the values of a pair: latencies (one way) and bandwidths of messages with another rank."""
 
     def bounce(elements: int) -> float:
         data = buffers[elements]
@@ -157,38 +163,41 @@ def pair(other: int) -> tuple[list[float], list[float]]:
     latencies = [float(np.median([bounce(1) for _ in range(SMALL_MESSAGES)])) / 2 for _ in range(SAMPLES)]
     bounce(large)
     seconds = [min(bounce(large) for _ in range(LARGE_MESSAGES)) for _ in range(SAMPLES)]
-    return [time_s * 1e6 for time_s in latencies], [2 * MESSAGE_BYTES / time_s / 1e9 for time_s in seconds]
+    return {
+        "latency_us": [time_s * 1e6 for time_s in latencies],
+        "bandwidth_gbs": [2 * MESSAGE_BYTES / time_s / 1e9 for time_s in seconds],
+    }
 
 
-def gpus() -> list[list[str]]:
-    """Return NVIDIA's GPUs of this node, each as index, name, temperature (°C), uncorrected memory errors."""
+def gpus() -> list[dict[str, str]]:
+    """Return NVIDIA's GPUs of this node: index, name and values, or the line that is not one."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    query = "--query-gpu=index,name,temperature.gpu,ecc.errors.uncorrected.volatile.total"
+    query = f"--query-gpu=index,name,{','.join(GPU_VALUES.values())}"
     done = subprocess.run(
         [program, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=False
     )
-    return [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines()]
+    keys = ("index", "name", *GPU_VALUES)
+    rows = [(line, [word.strip() for word in line.split(",")]) for line in done.stdout.splitlines()]
+    return [
+        dict(zip(keys, words, strict=True)) if len(words) == len(keys) else {"error": line}
+        for line, words in rows
+    ]
+
+
+# In this order: the first ones before memory is taken and the clocks have run apart.
+OF_NODE = (free_memory, shm_bytes, gpus, skew_s, memory_gbs, gemm_gflops, read_mbs)
 
 
 def main() -> None:
     """Measure and report."""
-    available, total = memory_bytes()
-    values: dict[str, object] = {
-        "free_memory": available / total,
-        "shm_bytes": shm_bytes(),
-        "gpus": gpus(),
-        "skew_s": skew_s(),
-    }
-    values["memory_gbs"] = memory_gbs()
-    values["gemm_gflops"] = gemm_gflops()
-    values["read_mbs"] = read_mbs()
+    values = {measure.__name__: measure() for measure in OF_NODE}
     met = []
     for other in partners(RANK, SIZE):
         COMM.Barrier()
         if other >= 0:
-            met.append([other, *pair(other)])
+            met.append({"other": other, **pair(other)})
     COMM.Barrier()
     envbuild_job.report(rank=RANK, size=SIZE, pairs=met, **values)
 

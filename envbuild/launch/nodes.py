@@ -45,7 +45,7 @@ def _judge_hosts(runs: Iterable[Reports], nodes: int) -> CheckResult:
     if len(fewest) != nodes:
         hint = "Slurm placed the ranks on fewer nodes: `--ranks-per-node`, or `srun --distribution=cyclic`"
         if not fewest:
-            hint = "no job that srun starts reported: those of torchrun run on one node"
+            hint = "no job whose ranks may be on several nodes reported"
         return CheckResult("FAIL", HOSTS, expected, observed, hint)
     return CheckResult("PASS", HOSTS, expected, observed)
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from envbuild.errors import EnvbuildError
 from envbuild.image.metadata import embedded_files
 from envbuild.image.model import METADATA_DIR
 from envbuild.image.runnable import Runnable
 from envbuild.jobs import envbuild_gpus, imports
-from envbuild.jobs.envbuild_gpus import DEVICES, VISIBLE_GPUS
+from envbuild.jobs.envbuild_gpus import VISIBLE_GPUS
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
@@ -31,15 +28,16 @@ from envbuild.jobs.judge import (
 )
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import IMPORTS, CheckResult
-from envbuild.jobs.run import JobResult, run_job
-from envbuild.launch.launchers import HostLibraries, LaunchContext, Launcher
-from envbuild.launch.slurm import environment_of_srun
+from envbuild.jobs.run import JobResult, StartRanks, run_job
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, launch_context
+from envbuild.launch.gpus import gpu_flags
+from envbuild.launch.launchers import Launcher, Shape, launcher_for
+from envbuild.launch.runtimes import Entry, rank_line, rank_words
+from envbuild.launch.schedulers.slurm import variables_of_job
 from envbuild.site.host_libs import HostLibraryPlan
-from envbuild.spec.accelerators import ACCELERATORS, BY_VENDOR
 from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, Bind, not_started
-from envbuild.system.files import list_directory, read_input
 from envbuild.system.removal import remove
 
 # Where ranks see the results directory. Every base has both directories, so the bind needs no overlay.
@@ -47,10 +45,6 @@ from envbuild.system.removal import remove
 # contained start. Ranks in one container each share the node's /tmp.
 _RESULTS_INSIDE = "/tmp"  # noqa: S108  # the path inside the image
 _RESULTS_OUTSIDE = "/mnt"
-# Vendor → Apptainer's flag; the module's launcher has a list of its own (activate/launcher.sh).
-GPU_FLAGS = {vendor: accelerator.apptainer_flag for vendor, accelerator in BY_VENDOR.items()}
-CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
-_CDI_BYTES = 1 << 20
 # How much of the output of a launcher and its ranks is kept.
 _OUTPUT_BYTES = 1 << 20
 # How much of the answer of a program in an image is kept.
@@ -95,118 +89,81 @@ class Container:
         """``name/version``, for messages."""
         return f"{self.runnable.name}/{self.runnable.version}"
 
-    def program(self, name: str) -> str:
-        """Return how one of its programs is called."""
-        return f"{self.programs}/{name}" if self.programs else name
-
     @property
     def jobs(self) -> list[Job]:
         """The image's jobs."""
         return [Job.from_data(job.model_dump()) for job in self.runnable.jobs]
 
 
-def launch_context(
-    container: Container, site: Site | None, from_host: HostLibraries, *, srun: bool
+def context_of(
+    container: Container,
+    site: Site | None,
+    from_host: HostLibraries = NO_HOST_LIBS,
+    *,
+    ask_srun: Callable[[], tuple[str, ...]] | None = None,
 ) -> LaunchContext:
-    """Return the facts that decide how the ranks of an image are started, before srun is asked."""
-    runnable = container.runnable
-    return LaunchContext(
-        family=runnable.mpi_family,
-        version=runnable.recipes.get(runnable.mpi, ""),
-        site=site,
-        from_host=from_host,
-        srun=srun,
+    """Return the facts that decide how the ranks of a container's image are started."""
+    return launch_context(
+        container.runnable,
+        site,
+        from_host,
+        ask_srun=ask_srun,
         abis=container.host_libs.abis if container.host_libs else (),
+        programs=container.programs,
     )
-
-
-def gpu_flags(container: Container, launcher: Launcher | None, site: Site | None) -> tuple[str, ...]:
-    """Return Apptainer's flags for the GPUs of the machines that ranks start on.
-
-    A launcher on the host may start them on other machines: there the site file decides, or else what the
-    image is for. A flag for GPUs that a machine lacks does no harm.
-    """
-    if launcher is not None and launcher.outside:
-        accelerator = ACCELERATORS.get(container.runnable.accelerator)
-        vendor = accelerator.vendor if accelerator is not None else ""
-        if site is not None and site.gpus is not None:
-            vendor = site.gpus.vendor
-        return (GPU_FLAGS[vendor],) if vendor in GPU_FLAGS else ()
-    vendors = [vendor for vendor, device in DEVICES.items() if Path(device).exists()]
-    return tuple(word for vendor in vendors for word in _flags_here(vendor, container.apptainer))
-
-
-def _flags_here(vendor: str, apptainer: Apptainer) -> tuple[str, ...]:
-    """Return the flags for a vendor's GPUs of this machine: by CDI, or else those that search for libraries.
-
-    The launcher of modules does the same (activate/launcher.sh).
-    """
-    kind = f"{vendor}.com/gpu"
-    if apptainer.knows_cdi and kind in _cdi_kinds():
-        return ("--device", f"{kind}=all")
-    return (GPU_FLAGS[vendor],)
-
-
-def _cdi_kinds() -> set[str]:
-    """Return the kinds of devices that the CDI specifications of this machine name (``nvidia.com/gpu``)."""
-    kinds: set[str] = set()
-    for directory in CDI_DIRECTORIES:
-        for name in list_directory(directory):
-            with contextlib.suppress(EnvbuildError):
-                text = read_input(directory / name, limit_bytes=_CDI_BYTES).decode(errors="replace")
-                # In YAML or JSON.
-                kinds.update(re.findall(r"""kind["']?\s*:\s*["']?([a-z.]+/[a-z]+)""", text))
-    return kinds
 
 
 def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
     """Return the image's own mpiexec or torchrun; None if it cannot start ranks on this machine."""
-    family = container.runnable.mpi_family
-    if judge_architecture(container.runnable) or (name == "mpiexec" and not family):
+    if judge_architecture(container.runnable):
         return None
-    return Launcher(program=container.program(name), family=family)
+    return launcher_for(name, context_of(container, None))
 
 
-def rank_line(
+def line_of_ranks(
     container: Container,
     launcher: Launcher,
     command: Sequence[str],
-    ranks: int,
+    shape: Shape,
     *,
     variables: Mapping[str, str] | None = None,
     results: Path | None = None,
     user_set: Collection[str] = (),
+    torch_env: bool = True,
 ) -> list[str]:
-    """Return the command line that starts a command on the ranks of an image.
+    """Return the command line that starts a command on the ranks of an image on this machine.
 
-    0 ranks leave their number to srun's allocation. `results` is the directory that the ranks of a test write
-    to: they see neither home nor environment of the user, and in one container only a loopback network and a
-    minimal /dev. Without it the ranks are the user's own work, and see what Apptainer shows by default. The
-    launcher does not change the variables of `user_set`.
+    Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is false.
+
+    `results` is the directory that the ranks of a test write to: they see neither home nor environment of
+    the user, and in one container only a loopback network and a minimal /dev. Without it the ranks are the
+    user's own work, and see what Apptainer shows by default. The launcher does not change the variables of
+    `user_set`.
     """
-    here = not launcher.outside and not container.apptainer.elsewhere
+    spans = launcher.spans_nodes
+    here = not spans and not container.apptainer.elsewhere
     chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and here}
     chosen |= variables or {}
-    env = {name: value for name, value in launcher.environment().items() if name not in user_set} | chosen
+    env = {name: value for name, value in launcher.variables().items() if name not in user_set} | chosen
     binds, cwd = list(container.binds), None
     if results is not None:
-        cwd = _RESULTS_OUTSIDE if launcher.outside else _RESULTS_INSIDE
+        cwd = _RESULTS_OUTSIDE if spans else _RESULTS_INSIDE
         binds.insert(0, Bind(source=results, target=cwd, writable=True))
         env["ENVBUILD_RESULTS"] = cwd
-    job = list(command)
+    job = [*rank_words(container.runnable), *command] if torch_env else list(command)
     if container.host_libs is not None and container.stage is not None:
         binds += container.host_libs.binds(container.stage)
         host_env = dict(container.host_libs.environment)
         # A job's deliberate choice wins, except over where the host's libraries are.
         host_env |= {name: chosen[name] for name in chosen.keys() & host_env.keys() - {"LD_LIBRARY_PATH"}}
-        if launcher.outside:
+        if spans:
             env |= host_env
         else:
             # The launcher is still the image's, and Open MPI's puts its directory first in
             # LD_LIBRARY_PATH: only the ranks get what the host's MPI needs.
             job = ["env", *(f"{name}={value}" for name, value in sorted(host_env.items())), *job]
-    is_closed = results is not None and not launcher.outside
-    runtime = container.apptainer.command(
+    is_closed = results is not None and not spans
+    words = container.apptainer.command(
         container.image,
         [],
         flags=container.gpu_flags,
@@ -218,9 +175,14 @@ def rank_line(
         home=results is None,
     )
     # For another machine, the user there is not known to be root.
-    root = host.is_root() and not container.apptainer.elsewhere
-    words = launcher.words(ranks, root=root, oversubscribe=results is not None)
-    return [*words, *runtime, *job] if launcher.outside else [*runtime, *words, *job]
+    as_root = host.is_root() and not container.apptainer.elsewhere
+    shape = replace(shape, as_root=as_root, oversubscribe=results is not None)
+    return rank_line(launcher, Entry(words=words), job, shape)
+
+
+def environment_of(launcher: Launcher | None) -> dict[str, str]:
+    """Return the environment of a launcher: its cluster and job, and nothing else of the user's."""
+    return host.environment(extra=variables_of_job(launcher.job_variables if launcher is not None else ()))
 
 
 def program_line(container: Container, command: Sequence[str], *, prompt: str = "") -> list[str]:
@@ -241,7 +203,7 @@ def start_ranks(
     container: Container,
     launcher: Launcher,
     command: Sequence[str],
-    ranks: int,
+    shape: Shape,
     directory: Path,
     variables: Mapping[str, str],
     limit_s: float,
@@ -250,9 +212,8 @@ def start_ranks(
 
     The launcher runs in the results directory.
     """
-    argv = rank_line(container, launcher, command, ranks, variables=variables, results=directory)
-    env = environment_of_srun() if launcher.is_srun else host.environment()
-    return wait_for_ranks(argv, env=env, directory=directory, limit_s=limit_s)
+    argv = line_of_ranks(container, launcher, command, shape, variables=variables, results=directory)
+    return wait_for_ranks(argv, env=environment_of(launcher), directory=directory, limit_s=limit_s)
 
 
 def wait_for_ranks(
@@ -286,24 +247,26 @@ def wait_for_ranks(
 
 
 def run_image_job(
-    container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
+    container: Container, launcher: Launcher, job: Job, *, shape: Shape, limit_s: float
 ) -> JobResult:
-    """Run a job of an image on its ranks and judge it; `limit_s` limits each run."""
+    """Run a job of an image on its ranks and judge it; `limit_s` limits each run.
+
+    `shape` is that of the run on all ranks.
+    """
     if (content := container.brought.get(job.id)) is not None:
-        return run_brought_job(container, launcher, job, content, ranks=ranks, limit_s=limit_s)
-    # All nodes must see it: with srun it is in the working directory.
-    with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
-        start = partial(start_ranks, container, launcher)
-        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+        return run_external_job(container, launcher, job, content, shape=shape, limit_s=limit_s)
+    with _results_of(launcher) as directory:
+        start = _starter(container, launcher, shape)
+        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s)
 
 
-def run_brought_job(
+def run_external_job(
     container: Container,
     launcher: Launcher,
     job: Job,
     content: bytes,
     *,
-    ranks: int,
+    shape: Shape,
     limit_s: float,
 ) -> JobResult:
     """Run a job that an image does not carry, whose file is `content`.
@@ -311,21 +274,35 @@ def run_brought_job(
     The files of jobs are bound over the image's own, or where it would have them.
     """
     texts = embedded_files() | {f"jobs/{job.recipe}/{job.file}": content}
-    with results_directory(Path.cwd() if launcher.is_srun else None) as directory:
+    with _results_of(launcher) as directory:
         for name, text in texts.items():
             path = directory / "envbuild" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
         bind = Bind(source=directory / "envbuild", target=METADATA_DIR)
         container = replace(container, binds=(*container.binds, bind))
+        start = _starter(container, launcher, shape)
+        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s)
 
-        def start(
-            command: Sequence[str], count: int, results: Path, variables: Mapping[str, str], limit: float
-        ) -> LaunchResult:
-            line = [container.python or command[0], *command[1:]]
-            return start_ranks(container, launcher, line, count, results, variables, limit)
 
-        return run_job(job, start, directory, ranks=ranks, limit_s=limit_s)
+def _starter(container: Container, launcher: Launcher, shape: Shape) -> StartRanks:
+    """Return the function that starts the ranks of each run of a job."""
+
+    def start(
+        command: Sequence[str], ranks: int, results: Path, variables: Mapping[str, str], limit_s: float
+    ) -> LaunchResult:
+        # A job names the image's own Python; that of another tool's image lies elsewhere.
+        line = [container.python or command[0], *command[1:]]
+        # A run on one rank needs no more nodes than that.
+        here = shape if ranks == shape.ranks else Shape(ranks=ranks)
+        return start_ranks(container, launcher, line, here, results, variables, limit_s)
+
+    return start
+
+
+def _results_of(launcher: Launcher) -> contextlib.AbstractContextManager[Path]:
+    # All nodes must see it: then it is in the working directory.
+    return results_directory(Path.cwd() if launcher.spans_nodes else None)
 
 
 @contextlib.contextmanager
@@ -385,7 +362,7 @@ def _ask_inside(
 
     A `launcher` of the host starts it where it starts ranks. NotStartedError: Apptainer started nothing.
     """
-    outside = launcher is not None and launcher.outside
+    outside = launcher is not None and launcher.spans_nodes
     line = container.apptainer.command(
         container.image,
         [python, "-I", "-", *arguments],
@@ -396,10 +373,11 @@ def _ask_inside(
         home=False,
     )
     if launcher is not None and outside:
-        line = [*launcher.words(1, root=host.is_root(), oversubscribe=True), *line]
+        shape = Shape(ranks=1, as_root=host.is_root(), oversubscribe=True)
+        line = rank_line(launcher, Entry(words=line), [], shape)
     done = process.run(
         line,
-        env=environment_of_srun() if launcher and launcher.is_srun else host.environment(),
+        env=environment_of(launcher if outside else None),
         # Apptainer opens the directory that it is started in, and ours may be closed to it.
         cwd=Path.cwd() if outside else Path("/"),
         timeout_s=limit_s,
@@ -426,7 +404,9 @@ def with_gpus(
     """
     if container.runnable.accelerator == "cpu":
         return container, GpuSurvey()
-    container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
+    spans = launcher is not None and launcher.spans_nodes
+    flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=spans)
+    container = replace(container, gpu_flags=flags)
     data, why = _ask_inside(container, envbuild_gpus, ["kernel"], limit_s=limit_s, launcher=launcher)
     try:
         survey = GpuSurvey.from_data(data)

@@ -11,11 +11,11 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from envbuild.jobs.judge import Job
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.spec.site import SiteVet
+from envbuild.spec.vet_values import BY_NAME, VALUES, Severity, VetLimits, VetValue
 
 JOB = Job(
     id="nodes.vet",
@@ -25,9 +25,6 @@ JOB = Job(
 )
 """One rank on each node."""
 
-Severity = Literal["ISOLATE", "RESET", "MONITOR"]
-"""What to do with a node: take it out of jobs, restart it or its GPUs, or watch it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -35,13 +32,13 @@ class Node:
 
     name: str
     values: Mapping[str, float]
-    """`UNITS` → value: the median of several."""
+    """Name of a `VetValue` → value: the median of several."""
     noise: Mapping[str, float] = field(default_factory=dict)
     """The same names → spread of the several, as a share of the value."""
     lacks: tuple[str, ...] = ()
     """Names of values that it did not report, or not as numbers that can be."""
-    gpus: Sequence[Sequence[str]] = ()
-    """Each with index, name, temperature (°C) and uncorrected memory errors."""
+    gpus: Sequence[Mapping[str, str]] = ()
+    """Each with ``index``, ``name`` and its values as `nvidia-smi` writes them, or with ``error``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,8 @@ class Vetting:
         lacking = {(node.name, check) for node in self.nodes for check in node.lacks}
         measured, others = set(), set()
         for complaint in self.complaints:
-            if complaint.check in _MEASURED and (complaint.node, complaint.check) not in lacking:
+            is_measured = complaint.check in BY_NAME and complaint.severity == "ISOLATE"
+            if is_measured and (complaint.node, complaint.check) not in lacking:
                 measured.add(complaint.node)
             elif complaint.severity != "MONITOR":
                 others.add(complaint.node)
@@ -96,28 +94,22 @@ class Vetting:
         """All others."""
         return tuple(sorted({node.name for node in self.nodes} - set(self.bad)))
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """Values of nodes in a table for people → heading."""
+        return {value.name: value.heading for value in _OF_NODES if value.heading}
+
     def to_data(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {**asdict(self), "good": list(self.good), "bad": list(self.bad)}
 
 
-UNITS = {
-    "memory_gbs": "GB/s",
-    "gemm_gflops": "GFLOP/s",
-    "latency_us": "µs",
-    "bandwidth_gbs": "GB/s",
-    "read_mbs": "MB/s",
-    "skew_s": "s",
-    "free_memory": "of all memory",
-    "shm_bytes": "bytes",
-}
-BETWEEN_NODES = ("latency_us", "bandwidth_gbs")
+BETWEEN_NODES = tuple(value.name for value in VALUES if value.of == "pair")
 """Values of pairs of nodes: a node alone has none."""
-# Values for which a node is left out.
-_MEASURED = ("memory_gbs", "gemm_gflops", *BETWEEN_NODES)
-_LARGEST = 1e300
-# Values that may be zero → least and largest that can be; rates and times are above zero.
-_RANGES = {"skew_s": (-_LARGEST, _LARGEST), "free_memory": (0.0, 1.0), "shm_bytes": (0.0, _LARGEST)}
+_OF_NODES = tuple(value for value in VALUES if value.of != "gpu")
+_OF_GPUS = tuple(value for value in VALUES if value.of == "gpu")
+# nvidia-smi's words for a value that a card does not have.
+_NOT_OF_CARD = ("N/A", "[N/A]", "[Not Supported]")
 # Standard deviations by which a value may be beyond its limit by chance.
 _DEVIATIONS = 3.0
 # A limit is widened by this share at most, so that a node far beyond it is found on a busy machine, too.
@@ -125,33 +117,24 @@ _WIDEST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Limit:
-    """Limit on the value of a node."""
+class _Range:
+    """The good values of a usual node."""
 
-    severity: Severity
-    least: float = -math.inf
-    most: float = math.inf
-    noise: float = 0.0
-    """Spread of a usual node's values, as a share."""
+    value: VetValue
+    least: float
+    most: float
 
-    def judge(self, node: Node, check: str) -> Complaint | None:
-        """Return the complaint about a value of a node; None if there is none."""
-        value, unit = node.values.get(check), UNITS[check]
-        if value is None:
+    def judge(self, node: str, number: float | None, check: str = "") -> Complaint | None:
+        """Return the complaint about a node's value, which is named `check`; None if there is none."""
+        if number is None or self.least <= number <= self.most:
             return None
-        # Not by its own spread, in which a node would hide that is slow now and then.
-        factor = 1 - min(_DEVIATIONS * math.sqrt(2) * self.noise, _WIDEST)
-        least = self.least * factor if self.least > 0 else self.least
-        most = self.most / factor
-        if least <= value <= most:
-            return None
-        limit = least if value < least else most
+        limit = self.least if number < self.least else self.most
         return Complaint(
-            severity=self.severity,
-            node=node.name,
-            check=check,
-            observed=f"{value:.3g} {unit}",
-            limit=f"{limit:.3g} {unit}",
+            severity=self.value.severity,
+            node=node,
+            check=check or self.value.name,
+            observed=f"{number:.3g} {self.value.unit}",
+            limit=f"{limit:.3g} {self.value.unit}",
         )
 
 
@@ -164,48 +147,52 @@ def nodes_of(reports: Reports, count: int) -> tuple[Node, ...]:
     for report in reports.good:
         values = {name: value for name, value in values_of(report).items() if name not in BETWEEN_NODES}
         others = set(range(count)) - {number_of(report, "rank")}
-        pairs = [pair for pair in _rows(values.get("pairs")) if len(pair) == 3]
+        pairs = _tables(values.get("pairs"))
         # All or nothing: a node that met some of the others says nothing of the rest.
-        if others and {pair[0] for pair in pairs if type(pair[0]) is int} == others:
-            for place, name in enumerate(BETWEEN_NODES, start=1):
-                values[name] = [sample for pair in pairs for sample in _list(pair[place])]
-        expected = [name for name in UNITS if count > 1 or name not in BETWEEN_NODES]
-        samples = {name: _samples(name, values.get(name)) for name in expected}
+        if others and {pair.get("other") for pair in pairs if type(pair.get("other")) is int} == others:
+            for name in BETWEEN_NODES:
+                values[name] = [sample for pair in pairs for sample in _list(pair.get(name))]
+        expected = [value for value in _OF_NODES if count > 1 or value.of != "pair"]
+        samples = {value.name: _samples(value, values.get(value.name)) for value in expected}
         medians = {name: statistics.median(numbers) for name, numbers in samples.items() if numbers}
         nodes.append(
             Node(
                 name=str(report["host"]),
                 values=medians,
-                noise={name: _spread(samples[name]) for name in medians if name not in _RANGES},
+                noise={name: _spread(samples[name]) for name in medians if BY_NAME[name].is_compared},
                 lacks=tuple(name for name, numbers in samples.items() if not numbers),
-                gpus=[[str(word) for word in row] for row in _rows(values.get("gpus"))],
+                gpus=[
+                    {str(key): str(word) for key, word in gpu.items()} for gpu in _tables(values.get("gpus"))
+                ],
             )
         )
     return tuple(sorted(nodes, key=lambda node: node.name))
 
 
-def vet(reports: Reports, count: int, limits: SiteVet, again: Mapping[str, Reports] | None = None) -> Vetting:
-    """Judge the reports of `count` ranks, one on each node.
+def vet(
+    reports: Reports, count: int, limits: Mapping[str, VetLimits], again: Mapping[str, Reports] | None = None
+) -> Vetting:
+    """Judge the reports of `count` ranks, one on each node; `limits` are those that the site names.
 
     `again` holds those of a second run for each suspect (`Vetting.suspects`), alone or with one good node: a
     value that is good there is one to watch.
     """
     nodes = nodes_of(reports, count)
-    checks = _limits(nodes, limits)
+    ranges = {value.name: _range(value, nodes, limits) for value in VALUES}
     complaints = [
         complaint
         for node in nodes
-        for check, limit in checks.items()
-        if (complaint := limit.judge(node, check)) is not None
+        for value in _OF_NODES
+        if (complaint := ranges[value.name].judge(node.name, node.values.get(value.name))) is not None
     ]
     second = {
         name: next((node for node in nodes_of(run, len(run.good)) if node.name == name), None)
         for name, run in (again or {}).items()
     }
-    complaints = [_second(complaint, second.get(complaint.node), checks) for complaint in complaints]
+    complaints = [_second(complaint, second.get(complaint.node), ranges) for complaint in complaints]
     for node in nodes:
         complaints += _unknown(node)
-        complaints += _gpus(node, limits, most=max(len(other.gpus) for other in nodes))
+        complaints += _gpus(node, ranges, most=max(len(other.gpus) for other in nodes))
     complaints += _reports(reports, nodes, count)
     return Vetting(
         nodes=nodes,
@@ -213,37 +200,28 @@ def vet(reports: Reports, count: int, limits: SiteVet, again: Mapping[str, Repor
     )
 
 
-def _limits(nodes: Sequence[Node], limits: SiteVet) -> dict[str, _Limit]:
-    """Return the limit of each value: relative to a usual node, or absolute."""
-    found: dict[str, _Limit] = {}
-    for name, least in (
-        ("memory_gbs", limits.memory),
-        ("gemm_gflops", limits.gemm),
-        ("bandwidth_gbs", limits.bandwidth),
-        ("read_mbs", limits.read),
-    ):
-        severity: Severity = "MONITOR" if name == "read_mbs" else "ISOLATE"
-        # The faster of two: a slow node must not hide in the mean.
-        usual = statistics.median_high(_all(nodes, name) or [0.0])
-        floor = max(least * usual, getattr(limits, name) or 0.0)
-        found[name] = _Limit(severity, least=floor, noise=_usual_noise(nodes, name))
-    usual = statistics.median_low(_all(nodes, "latency_us") or [math.inf])
-    noise = _usual_noise(nodes, "latency_us")
-    found["latency_us"] = _Limit("ISOLATE", most=limits.latency * usual, noise=noise)
-    for name in ("free_memory", "shm_bytes"):
-        found[name] = _Limit("RESET", least=getattr(limits, name))
-    found["skew_s"] = _Limit("MONITOR", least=-limits.skew_s, most=limits.skew_s)
-    return found
+def _range(value: VetValue, nodes: Sequence[Node], limits: Mapping[str, VetLimits]) -> _Range:
+    """Return the good values: relative to a usual node, or absolute."""
+    numbers = [node.values[value.name] for node in nodes if value.name in node.values]
+    # The better of two: a slow node must not hide in the mean.
+    median = statistics.median_low if value.less_is_better else statistics.median_high
+    # Not by a node's own spread, in which one would hide that is slow now and then.
+    spreads = [node.noise[value.name] for node in nodes if value.name in node.noise]
+    noise = min(_DEVIATIONS * math.sqrt(2) * statistics.median(spreads or [0.0]), _WIDEST)
+    least, most = value.range(
+        median(numbers) if numbers else math.nan, limits.get(value.name, VetLimits()), noise
+    )
+    return _Range(value, least, most)
 
 
-def _second(complaint: Complaint, node: Node | None, limits: Mapping[str, _Limit]) -> Complaint:
+def _second(complaint: Complaint, node: Node | None, ranges: Mapping[str, _Range]) -> Complaint:
     """Return a complaint after its node was measured again: one to watch if the value is good there."""
-    value = node.values.get(complaint.check) if node else None
-    if complaint.severity != "ISOLATE" or node is None or value is None:
+    number = node.values.get(complaint.check) if node else None
+    if complaint.severity != "ISOLATE" or number is None:
         return complaint
-    if limits[complaint.check].judge(node, complaint.check):
+    if ranges[complaint.check].judge(complaint.node, number):
         return complaint
-    observed = f"{complaint.observed}, measured again alone {value:.3g} {UNITS[complaint.check]}"
+    observed = f"{complaint.observed}, measured again alone {number:.3g} {BY_NAME[complaint.check].unit}"
     return replace(complaint, severity="MONITOR", observed=observed)
 
 
@@ -255,7 +233,7 @@ def _unknown(node: Node) -> Iterable[Complaint]:
             node=node.name,
             check=name,
             observed="no measurement",
-            limit=f"a number of {UNITS[name]}",
+            limit=f"a number of {BY_NAME[name].unit}",
         )
 
 
@@ -280,65 +258,38 @@ def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[Co
         yield Complaint(severity="ISOLATE", node="?", check="report", observed=text, limit="one of each rank")
 
 
-def _gpus(node: Node, limits: SiteVet, *, most: int) -> Iterable[Complaint]:
+def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[Complaint]:
+    def reset(check: str, observed: str, limit: str) -> Complaint:
+        return Complaint(severity="RESET", node=node.name, check=check, observed=observed, limit=limit)
+
     if len(node.gpus) < most:
-        yield Complaint(
-            severity="RESET",
-            node=node.name,
-            check="gpus",
-            observed=f"{len(node.gpus)}",
-            limit=f"{most}, as another node has",
-        )
+        yield reset("gpus", f"{len(node.gpus)}", f"{most}, as another node has")
     for gpu in node.gpus:
-        if len(gpu) != 4:
-            yield Complaint(
-                severity="RESET",
-                node=node.name,
-                check="gpu",
-                observed=" ".join(gpu),
-                limit="a GPU that answers",
-            )
+        if "index" not in gpu:
+            yield reset("gpu", gpu.get("error", ""), "a GPU that answers")
             continue
-        index, _, temperature, errors = gpu
-        if temperature.isdigit() and int(temperature) > limits.gpu_celsius:
-            yield Complaint(
-                severity="MONITOR",
-                node=node.name,
-                check=f"gpu {index} temperature",
-                observed=f"{temperature} °C",
-                limit=f"{limits.gpu_celsius:g} °C",
-            )
-        if errors.isdigit() and int(errors):
-            yield Complaint(
-                severity="RESET",
-                node=node.name,
-                check=f"gpu {index} memory",
-                observed=f"{errors} uncorrected errors",
-                limit="none",
-            )
+        for value in _OF_GPUS:
+            check, word = f"gpu {gpu['index']} {value.heading}", gpu.get(value.name, "no measurement")
+            if word in _NOT_OF_CARD:
+                continue
+            number = _number(word)
+            if not value.can_be(number):
+                yield reset(check, word, f"a number of {value.unit}")
+            elif complaint := ranges[value.name].judge(node.name, number, check):
+                yield complaint
 
 
-def _all(nodes: Iterable[Node], name: str) -> list[float]:
-    return [node.values[name] for node in nodes if name in node.values]
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
-def _usual_noise(nodes: Iterable[Node], name: str) -> float:
-    return statistics.median([node.noise[name] for node in nodes if name in node.noise] or [0.0])
-
-
-def _samples(name: str, value: object) -> list[float]:
+def _samples(value: VetValue, reported: object) -> list[float]:
     """Return a reported number, or several; empty if one of them cannot be a measurement."""
-    numbers = _list(value)
-    return [float(number) for number in numbers] if all(_can_be(name, number) for number in numbers) else []
-
-
-def _can_be(name: str, number: object) -> bool:
-    """Whether a report's value is a number that a node can have."""
-    if not isinstance(number, (int, float)) or isinstance(number, bool):
-        return False
-    least, most = _RANGES.get(name, (0.0, _LARGEST))
-    # NaN is in no range.
-    return least <= number <= most and (number != 0 or name in _RANGES)
+    numbers = _list(reported)
+    return [float(number) for number in numbers] if all(map(value.can_be, numbers)) else []
 
 
 def _spread(numbers: Sequence[float]) -> float:
@@ -351,8 +302,8 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _rows(value: object) -> list[list[Any]]:
-    return [row for row in value if isinstance(row, list)] if isinstance(value, list) else []
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _some(numbers: Iterable[int]) -> str:

@@ -7,18 +7,20 @@ new lock. Lock and spec are for one architecture; `target_differences` compares 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envbuild.errors import Location
 from envbuild.lock.model import BuildDebPin, DebPin, Lock, LockFile, PythonPin, RecipePin, RootPin, ToolPin
-from envbuild.spec.model import SPEC_KEYS
+from envbuild.spec.base import BaseImage
+from envbuild.spec.chosen_recipe import Build, ChosenRecipe
+from envbuild.spec.model import SPEC_KEYS, EnvSpec
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 
 # They write sources: what is compiled from these is not linked with them.
 _TRANSLATORS = frozenset({"cffi", "cython", "mypy"})
@@ -41,10 +43,10 @@ def diff(lock: Lock, resolved: ResolvedSpec) -> tuple[LockDifference, ...]:
     """Return how a lock no longer satisfies a spec; empty if it does."""
     return (
         *_metadata(lock, resolved),
-        *_recipes(lock, resolved),
+        *_recipes(lock, resolved.recipes, resolved.spec),
         *_python(lock, resolved),
-        *_system(lock, resolved),
-        *_builds(lock, resolved),
+        *_system(lock, resolved.system_requests, resolved.base),
+        *_builds(lock, resolved.builds.values(), resolved.python),
     )
 
 
@@ -165,9 +167,9 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
             yield LockDifference("metadata", f"base image {base.name} has {fact} {now}, the lock says {was}")
 
 
-def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
+def _recipes(lock: Lock, recipes: Sequence[ChosenRecipe], spec: EnvSpec) -> Iterable[LockDifference]:
     locked = {pin.name: pin for pin in lock.recipes}
-    chosen = {entry.recipe.name: entry for entry in resolved.recipes}
+    chosen = {entry.recipe.name: entry for entry in recipes}
     for name in sorted(chosen.keys() - locked.keys()):
         origin = SPEC_KEYS[chosen[name].recipe.kind]
         yield LockDifference("metadata", f"{origin} gained {name}")
@@ -175,15 +177,15 @@ def _recipes(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
         # Its dependencies may be orphaned now.
         yield LockDifference("python", f"{SPEC_KEYS[locked[name].kind]} lost {name}")
     for name in sorted(locked.keys() & chosen.keys()):
-        sentence = _recipe_changed(locked[name], chosen[name], resolved)
+        sentence = _recipe_changed(locked[name], chosen[name], spec)
         if sentence:
             yield LockDifference("metadata", sentence)
 
 
-def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec) -> str | None:
+def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, spec: EnvSpec) -> str | None:
     origin = SPEC_KEYS[pin.kind]
     if pin.version != chosen.version:
-        choices = (resolved.spec.mpi, *resolved.spec.frameworks, *resolved.spec.fabric)
+        choices = (spec.mpi, *spec.frameworks, *spec.fabric)
         choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
         if choice is not None and not choice.admits(pin.version):
             return f"{origin}: {pin.name} {pin.version} does not satisfy {choice.constraint}"
@@ -197,20 +199,19 @@ def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, resolved: ResolvedSpec
 
 def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     """Return how the Python pins of a lock no longer satisfy a spec."""
-    pins = {pin.name: pin for pin in lock.python}
-    environment = resolved.target.environment
-    requested = _by_name(resolved.python_requirements, environment)
-    before = _by_name(_entries(lock.requests, resolved), environment)
-    origins = _origins(resolved)
+    pins, request = {pin.name: pin for pin in lock.python}, resolved.python
+    environment = request.target.environment
+    requested = _by_name(request.requirements, environment)
+    before = _by_name(_entries(lock.requests, request), environment)
+    keys = _keys(request)
     for name, requirements in sorted(requested.items()):
-        origin = origins.get(name, "packages.python")
-        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), origin)
-    yield from _outside_files(pins, resolved)
+        yield from _unmet(name, requirements, pins.get(name), before.get(name, []), keys[name])
+    yield from _outside_files(pins, request)
     owners = {chosen.layer for chosen in resolved.recipes}
     yield from _orphans(lock, set(requested), set(before) - set(requested), owners)
     needed = lock.needed_by(requested)
     for pin in lock.python:
-        if pin.is_wheel == (pin.name in resolved.built):
+        if pin.is_wheel == (pin.name in request.built):
             how = "a wheel, and is to be built" if pin.is_wheel else "a source, and nothing builds it"
             yield LockDifference("python", f"`{pin.name}` is locked as {how}")
         owner = resolved.owner(pin.name)
@@ -219,9 +220,9 @@ def _python(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
             yield LockDifference("metadata", sentence)
 
 
-def _entries(texts: Iterable[str], resolved: ResolvedSpec) -> Iterator[RequirementEntry]:
+def _entries(texts: Iterable[str], request: PythonRequest) -> Iterator[RequirementEntry]:
     """Parse requirements that no file of the spec writes."""
-    at = Location(path=resolved.path)
+    at = request.location_of()
     return (RequirementEntry(text=text, at=at) for text in texts)
 
 
@@ -257,33 +258,32 @@ def _unmet(
             yield LockDifference("python", f"{origin}: `{name}` {verb} the extra `{extra}`")
 
 
-def _outside_files(pins: Mapping[str, PythonPin], resolved: ResolvedSpec) -> Iterable[LockDifference]:
+def _outside_files(pins: Mapping[str, PythonPin], request: PythonRequest) -> Iterable[LockDifference]:
     """Yield pins that constraints or hashes of files with requirements exclude."""
-    environment = resolved.target.environment
-    for name, constraints in sorted(_by_name(resolved.constraints, environment).items()):
+    environment = request.target.environment
+    for name, constraints in sorted(_by_name(request.constraints, environment).items()):
         pin = pins.get(name)
         for bound in constraints:
             if pin is not None and not bound.specifier.contains(pin.version, prereleases=True):
                 sentence = f"packages.python: {name} {pin.version} does not satisfy {bound.specifier}"
                 yield LockDifference("python", sentence)
-    for name, request in sorted(resolved.repositories.items()):
-        repository, pin = request.repository, pins.get(name)
+    for name, entry in sorted(request.commits.items()):
+        repository, pin = entry.repository, pins.get(name)
         if repository and pin and not repository.admits(pin.origin, pin.version):
             sentence = f"packages.python: `{name}` is not locked from commit {repository.commit[:12]}"
             yield LockDifference("python", sentence)
-    for name, hashes in sorted(resolved.allowed_hashes().items()):
+    for name, hashes in sorted(request.hashes.items()):
         if name in pins and pins[name].sha256 not in hashes:
             sentence = f"packages.python: no hash of `{name}` is that of {pins[name].file}"
             yield LockDifference("python", sentence)
 
 
-def _origins(resolved: ResolvedSpec) -> dict[str, str]:
+def _keys(request: PythonRequest) -> dict[str, str]:
     """Return where each distribution is requested: the spec's own key first, then the first recipe."""
-    origins = {request.name: "packages.python" for request in resolved.requested}
-    for chosen in resolved.recipes:
-        for entry in chosen.requirements:
-            origins.setdefault(entry.name, f"recipe {chosen.recipe.name}")
-    return origins
+    keys = {entry.name: "packages.python" for entry in request.written}
+    for entry in request.of_recipes:
+        keys.setdefault(entry.name, f"recipe {entry.recipe}")
+    return keys
 
 
 def _orphans(
@@ -302,29 +302,28 @@ def _orphans(
             yield LockDifference("python", f"`{pin.name}` is locked, and nothing asks for it")
 
 
-def _system(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
+def _system(lock: Lock, requests: Collection[str], base: BaseImage) -> Iterable[LockDifference]:
     pinned = {pin.name for pin in (*lock.base_debs, *lock.system_debs)}
-    requested = set(resolved.system_requests())
-    for name in sorted(requested - pinned):
+    for name in sorted({*requests} - pinned):
         yield LockDifference("system", f"packages.system gained `{name}`")
-    for name in sorted(set(lock.system_requests) - requested):
+    for name in sorted({*lock.system_requests} - {*requests}):
         yield LockDifference("system", f"packages.system lost `{name}`")
-    if resolved.base.root is not None:
+    if base.root is not None:
         return
-    for name in sorted(set(resolved.base.packages) - {pin.name for pin in lock.base_debs}):
-        yield LockDifference("base", f"base image {resolved.base.name} needs `{name}`, which is not locked")
+    for name in sorted({*base.packages} - {pin.name for pin in lock.base_debs}):
+        yield LockDifference("base", f"base image {base.name} needs `{name}`, which is not locked")
 
 
-def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
+def _builds(lock: Lock, builds: Collection[Build], request: PythonRequest) -> Iterable[LockDifference]:
     """Yield build requirements that are not locked, and pins of builds that are gone."""
     in_base = {pin.name for pin in lock.base_debs}
-    environment = resolved.target.environment
+    environment = request.target.environment
     locked_sources = {pin.name for pin in lock.python if not pin.is_wheel}
-    for build in resolved.built.values():
+    for build in builds:
         debs = in_base | {pin.name for pin in lock.build_debs if pin.layer == build.layer}
         wheels = {pin.name for pin in lock.build_python if pin.layer == build.layer}
         lacking = [
-            *(name for name in _by_name(_entries(build.python, resolved), environment) if name not in wheels),
+            *(name for name in _by_name(_entries(build.python, request), environment) if name not in wheels),
             *(name for name in build.system if name not in debs),
         ]
         for name in lacking if build.distribution in locked_sources else ():
@@ -333,7 +332,7 @@ def _builds(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     for tool, pin in other_versions(lock.build_python, lock.python):
         text = f"is built against {tool.name} {tool.version}, and the image gets {pin.version}"
         yield LockDifference("build", f"{tool.layer.partition(':')[2]} {text}")
-    layers = {build.layer for build in resolved.built.values()}
+    layers = {build.layer for build in builds}
     locked = {pin.layer for pin in lock.build_debs} | {pin.layer for pin in lock.build_python}
     for layer in sorted(locked - layers):
         yield LockDifference("metadata", f"{layer} is no longer built, but the lock has its build tools")

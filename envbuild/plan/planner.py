@@ -161,7 +161,7 @@ class _Planner:
         lock = self.lock
         layers: list[Layer] = []
         pins = {pin.name: pin for pin in lock.python if not pin.is_wheel}
-        for build in self.resolved.built.values():
+        for build in self.resolved.builds.values():
             pin = pins.get(build.distribution)
             if pin is None and build.declared is None:  # nothing requires it
                 continue

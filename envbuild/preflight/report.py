@@ -328,6 +328,8 @@ def checks_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> It
             observed = ", ".join(f"{path}={fact}" for path, fact in result.facts.items())
         elif result.missing:
             observed = f"unknown: {', '.join(result.missing)}"
+        if result.partition:
+            observed = f"{result.partition}: {observed}"
         facts = result.fact_lines if result.outcome == "incompatible" else ()
         hint = "; ".join(text for text in (result.hint, *facts) if text)
         name = f"{result.rule}/{result.subject}" if result.subject else result.rule

@@ -61,8 +61,8 @@ def parse_one_line(text: str) -> Iterator[AptSource]:
 
 def parse_deb822(text: str) -> Iterator[AptSource]:
     """Read stanzas of ``Field: value``, apart by empty lines."""
-    kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    for stanza in re.split(r"\n[ \t]*(?:\n[ \t]*)+", kept):
+    uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for stanza in re.split(r"\n[ \t]*(?:\n[ \t]*)+", uncommented):
         fields: dict[str, str] = {}
         name = ""
         for line in stanza.splitlines():

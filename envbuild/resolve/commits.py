@@ -30,10 +30,11 @@ from envbuild.resolve.context import NOT_HERE_HINT, ResolveContext, Upgrade, can
 from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.files import WrongBytes
 from envbuild.resolve.obtain import local_copy
-from envbuild.resolve.request import PythonRequest
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
-from envbuild.resolve.uv import Release, UvRequest
+from envbuild.resolve.uv import UvRequest
+from envbuild.spec.chosen_recipe import DeclaredMetadata
 from envbuild.spec.fields import repository_address
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import Repository, RequirementEntry
 from envbuild.spec.tomlfile import read_toml
 from envbuild.system import host, process
@@ -155,7 +156,7 @@ class Commits:
     def add_to(self, request: UvRequest) -> UvRequest:
         """Let uv see an empty wheel in place of each archive."""
         stubs = {
-            name: Release(version=archive.file.version, requires=archive.metadata.requires)
+            name: DeclaredMetadata(version=archive.file.version, requires=archive.metadata.requires)
             for name, archive in self.archives.items()
         }
         return replace(
@@ -434,16 +435,16 @@ def _version(files: _Files, name: str, at: Location) -> str:
     """Return the version that a tree states; a build may state another, and then fails."""
     try:
         project = read_toml(_text(files, "pyproject.toml")).get("project", {})
-        stated = project.get("version") if isinstance(project, dict) else None
-        if stated is None:
+        version = project.get("version") if isinstance(project, dict) else None
+        if version is None:
             text = _text(files, "setup.cfg")
             if any(len(line) > _MAX_LINE for line in text.splitlines()):
                 raise ValueError("it has a line that no setup.cfg has")
             setup = configparser.RawConfigParser()
             setup.read_string(text)
-            stated = setup.get("metadata", "version", fallback="")
-        if isinstance(stated, str) and _PLAIN.fullmatch(stated):
-            return str(Version(stated))
+            version = setup.get("metadata", "version", fallback="")
+        if isinstance(version, str) and _PLAIN.fullmatch(version):
+            return str(Version(version))
     except (configparser.Error, ValueError):
         pass
     raise RequestError(

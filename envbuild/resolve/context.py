@@ -51,8 +51,8 @@ class ResolveContext:
     def python_sources(self, site: Site | None, wheel_directories: Sequence[Path] = ()) -> PythonSources:
         """Return where Python distributions come from, the `wheel_directories` of a spec among them."""
         sources = python_sources(site, self.machine)
-        kept = (path for root in self.directories for path in (root / "wheels", root))
-        wheels = [*kept, *wheel_directories]
+        given = (path for root in self.directories for path in (root / "wheels", root))
+        wheels = [*given, *wheel_directories]
         links = (str(path.absolute()) for path in wheels if path.is_dir())
         return replace(sources, find_links=(*links, *sources.find_links))
 

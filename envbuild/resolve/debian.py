@@ -31,7 +31,10 @@ from envbuild.lock.model import BuildDebPin, DebPin
 from envbuild.resolve import apttext
 from envbuild.resolve.context import ResolveContext, Upgrade, cannot_write
 from envbuild.resolve.origins import Archive, archives
+from envbuild.spec.base import BaseImage
+from envbuild.spec.chosen_recipe import Build
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.site import Site
 from envbuild.system import host, locks, network, process
 from envbuild.system.redaction import redact
 from envbuild.system.space import has_no_room, refuse_full
@@ -43,6 +46,53 @@ _NEAR = 3  # difference in length of a misspelt name, in characters
 _WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebianRequest:
+    """The Debian packages that an image asks for, who asks for them, and the archives to ask."""
+
+    base: BaseImage
+    architecture: str
+    site: Site | None
+    path: Path
+    """The file that asks; the place of errors without a better one."""
+    system: tuple[str, ...]
+    """Packages beyond those of the base."""
+    builds: tuple[Build, ...]
+    locations: Mapping[str, Location]
+    """Package that the spec names → where."""
+    required_by: Mapping[str, str]
+    """Package that the spec does not name → who asks for it: ``the recipe demo``."""
+
+    @classmethod
+    def of(cls, resolved: ResolvedSpec) -> DebianRequest:
+        """Return the Debian packages that a spec, its base image, recipes and builds ask for."""
+        base, builds = resolved.base, tuple(resolved.builds.values())
+        spec, named = resolved.spec_file, resolved.spec.packages.system
+        required_by = {
+            name: f"the build of {build.name}" for build in reversed(builds) for name in build.system
+        }
+        required_by |= {
+            name: f"the recipe {chosen.recipe.name}"
+            for chosen in reversed(resolved.recipes)
+            for name in chosen.recipe.system
+        }
+        required_by |= dict.fromkeys(base.packages, f"the base image {base.name}")
+        return cls(
+            base=base,
+            architecture=resolved.architecture,
+            site=resolved.site,
+            path=resolved.path,
+            system=resolved.system_requests,
+            builds=builds,
+            locations={name: spec.at("packages", "system", index) for index, name in enumerate(named)},
+            required_by={name: text for name, text in required_by.items() if name not in named},
+        )
+
+    def location_of(self, name: str) -> Location:
+        """Return where the spec asks for a package; its file if it does not."""
+        return self.locations.get(name, Location(path=self.path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +108,7 @@ class Debs:
 
 
 def resolve_debian(
-    resolved: ResolvedSpec,
+    request: DebianRequest,
     *,
     previous: Sequence[DebPin],
     preferred: Sequence[DebPin] = (),
@@ -72,53 +122,45 @@ def resolve_debian(
     or they cannot be installed together. MachineError: an archive cannot be reached or trusted, or package
     lists are missing offline.
     """
-    base_image = resolved.base
-    sources = _sources(resolved, context)
-    kept = _versions(previous, upgrade)
-    with _apt(resolved, context) as apt:
-        apt.update(sources)
-        apt.prefer({**_versions(preferred, upgrade), **kept})
+    base_image = request.base
+    fixed = _versions(previous, upgrade)
+    with _apt(request, context) as apt:
+        apt.update()
+        apt.prefer({**_versions(preferred, upgrade), **fixed})
         base = apt.solve([_essential(base_image.suite), "apt", *base_image.packages])
         if len(base) <= len(base_image.packages):
             raise RequestError(
                 f"the archives of {base_image.name} name no essential packages for {base_image.suite}",
-                at=Location(path=resolved.path),
+                at=Location(path=request.path),
                 hint="see `suite` and `origins` of the base image, and the site file's archives for them",
             )
         apt.check_names(base_image.packages, base)
-        system = apt.add(resolved.system_requests(), base)
+        system = apt.add(request.system, base)
         build = [
             BuildDebPin(**asdict(pin), layer=build.layer)
-            for build in resolved.built.values()
+            for build in request.builds
             for pin in apt.add(build.system, base)
         ]
     debs = Debs(base=base, system=system, build=tuple(sorted(build)))
-    renewed = [pin.name for pin in (*base, *system, *build) if kept.get(pin.name, pin.version) != pin.version]
+    pins = (*base, *system, *build)
+    renewed = [pin.name for pin in pins if fixed.get(pin.name, pin.version) != pin.version]
     if renewed:
         text = f"the archives no longer have the locked versions of {', '.join(renewed)}: renewed"
         context.emit(Warned(text=text, hint="`envbuild fetch SPEC --to DIR` keeps locked files for later"))
     return debs
 
 
-def debian_packages(resolved: ResolvedSpec, names: Iterable[str], context: ResolveContext) -> list[str]:
+def debian_packages(request: DebianRequest, names: Iterable[str], context: ResolveContext) -> list[str]:
     """Return those names that are packages of a base's archives; none for a finished root.
 
     MachineError as `resolve_debian`.
     """
     names = [name for name in names if _NAME.fullmatch(name)]
-    if not names or resolved.base.root is not None:
+    if not names or request.base.root is not None:
         return []
-    with _apt(resolved, context) as apt:
-        apt.update(_sources(resolved, context))
+    with _apt(request, context) as apt:
+        apt.update()
         return apt.known(names)
-
-
-def _sources(resolved: ResolvedSpec, context: ResolveContext) -> dict[str, Sequence[Archive]]:
-    """Return the archives that can serve each origin of the base."""
-    base = resolved.base
-    return {
-        origin: archives(origin, base.components, resolved.site, context.machine) for origin in base.origins
-    }
 
 
 def _essential(suite: str) -> str:
@@ -143,10 +185,10 @@ def proxies(addresses: Iterable[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _apt(resolved: ResolvedSpec, context: ResolveContext) -> Iterator[_Apt]:
+def _apt(request: DebianRequest, context: ResolveContext) -> Iterator[_Apt]:
     """Yield an apt whose package lists are kept for the next run of the same base."""
-    base = resolved.base
-    identity = f"{base.distribution} {base.suite} {resolved.architecture} {base.origins}"
+    base = request.base
+    identity = f"{base.distribution} {base.suite} {request.architecture} {base.origins}"
     directory = context.cache_dir / "apt" / hashlib.sha256(identity.encode()).hexdigest()[:16]
     with ExitStack() as stack:
         try:
@@ -158,7 +200,7 @@ def _apt(resolved: ResolvedSpec, context: ResolveContext) -> Iterator[_Apt]:
             lock = locks.exclusive(directory / "envbuild.lock", lambda: context.emit(_WAITING))
             stack.enter_context(lock)
             run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=".run-", dir=directory))
-            apt = _Apt(resolved, context, directory, Path(run_dir))
+            apt = _Apt(request, context, directory, Path(run_dir))
         except OSError as error:
             raise cannot_write(context.cache_dir, error) from error
         yield apt
@@ -168,9 +210,9 @@ class _Apt:
     """apt with its own state, lists and sources; the machine's proxies and settings stay in force."""
 
     def __init__(
-        self, resolved: ResolvedSpec, context: ResolveContext, directory: Path, run_dir: Path
+        self, request: DebianRequest, context: ResolveContext, directory: Path, run_dir: Path
     ) -> None:
-        self._resolved = resolved
+        self._request = request
         self._run_dir = run_dir
         self._context = context
         self._archives: dict[str, Archive] = {}
@@ -183,14 +225,16 @@ class _Apt:
             "Dir::Etc::SourceList": run_dir / "private.sources",
             "Dir::Etc::Preferences": run_dir / "preferences",
         }
-        self._write("apt.conf", apttext.configuration(paths, resolved.architecture))
+        self._write("apt.conf", apttext.configuration(paths, request.architecture))
         self.prefer({})
 
     def prefer(self, versions: dict[str, str]) -> None:
         self._write("preferences", apttext.preferences(versions))
 
-    def update(self, sources: Mapping[str, Sequence[Archive]]) -> None:
+    def update(self) -> None:
         """Bring the package lists up to date, and choose the archive that serves each origin."""
+        base, site, machine = self._request.base, self._request.site, self._context.machine
+        sources = {origin: archives(origin, base.components, site, machine) for origin in base.origins}
         self._use({origin: entries[0] for origin, entries in sources.items()})
         offline = self._context.offline
         if not offline and self._run("apt-get", "update").ok:
@@ -235,25 +279,25 @@ class _Apt:
 
     def _use(self, archives: dict[str, Archive]) -> None:
         self._archives = archives
-        components = self._resolved.base.components
+        components = self._request.base.components
         stanzas = (
             apttext.stanza(archive, origin.partition(":")[2], components)
             for origin, archive in archives.items()
         )
         self._write("private.sources", "\n".join(stanzas))
 
-    def add(self, wanted: Sequence[str], base: Sequence[DebPin]) -> tuple[DebPin, ...]:
+    def add(self, requests: Sequence[str], base: Sequence[DebPin]) -> tuple[DebPin, ...]:
         """Return the packages that others need in addition to the base, whose versions stay."""
-        if not wanted:
+        if not requests:
             return ()
         names = {pin.name for pin in base}
-        whole = self.solve([*(f"{pin.name}={pin.version}" for pin in base), *wanted])
-        self.check_names(wanted, (*base, *whole))
-        return tuple(pin for pin in whole if pin.name not in names)
+        solution = self.solve([*(f"{pin.name}={pin.version}" for pin in base), *requests])
+        self.check_names(requests, (*base, *solution))
+        return tuple(pin for pin in solution if pin.name not in names)
 
-    def solve(self, wanted: Sequence[str]) -> tuple[DebPin, ...]:
+    def solve(self, requests: Sequence[str]) -> tuple[DebPin, ...]:
         """Return what apt would install on an empty system for these names and patterns."""
-        finished = self._run("apt-get", "install", "--yes", "--print-uris", *wanted)
+        finished = self._run("apt-get", "install", "--yes", "--print-uris", *requests)
         if not finished.ok:
             self._raise_solve_error(finished.output)
         files = apttext.parse_uris(finished.stdout)
@@ -269,10 +313,10 @@ class _Apt:
         known = {name for name, _ in listed}
         return [name for name in names if name in known]
 
-    def check_names(self, wanted: Sequence[str], pins: Sequence[DebPin]) -> None:
+    def check_names(self, requests: Sequence[str], pins: Sequence[DebPin]) -> None:
         """Reject requested names for which apt took a package of another name."""
         names = {pin.name for pin in pins}
-        missing = [name for name in wanted if name not in names]
+        missing = [name for name in requests if name not in names]
         errors: list[EnvbuildError] = []
         for name in missing[:MAX_ERRORS]:
             problem, hint = apttext.no_package(name, self._run("apt-cache", "showpkg", name).stdout)
@@ -303,7 +347,7 @@ class _Apt:
     def _raise_solve_error(self, output: str) -> NoReturn:
         errors: list[EnvbuildError] = []
         for number, name in enumerate(apttext.unknown(output)):
-            problem = f"`{name}` is not a package of {self._resolved.base.name}'s archives"
+            problem = f"`{name}` is not a package of {self._request.base.name}'s archives"
             hint = None
             if number < _MOST_HINTS:
                 # Only names of nearly that length are compared, there are many.
@@ -318,14 +362,14 @@ class _Apt:
         reason = apttext.conflict(output) or apttext.complaint(output)
         raise RequestError(
             f"the Debian packages cannot be installed together: {reason}",
-            at=Location(path=self._resolved.path),
+            at=Location(path=self._request.path),
             hint="leave one out under `packages.system`, or `envbuild lock SPEC --upgrade`",
         )
 
     def _wrong_name(self, name: str, problem: str, hint: str | None) -> RequestError:
-        resolved = self._resolved
-        problem += _required_by(name, resolved)
-        return RequestError(problem, at=location_of(name, resolved), hint=hint or _SEARCH)
+        if required_by := self._request.required_by.get(name):
+            problem += f", and {required_by} asks for it"
+        return RequestError(problem, at=self._request.location_of(name), hint=hint or _SEARCH)
 
     def _write(self, name: str, text: str) -> None:
         (self._run_dir / name).write_text(text, encoding="utf-8")
@@ -357,28 +401,6 @@ class _Apt:
                 hint="`envbuild doctor lock --online` asks its archives",
             )
         return finished
-
-
-def location_of(name: str, resolved: ResolvedSpec) -> Location:
-    """Return where a spec asks for a Debian package; its file if it does not."""
-    names = resolved.spec.packages.system
-    at = resolved.spec_locations.get(("packages", "system", names.index(name))) if name in names else None
-    return at or Location(path=resolved.path)
-
-
-def _required_by(name: str, resolved: ResolvedSpec) -> str:
-    """Return the end of a sentence on who asks for a Debian package; empty if the spec does."""
-    if name in resolved.spec.packages.system:
-        return ""
-    if name in resolved.base.packages:
-        return f", and the base image {resolved.base.name} asks for it"
-    for chosen in resolved.recipes:
-        if name in chosen.recipe.system:
-            return f", and the recipe {chosen.recipe.name} asks for it"
-    for build in resolved.built.values():
-        if name in build.system:
-            return f", and the build of {build.name} asks for it"
-    return ""
 
 
 def _comparable(address: str) -> str:

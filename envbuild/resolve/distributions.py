@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.lock.model import PythonPin
-from envbuild.resolve.request import PythonRequest
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 
 
@@ -143,13 +143,13 @@ def choose_files(
             files.append(best)
             continue
         target = request.target
-        lack = f"no wheel for {target.abi} with glibc {target.glibc}"
-        lack = "no source archive (.tar.gz)" if is_built else lack
+        missing = f"no wheel for {target.abi} with glibc {target.glibc}"
+        missing = "no source archive (.tar.gz)" if is_built else missing
         hint = "ask for another version of it"
         if entry.name in hashes:
-            lack += " and one of the hashes that are listed"
+            missing += " and one of the hashes that are listed"
             hint = "list the sha256 of a wheel, or remove the hashes: the lock has them"
-        problem = f"{entry.name} {entry.version} has {lack}"
+        problem = f"{entry.name} {entry.version} has {missing}"
         errors.append(RequestError(problem, at=request.location_of(entry.name), hint=hint))
     raise_all(errors)
     return files

@@ -14,8 +14,8 @@ from envbuild.lock.model import PythonPin
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.distributions import DistFile
 from envbuild.resolve.obtain import obtain
-from envbuild.resolve.request import PythonRequest
 from envbuild.resolve.uv import UvRequest
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import ExplicitWheel
 
 ORIGIN = "spec"

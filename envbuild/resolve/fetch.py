@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
+from packaging.requirements import Requirement
+
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Warned, task
 from envbuild.lock.model import DebPin, PythonPin, RootPin
@@ -25,9 +27,9 @@ from envbuild.resolve.files import FileCache, Pin, WrongBytes, apart, check, is_
 from envbuild.resolve.obtain import Download, download_all, is_gone, local_copy
 from envbuild.resolve.origins import Machine, PythonSources, archives
 from envbuild.resolve.python import Distributions
-from envbuild.resolve.request import PythonRequest, request_of, rules_of_pins
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.resolve.sources import Source
+from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
 from envbuild.system import network
@@ -61,11 +63,11 @@ class FileOrigins:
 def origins_of(resolved: ResolvedSpec) -> FileOrigins:
     """Return where the files of a spec's lock come from."""
     return FileOrigins(
-        python=request_of(resolved),
+        python=resolved.python,
         site=resolved.site,
         components=resolved.base.components,
         wheel_directories=resolved.wheel_directories,
-        root=FinishedRoot.of(resolved.base, resolved.base_path),
+        root=FinishedRoot.of(resolved.base_file),
     )
 
 
@@ -100,7 +102,7 @@ def fetch(
     if not missing:
         return
     addresses = _archive_addresses(missing, origins, context.machine)
-    hosts = proxies(address for places in addresses.values() for address in places) if addresses else {}
+    hosts = proxies(address for urls in addresses.values() for address in urls) if addresses else {}
     addresses |= _python_addresses(missing, origins, exclusive, python_sources, context)
     downloads = [Download(pin, pin.size_bytes, addresses.get(pin.sha256, ())) for pin in missing]
     total = sum(download.size_bytes for download in downloads)
@@ -161,10 +163,10 @@ def _not_cached(pins: Iterable[Pin], files: FileCache, emit: Emit) -> list[Pin]:
     unique = list({pin.sha256: pin for pin in pins}.values())
     paths = [files.path(pin) for pin in unique]
     with thread_pool(_THREADS) as pool:
-        whole = list(pool.map(is_whole, paths, unique))
+        in_cache = list(pool.map(is_whole, paths, unique))
     missing = []
-    for pin, path, is_there in zip(unique, paths, whole, strict=True):
-        if is_there:
+    for pin, path, is_cached in zip(unique, paths, in_cache, strict=True):
+        if is_cached:
             with contextlib.suppress(OSError):
                 os.utime(path)  # `prune` leaves files that were used recently
         else:
@@ -215,9 +217,9 @@ def _not_here(
         listed = "".join(f"\n  {pin.file_name}" for pin in files[:_NAMED])
         more = f"\n  and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
         directories = ", ".join(f"`{directory}`" for directory in context.directories)
-        places = f" and in {directories}" if directories else ""
+        elsewhere = f" and in {directories}" if directories else ""
         missing_here = (
-            f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{places}"
+            f"{pluralize(len(files), 'locked file')} ({size:.1f} MB) missing on this machine{elsewhere}"
         )
         yield RequestError(
             f"offline: {missing_here}{listed}{more}",
@@ -271,7 +273,7 @@ def _python_addresses(
         request = replace(
             origins.python,
             built=frozenset(() if is_wheel else (pin.name for pin in left)),
-            origin_rules=(*origins.python.origin_rules, *rules_of_pins(left)),
+            origin_rules=(*origins.python.origin_rules, *_rules_of_pins(left)),
         )
         distributions = Distributions.of(request, python_sources, context, tuple(exclusive))
         while left:
@@ -282,6 +284,17 @@ def _python_addresses(
             for name, pin in pins.items():
                 addresses[pin.sha256] = [file.address for file in offered.get(name, ()) if file.is_same(pin)]
     return addresses
+
+
+def _rules_of_pins(pins: Iterable[PythonPin]) -> Iterator[OriginRule]:
+    """Yield rules by which locked files of PyTorch's origins are looked for there."""
+    for pin in pins:
+        if pin.origin.startswith(PYTORCH):
+            yield OriginRule(
+                origins=(pin.origin,),
+                names=frozenset({pin.name}),
+                requirements=(Requirement(f"{pin.name}==={pin.version}"),),
+            )
 
 
 def _gone(pins: Sequence[Pin], origins: FileOrigins) -> Iterator[EnvbuildError]:

@@ -25,13 +25,13 @@ from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files, satisfies
 from envbuild.resolve.obtain import obtain
 from envbuild.resolve.origins import PythonSources, without_credentials
-from envbuild.resolve.request import PYTORCH, OriginRule, PythonRequest
 from envbuild.resolve.source_archives import read_archive
 from envbuild.resolve.sources import Source
 from envbuild.resolve.uv import UvAnswer, UvRequest, UvRequirement, run_uv
 from envbuild.resolve.uv_errors import ResolutionError, UvErrors
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.system.network import dead_proxy
 from envbuild.system.redaction import redact
@@ -181,11 +181,11 @@ class Index:
             return "; ".join(
                 single.summary if isinstance(single, ResolutionError) else single.problem for single in each
             )
-        others = {name: version for name, version, *_ in uvtext.parse_resolution(outcome.text)}
+        new_versions = {name: version for name, version, *_ in uvtext.parse_resolution(outcome.text)}
         older = [
-            f"`{other}` {others[other]} instead of {taken}"
-            for other, taken in sorted(versions.items())
-            if other in others and other != name and Version(others[other]) < Version(taken)
+            f"`{other}` {new_versions[other]} instead of {chosen}"
+            for other, chosen in sorted(versions.items())
+            if other in new_versions and other != name and Version(new_versions[other]) < Version(chosen)
         ]
         return ", ".join(older) or "other packages at their newest releases"
 
@@ -207,9 +207,11 @@ class Index:
 
     def _origin(self, name: str, address: str) -> str:
         """Return the logical origin of a distribution that uv took from an index or directory."""
-        bare = without_credentials(address).rstrip("/")
+        bare_address = without_credentials(address).rstrip("/")
         for origin, addresses in self._addresses.items():
-            if origin != "pypi" and addresses and bare == without_credentials(addresses[0]).rstrip("/"):
+            if origin == "pypi" or not addresses:
+                continue
+            if bare_address == without_credentials(addresses[0]).rstrip("/"):
                 return origin
         named = next(iter(self.request.origins.get(name, ())), "")
         if self._torch_backend and named.startswith(PYTORCH):

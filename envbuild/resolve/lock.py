@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from envbuild.events import task
 from envbuild.lock.diff import diff, other_versions
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, Target, ToolPin
 from envbuild.resolve.context import ResolveContext, Upgrade
-from envbuild.resolve.debian import Debs, resolve_debian
+from envbuild.resolve.debian import DebianRequest, Debs, resolve_debian
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.model import first_problem
@@ -49,7 +50,7 @@ def make_lock(
         previous=previous,
         other_targets=other_targets,
         scopes=scopes,
-        upgrade=_upgradable(resolved, _targets(previous, other_targets), upgrade),
+        upgrade=_upgradable(resolved.path, _targets(previous, other_targets), upgrade),
         context=context,
     )
     errors: list[EnvbuildError] = []
@@ -64,7 +65,7 @@ def make_lock(
                 root = (
                     previous.base_root
                     if previous is not None and "base" not in scopes
-                    else root_pins(resolved)
+                    else root_pins(resolved.base_file, resolved.architecture)
                 )
             else:
                 debs = update.debian()
@@ -95,8 +96,8 @@ def make_lock(
                 )
                 for chosen in resolved.recipes
             ),
-            requests=resolved.python_requests(),
-            system_requests=resolved.system_requests(),
+            requests=resolved.python.texts,
+            system_requests=resolved.system_requests,
             base_debs=debs.base,
             system_debs=debs.system,
             python=wheels,
@@ -138,7 +139,7 @@ class _LockUpdate:
     context: ResolveContext
 
     def debian(self) -> Debs:
-        previous, resolved = self.previous, self.resolved
+        previous = self.previous
         if (
             previous is not None
             and self._keeps({"base", "system", "build"}, _debs(previous))
@@ -148,7 +149,7 @@ class _LockUpdate:
             return Debs(base=previous.base_debs, system=previous.system_debs, build=build)
         with task(self.context.emit, "lock:debian", "resolve Debian packages"):
             return resolve_debian(
-                resolved,
+                DebianRequest.of(self.resolved),
                 previous=_debs(previous) if previous is not None else (),
                 preferred=[pin for target in self.other_targets for pin in _debs(target)],
                 upgrade=self.upgrade,
@@ -160,7 +161,7 @@ class _LockUpdate:
         if (
             previous is not None
             and self._keeps({"python"}, previous.python)
-            and same_python(resolved, previous)
+            and same_python(resolved.target, previous)
         ):
             # The owner of a distribution may have changed nevertheless.
             return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in previous.python)
@@ -170,18 +171,18 @@ class _LockUpdate:
 
     def build_tools(self, image: tuple[PythonPin, ...]) -> tuple[PythonPin, ...]:
         previous, resolved = self.previous, self.resolved
-        if not resolved.built:
+        if not resolved.builds:
             return ()
         if (
             previous is not None
             and self._keeps({"build"}, previous.build_python)
-            and same_python(resolved, previous)
+            and same_python(resolved.target, previous)
             and self._same_builds(previous)
             and _sources(image) == _sources(previous.python)
             and not any(other_versions(previous.build_python, image))
             and all(
                 imported(build, image) == imported(build, previous.python)
-                for build in resolved.built.values()
+                for build in resolved.builds.values()
             )
         ):
             return tuple(pin for pin in previous.build_python if pin.layer in self._built_layers())
@@ -199,7 +200,7 @@ class _LockUpdate:
         return not self.scopes & scopes and not any(self.upgrade.covers(pin.name) for pin in pins)
 
     def _built_layers(self) -> set[str]:
-        return {build.layer for build in self.resolved.built.values()}
+        return {build.layer for build in self.resolved.builds.values()}
 
     def _same_builds(self, previous: Lock) -> bool:
         """Return whether the recipes that build from source are unchanged since the lock was made."""
@@ -222,7 +223,7 @@ def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Ta
     return (*other_targets, *([previous] if previous is not None else []))
 
 
-def _upgradable(resolved: ResolvedSpec, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
+def _upgradable(spec: Path, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
     if not upgrade or not targets:
         return Upgrade() if upgrade is None else Upgrade(None)
@@ -233,7 +234,7 @@ def _upgradable(resolved: ResolvedSpec, targets: Sequence[Target], upgrade: Sequ
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
-            at=Location(path=resolved.path),
+            at=Location(path=spec),
             hint=did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
         )
         for name in names

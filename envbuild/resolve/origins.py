@@ -89,10 +89,10 @@ class PythonSources:
 
     def origin_of(self, address: str) -> str:
         """Return ``find-links`` for one of `find_links`, or a file in one; else ``pypi``."""
-        places = {without_credentials(link).rstrip("/") for link in self.find_links}
-        bare = without_credentials(address).rstrip("/")
+        links = {without_credentials(link).rstrip("/") for link in self.find_links}
+        bare_address = without_credentials(address).rstrip("/")
         local = network.local_path(address) is not None
-        return "find-links" if local or {bare, bare.rpartition("/")[0]} & places else "pypi"
+        return "find-links" if local or {bare_address, bare_address.rpartition("/")[0]} & links else "pypi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +110,10 @@ def read_machine(environ: Mapping[str, str] | None = None, etc: Path = Path("/et
     `environ` defaults to the environment of this process.
     """
     settings = list(_settings(os.environ if environ is None else environ, etc))
-    for place, key, value in settings:
+    for source, key, value in settings:
         if key != "no-index" and not _is_address(value):
             raise MachineError(
-                f"{place} names an index or a place with wheels that is not a valid URL",
+                f"{source} names an index or a place with wheels that is not a valid URL",
                 hint="correct it there: such as `https://HOST/simple`, with an IPv6 address in brackets",
             )
     indexes = [value for _, key, value in settings if key == "index-url" and value]
@@ -146,10 +146,10 @@ def python_sources(site: Site | None, machine: Machine) -> PythonSources:
             indexes = usable
         elif usable:
             named[origin] = usable
-    places = map(_place, (*links, *machine.python.find_links))
+    find_links = map(_find_link, (*links, *machine.python.find_links))
     return PythonSources(
         indexes=machine.python.indexes if indexes is None else indexes,
-        find_links=tuple(dict.fromkeys(place for place in places if place)),
+        find_links=tuple(dict.fromkeys(link for link in find_links if link)),
         named=named,
         no_index=machine.python.no_index if indexes is None else not indexes,
     )
@@ -207,7 +207,7 @@ def _keys(suite: str, machine: Machine) -> str:
     return next(configured, DEBIAN_KEYS if Path(DEBIAN_KEYS).exists() else "")
 
 
-def _place(link: str) -> str:
+def _find_link(link: str) -> str:
     """Return a find-links entry with an absolute path; empty if it is missing: pip skips those, too."""
     path = network.local_path(link)
     if path is None:
@@ -221,7 +221,7 @@ def _holds_wheels(address: str) -> bool:
 
 
 def _settings(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield place, key (as in pip) and value of the settings of uv, then of pip, the strongest first."""
+    """Yield source, key (as in pip) and value of the settings of uv, then of pip, the strongest first."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
         # It may carry a name: `name=https://…`.
         index = re.sub(r"^[A-Za-z0-9_.-]+=(?=[a-z]+://)", "", variables.get(name, ""))
@@ -238,18 +238,19 @@ def _settings(variables: Mapping[str, str], etc: Path) -> Iterator[tuple[str, st
             except (AttributeError, KeyError, TypeError) as error:
                 raise _unreadable("uv", path, "its settings have wrong types") from error
     pip = _pip(variables, etc)
-    for key, (place, value) in pip.items():
+    for key, (source, value) in pip.items():
         for word in value.split() if key == "find-links" else [value.strip()]:
-            yield place, key, word
+            yield source, key, word
 
 
 def _uv_files(variables: Mapping[str, str], etc: Path) -> list[Path]:
     """Return uv's configuration files: the user's, then the first of the machine's."""
     if chosen := variables.get("UV_CONFIG_FILE", ""):
         return [Path(chosen).absolute()]
-    shared = [Path(place) for place in variables.get("XDG_CONFIG_DIRS", "").split(":") if place]
-    places = [*((place / "uv/uv.toml") for place in shared or [etc / "xdg"]), etc / "uv/uv.toml"]
-    return [_user_configuration(variables) / "uv/uv.toml", *[place for place in places if place.exists()][:1]]
+    names = variables.get("XDG_CONFIG_DIRS", "").split(":")
+    directories = [Path(name) for name in names if name] or [etc / "xdg"]
+    paths = [*(directory / "uv/uv.toml" for directory in directories), etc / "uv/uv.toml"]
+    return [_user_configuration(variables) / "uv/uv.toml", *[path for path in paths if path.exists()][:1]]
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -272,7 +273,7 @@ def _uv_table(path: Path, table: Mapping[str, Any]) -> Iterator[tuple[str, str, 
 
 
 def _pip(variables: Mapping[str, str], etc: Path) -> dict[str, tuple[str, str]]:
-    """Return place and value of each of pip's settings; later places win, as in pip."""
+    """Return source and value of each of pip's settings; later sources win, as in pip."""
     home = Path(variables.get("HOME") or "/nonexistent")
     files = [etc / "xdg/pip/pip.conf", etc / "pip.conf", home / ".pip/pip.conf"]
     files.append(_user_configuration(variables) / "pip/pip.conf")

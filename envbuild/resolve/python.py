@@ -22,13 +22,15 @@ from envbuild.resolve.index import Index
 from envbuild.resolve.obtain import local_copy, not_here, obtain
 from envbuild.resolve.origins import PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.request import PythonRequest, request_of
 from envbuild.resolve.source_archives import SourceMetadata, read_archive
 from envbuild.resolve.sources import Resolver, Source
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import CUDA
+from envbuild.spec.chosen_recipe import Build, ChosenRecipe
+from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import Build, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import network
 
 _THREADS = 8
@@ -83,24 +85,24 @@ class Distributions:
         Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
         `reports_skipped`, newer releases that are not taken are warned of.
         """
-        kept = [pin for pin in previous if not upgrade.covers(pin.name)]
+        fixed_pins = [pin for pin in previous if not upgrade.covers(pin.name)]
         resolution = self.resolver.resolve(
             requirements,
             constraints=constraints,
-            preferred_versions={pin.name: pin.version for pin in (*kept, *preferred)},
+            preferred_versions={pin.name: pin.version for pin in (*fixed_pins, *preferred)},
         )
         versions = resolution.versions
         files = self.files(versions)
         if reports_skipped:
-            before = {pin.name: pin.version for pin in kept}
-            new = sorted(name for name, version in versions.items() if before.get(name) != version)
+            fixed_versions = {pin.name: pin.version for pin in fixed_pins}
+            new = sorted(name for name, version in versions.items() if fixed_versions.get(name) != version)
             for warning in self.resolver.skipped_releases(resolution, new, files):
                 self.context.emit(warning)
         return self.pin(
             resolution,
             resolution.distributions,
             files,
-            preferred=[*kept, *preferred],
+            preferred=[*fixed_pins, *preferred],
             locked=[*previous, *preferred],
         )
 
@@ -118,8 +120,9 @@ class Distributions:
         Files of `preferred` pins are taken if they still fit; lengths of `locked` ones need not be asked for.
         Errors are as of `resolve_python`.
         """
-        taken = choose_files(self.request, chosen, files, preferred={pin.name: pin for pin in preferred})
-        sizes, requires = self._sizes(taken, locked), resolution.requires
+        preferred_pins = {pin.name: pin for pin in preferred}
+        chosen_files = choose_files(self.request, chosen, files, preferred=preferred_pins)
+        sizes, requires = self._sizes(chosen_files, locked), resolution.requires
         return tuple(
             sorted(
                 PythonPin(
@@ -132,7 +135,7 @@ class Distributions:
                     layer="python",
                     requires=tuple(requires[entry.name]),
                 )
-                for entry, file in zip(chosen, taken, strict=True)
+                for entry, file in zip(chosen, chosen_files, strict=True)
             )
         )
 
@@ -173,7 +176,7 @@ def resolve_python(
     Versions of `previous` pins are preferred; of several for one distribution, the last. RequestError:
     requirements clash, or a distribution has no wheel for the base. MachineError: an index cannot be reached.
     """
-    request = request_of(resolved)
+    request = resolved.python
     if not request.requirements:
         return ()
     exclusive = (ExplicitWheels(request, context), Commits(request, context))
@@ -187,17 +190,23 @@ def resolve_python(
         reports_skipped=True,
     )
     pins = tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in pins)
-    raise_all([*_other_builds(resolved, request, pins), *_builds_for_cuda(resolved, pins)])
-    _warn_of_accelerator(resolved, pins, context.emit)
+    unwanted = _unwanted_cuda(pins) if resolved.spec.accelerator.name == "cpu" else set()
+    raise_all(
+        [
+            *_other_builds(resolved.recipes, request, pins),
+            *_builds_for_cuda(resolved.recipes, pins, unwanted),
+        ]
+    )
+    _warn_of_cuda(unwanted, pins, request, context.emit)
     for name in sorted(request.built - {pin.name for pin in pins}):
         hint = "remove it from `packages.from_source`, or ask for it under `packages.python`"
         context.emit(Warned(text=f"`{name}` is not built: nothing requires it", hint=hint))
     return pins
 
 
-def same_python(resolved: ResolvedSpec, previous: Lock) -> bool:
-    """Return whether a lock was made for the Python and C library of the spec's base."""
-    target, base = resolved.target, previous.base
+def same_python(target: PythonTarget, previous: Lock) -> bool:
+    """Return whether a lock was made for a Python and its C library."""
+    base = previous.base
     return (base.python, base.abi, base.glibc) == (target.version, target.abi, target.glibc)
 
 
@@ -217,20 +226,20 @@ def resolve_build_tools(
     """
     pins: list[PythonPin] = []
     # Builds import wheels, also of what the image gets from its source.
-    request = replace(request_of(resolved), built=frozenset(), declared={}, commits={}, hashes={})
+    request = replace(resolved.python, built=frozenset(), declared={}, commits={}, hashes={})
     exclusive = (ExplicitWheels(request, context),)
     raise_all([error for source in exclusive for error in source.prepare((), upgrade)])
     sources = context.python_sources(resolved.site, resolved.wheel_directories)
     distributions = Distributions.of(request, sources, context, exclusive)
     locked = {pin.name: pin for pin in image}
-    for build in resolved.built.values():
+    for build in resolved.builds.values():
         if build.distribution not in locked:
             continue
         at = request.location_of(build.distribution)
         pins_of_layers = imported(build, image)
         texts = [*build.python, *(pin.name for pin in pins_of_layers)]
         if build.declared is None:
-            texts += _metadata_of(locked[build.distribution], resolved, context).imports
+            texts += _metadata_of(locked[build.distribution], resolved.python, sources, context).imports
         if not texts:
             continue
         requirements = [RequirementEntry(text=text, at=at) for text in texts]
@@ -299,16 +308,16 @@ def _other_version(build: Build, needs: str, pin: PythonPin, request: PythonRequ
     )
 
 
-def _metadata_of(pin: PythonPin, resolved: ResolvedSpec, context: ResolveContext) -> SourceMetadata:
+def _metadata_of(
+    pin: PythonPin, request: PythonRequest, sources: PythonSources, context: ResolveContext
+) -> SourceMetadata:
     """Read a locked source archive, which is fetched if it is not here."""
-    request = request_of(resolved)
     at = request.location_of(pin.name)
     path = local_copy(pin, context)
     if path is None and Commits(request, context).remake(pin):
         path = context.files.path(pin)
     if path is None:
-        index = Index(request, context.python_sources(resolved.site, resolved.wheel_directories), context)
-        offered = index.files({pin.name: pin.version}).get(pin.name, ())
+        offered = Index(request, sources, context).files({pin.name: pin.version}).get(pin.name, ())
         file = next((file for file in offered if file.is_same(pin)), None)
         if file is None:
             hint = f"`envbuild lock SPEC --upgrade {pin.name}` locks another"
@@ -332,7 +341,7 @@ def imported(build: Build, image: Sequence[PythonPin]) -> tuple[PythonPin, ...]:
 
 
 def _other_builds(
-    resolved: ResolvedSpec, request: PythonRequest, pins: Sequence[PythonPin]
+    recipes: Sequence[ChosenRecipe], request: PythonRequest, pins: Sequence[PythonPin]
 ) -> Iterator[RequestError]:
     """Yield the companions of a framework that are not the same build as the framework itself."""
     by_name = {pin.name: pin for pin in pins}
@@ -342,14 +351,14 @@ def _other_builds(
         for entry in request.requirements
         if any(specifier.operator == "===" for specifier in entry.requirement.specifier)
     }
-    for chosen in resolved.recipes:
+    for chosen in recipes:
         frameworks = [by_name[name] for name in chosen.recipe.owns if name in by_name]
         for pin in [by_name[name] for name in chosen.recipe.companions if name in by_name]:
             version, _, build = pin.version.partition("+")
-            wanted = frameworks[0].version.partition("+")[2] if frameworks else build
-            if build == wanted or pin.name in accepted:
+            expected = frameworks[0].version.partition("+")[2] if frameworks else build
+            if build == expected or pin.name in accepted:
                 continue
-            line = f"{pin.name}=={version}+{wanted}" if wanted else f"{pin.name}==={version}"
+            line = f"{pin.name}=={version}+{expected}" if expected else f"{pin.name}==={version}"
             origin = next(iter(chosen.variant.origins), "pypi")
             framework = f"`{frameworks[0].name}` {frameworks[0].version}"
             yield RequestError(
@@ -357,7 +366,7 @@ def _other_builds(
                 at=request.location_of(pin.name, *_dependents(pin.name, pins)),
                 hint=f"write `{line}` under `packages.python`, and name a place that has it: an address of"
                 f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)"
-                + (f"; `{pin.name}==={pin.version}` takes this build all the same" if wanted else ""),
+                + (f"; `{pin.name}==={pin.version}` takes this build all the same" if expected else ""),
             )
 
 
@@ -371,15 +380,16 @@ def _dependents(name: str, pins: Sequence[PythonPin]) -> list[str]:
     return [*dependents]
 
 
-def _builds_for_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Iterator[RequestError]:
+def _builds_for_cuda(
+    recipes: Sequence[ChosenRecipe], pins: Sequence[PythonPin], unwanted: set[str]
+) -> Iterator[RequestError]:
     """Yield the frameworks of an image for cpu that are builds for CUDA.
 
     The requirement of a proven version names its build; that of another version admits all builds.
     """
-    heavy = _unwanted_cuda(resolved, pins)
-    for chosen in resolved.recipes:
+    for chosen in recipes:
         for pin in pins:
-            cuda = sorted(heavy & set(pin.requires))
+            cuda = sorted(unwanted & set(pin.requires))
             if chosen.is_proven or pin.name not in chosen.recipe.owns or not cuda:
                 continue
             origin = next(iter(chosen.variant.origins), "pypi")
@@ -393,29 +403,24 @@ def _builds_for_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> Itera
             )
 
 
-def _unwanted_cuda(resolved: ResolvedSpec, pins: Sequence[PythonPin]) -> set[str]:
-    """Return the distributions of CUDA that an image for cpu gets; they are gigabytes."""
-    if resolved.spec.accelerator.name != "cpu":
-        return set()
+def _unwanted_cuda(pins: Sequence[PythonPin]) -> set[str]:
+    """Return the distributions of CUDA, which are gigabytes."""
     return {pin.name for pin in pins if pin.name.startswith(CUDA.libraries)}
 
 
-def _warn_of_accelerator(resolved: ResolvedSpec, pins: Sequence[PythonPin], emit: Emit) -> None:
-    """Warn if an image for cpu gets libraries of an accelerator."""
-    if heavy := _unwanted_cuda(resolved, pins):
-        wanted = [pin.name for pin in pins if heavy & set(pin.requires) and pin.name not in heavy]
-        asked_at = [str(request.at) for request in resolved.requested if request.name in heavy]
-        names = ", ".join(sorted(heavy))
-        because = f" (required by {', '.join(wanted)})" if wanted else ""
-        if recipes := sorted({_RECIPES[name] for name in wanted if name in _RECIPES}):
-            hint = f"write `frameworks: [{', '.join(recipes)}]` instead: a recipe takes the build for cpu"
-        elif asked_at and not wanted:
-            hint = f"remove them at {some(asked_at)}, or write `accelerator: cuda`"
-        else:
-            hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
-        emit(
-            Warned(
-                text=f"this image is for cpu, and CUDA packages are installed too: {names}{because}",
-                hint=hint,
-            )
-        )
+def _warn_of_cuda(unwanted: set[str], pins: Sequence[PythonPin], request: PythonRequest, emit: Emit) -> None:
+    """Warn if an image for cpu gets distributions of CUDA."""
+    if not unwanted:
+        return
+    dependents = [pin.name for pin in pins if unwanted & set(pin.requires) and pin.name not in unwanted]
+    asked_at = [str(entry.at) for entry in request.written if entry.name in unwanted]
+    names = ", ".join(sorted(unwanted))
+    because = f" (required by {', '.join(dependents)})" if dependents else ""
+    if recipes := sorted({_RECIPES[name] for name in dependents if name in _RECIPES}):
+        hint = f"write `frameworks: [{', '.join(recipes)}]` instead: a recipe takes the build for cpu"
+    elif asked_at and not dependents:
+        hint = f"remove them at {some(asked_at)}, or write `accelerator: cuda`"
+    else:
+        hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
+    text = f"this image is for cpu, and CUDA packages are installed too: {names}{because}"
+    emit(Warned(text=text, hint=hint))

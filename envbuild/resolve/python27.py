@@ -25,8 +25,8 @@ from envbuild.events import Warned
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution
 from envbuild.resolve.origins import PythonSources
-from envbuild.resolve.request import PythonRequest
 from envbuild.spec.python_platform import platforms
+from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.system import host, network, process
 from envbuild.system.redaction import redact, redact_text
@@ -96,31 +96,31 @@ class Python27:
 
     def files(self, versions: Mapping[str, str]) -> dict[str, list[DistFile]]:
         """Return the wheel of each exact version, with its address; none if no origin has it."""
-        wanted = dict(sorted(versions.items()))
+        remaining = dict(sorted(versions.items()))
         failures = 0
-        while wanted:
-            finished, report = self._run([f"{name}=={version}" for name, version in wanted.items()])
-            unread = re.findall(r"Could not fetch URL (\S+): (?!404)(.*)", finished.output)
+        while remaining:
+            finished, report = self._run([f"{name}=={version}" for name, version in remaining.items()])
+            unreadable = re.findall(r"Could not fetch URL (\S+): (?!404)(.*)", finished.output)
             if finished.ok:
-                for address, _ in unread:
+                for address, _ in unreadable:
                     text = f"`{redact(address)}` cannot be read; it is left out"
                     self.context.emit(Warned(text=text, hint="another origin has to serve its packages"))
                 return {file.name: [file] for file in self._files(report)}
-            if unread:
-                address, reason = unread[0]
+            if unreadable:
+                address, reason = unreadable[0]
                 if error := network.dead_proxy(address):
                     raise error
                 raise MachineError(f"`{redact(address)}` cannot be read: {redact_text(reason)}", hint=_HINT)
             # pip stops at one unavailable package; a run without that one reports the next.
             missing = re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", finished.stderr)
-            if missing is None or wanted.pop(canonicalize_name(missing[1]), None) is None:
+            if missing is None or remaining.pop(canonicalize_name(missing[1]), None) is None:
                 reasons = re.findall(r"^ERROR: (.*)", finished.output, re.MULTILINE)
                 problem = f"pip failed: {redact_text(reasons[-1]) if reasons else 'no reason'}"
                 raise MachineError(problem, hint="see the `pip` in envbuild's environment")
             failures += 1
-            if wanted and failures == _MAX_FAILURES:
-                lacking = sorted(versions.keys() - wanted.keys())
-                problem = f"{some(lacking)} have no wheel, and {len(wanted)} others are not examined"
+            if remaining and failures == _MAX_FAILURES:
+                unavailable = sorted(versions.keys() - remaining.keys())
+                problem = f"{some(unavailable)} have no wheel, and {len(remaining)} others are not examined"
                 raise RequestError(
                     problem, at=self._at, hint="correct these first: pip reports one at a time"
                 )
@@ -173,9 +173,9 @@ class Python27:
         return Location(path=self.request.path)
 
 
-def _exact(wanted: Requirement) -> str | None:
+def _exact(requirement: Requirement) -> str | None:
     """Return the version if a requirement names exactly one."""
-    parts = list(wanted.specifier)
+    parts = list(requirement.specifier)
     if len(parts) == 1 and parts[0].operator in ("==", "===") and not parts[0].version.endswith(".*"):
         return str(Version(parts[0].version))
     return None

@@ -17,7 +17,7 @@ from typing import Any
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.lock.model import RootPin
 from envbuild.spec.base import BaseImage
-from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.load import Loaded
 from envbuild.system.files import IrregularError, is_directory, read_input, sha256
 
 _LIMIT_BYTES = 4 << 20
@@ -29,39 +29,39 @@ _LAYERS = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")
 
 
-def root_pins(resolved: ResolvedSpec) -> tuple[RootPin, ...]:
+def root_pins(base: Loaded[BaseImage], architecture: str) -> tuple[RootPin, ...]:
     """Return the files of a base's finished root, from bottom to top; none for a base of packages.
 
     RequestError: it is missing, differs from the definition's digest, or is for another architecture.
     """
-    root, finished = resolved.base.root, FinishedRoot.of(resolved.base, resolved.base_path)
+    root, finished = base.value.root, FinishedRoot.of(base)
     if root is None or finished is None:
         return ()
-    place = finished.path
-    at = Location(path=resolved.base_path)
+    path = finished.path
+    at = Location(path=base.path)
     if root.kind == "oci":
-        if not is_directory(place):
+        if not is_directory(path):
             hint = "correct `place` under `root` of the base image: it names an OCI layout"
-            raise RequestError(f"there is no directory `{place}`", at=at, hint=hint)
-        return tuple(_Layout(place, at, resolved.architecture).layers(root.sha256))
+            raise RequestError(f"there is no directory `{path}`", at=at, hint=hint)
+        return tuple(_Layout(path, at, architecture).layers(root.sha256))
     try:
-        size_bytes, digest = place.stat().st_size, sha256(place)
+        size_bytes, digest = path.stat().st_size, sha256(path)
     except (FileNotFoundError, IrregularError):
         hint = "correct `place` under `root` of the base image, or put the file there"
-        raise RequestError(f"there is no file `{place}`", at=at, hint=hint) from None
+        raise RequestError(f"there is no file `{path}`", at=at, hint=hint) from None
     except OSError as error:
         hint = "check that you may read it; `root` of the base image names it"
-        raise RequestError(f"`{place}` cannot be read: {error.strerror}", at=at, hint=hint) from None
-    if not _NAME.fullmatch(place.name):
+        raise RequestError(f"`{path}` cannot be read: {error.strerror}", at=at, hint=hint) from None
+    if not _NAME.fullmatch(path.name):
         hint = "name it with letters, digits, `.`, `_` and `-`"
-        raise RequestError(f"`{place.name}` cannot be locked", at=at, hint=hint)
+        raise RequestError(f"`{path.name}` cannot be locked", at=at, hint=hint)
     if digest != root.sha256:
         raise RequestError(
-            f"`{place}` is another file: its sha256 is {digest}, and the definition says {root.sha256}",
+            f"`{path}` is another file: its sha256 is {digest}, and the definition says {root.sha256}",
             at=at,
             hint="if it is the right one, put its sha256 into the definition",
         )
-    return (RootPin(kind=root.kind, file=place.name, size_bytes=size_bytes, sha256=digest),)
+    return (RootPin(kind=root.kind, file=path.name, size_bytes=size_bytes, sha256=digest),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,12 @@ class FinishedRoot:
     """The root: a file, or the directory of an OCI image layout."""
 
     @classmethod
-    def of(cls, base: BaseImage, definition: Path) -> FinishedRoot | None:
+    def of(cls, base: Loaded[BaseImage]) -> FinishedRoot | None:
         """Return the root of a base image; None for one that is made of packages."""
-        if base.root is None:
+        if base.value.root is None:
             return None
-        return cls(base=base.name, definition=definition, path=definition.parent / base.root.place)
+        path = base.path.parent / base.value.root.place
+        return cls(base=base.value.name, definition=base.path, path=path)
 
     def path_of(self, pin: RootPin) -> Path:
         """Return the path of one of its files, as the definition states it."""
@@ -93,8 +94,8 @@ _WRITTEN = "name a layout as `skopeo copy docker://IMAGE oci:DIR` or `podman sav
 class _Layout:
     """The directory of an OCI image layout; files are identified by digest alone."""
 
-    def __init__(self, place: Path, at: Location, architecture: str) -> None:
-        self._blobs = place / "blobs" / "sha256"
+    def __init__(self, directory: Path, at: Location, architecture: str) -> None:
+        self._blobs = directory / "blobs" / "sha256"
         self._at = at
         self._architecture = architecture
 
@@ -104,8 +105,8 @@ class _Layout:
             raise self._wrong(manifest, "is an index of several images", self._offered(content))
         config = self._json(self._hex(content.get("config")))
         if config.get("architecture") != self._architecture or config.get("os") != "linux":
-            what = f"{config.get('os')}/{config.get('architecture')}"
-            raise self._wrong(manifest, f"is for {what}", f"this machine is linux/{self._architecture}")
+            platform = f"{config.get('os')}/{config.get('architecture')}"
+            raise self._wrong(manifest, f"is for {platform}", f"this machine is linux/{self._architecture}")
         layers = content.get("layers")
         if not isinstance(layers, list) or not 0 < len(layers) <= _MAX_LAYERS:
             raise self._wrong(manifest, "names no layers")

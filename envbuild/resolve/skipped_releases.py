@@ -34,7 +34,7 @@ def warnings(
     bounds: dict[str, SpecifierSet] = {}
     for entry in (*resolution.requirements, *resolution.constraints):
         bounds[entry.name] = bounds.get(entry.name, SpecifierSet()) & entry.requirement.specifier
-    asked = {entry.name for entry in resolution.requirements}
+    requested = {entry.name for entry in resolution.requirements}
     reasons = 0
     for name, newest_files in sorted(newest.items()):
         if not newest_files or Version(newest_files[0].version) == Version(versions[name]):
@@ -44,7 +44,7 @@ def warnings(
             continue
         if Version(version).is_prerelease and not Version(latest).is_prerelease and not bound.prereleases:
             remark = "a pre-release that nothing asks for"
-        elif name in asked and _is_much_older(files.get(name, ()), newest_files):
+        elif name in requested and _is_much_older(files.get(name, ()), newest_files):
             remark = "much older than the newest release"
         else:
             continue

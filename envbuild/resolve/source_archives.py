@@ -53,8 +53,8 @@ def read_archive(path: Path, *, at: Location) -> SourceMetadata:
     try:
         files = _files(path)
         project = read_toml(files.get("pyproject.toml", b"").decode())
-        stated = _requires(files, project.get("project", {}))
-        requires = tuple(islice(stated, MAX_PACKAGES + 1))
+        requirements = _requires(files, project.get("project", {}))
+        requires = tuple(islice(requirements, MAX_PACKAGES + 1))
         system = project.get("build-system", {"requires": _DEFAULT_IMPORTS})
         imports = tuple(system.get("requires", _DEFAULT_IMPORTS))
         if not all(isinstance(text, str) for text in (*requires, *imports)):
@@ -90,32 +90,32 @@ def _files(path: Path) -> dict[str, bytes]:
             if count >= _MAX_MEMBERS:
                 raise ValueError(f"it has more than {_MAX_MEMBERS} files")
             # All lie in one directory.
-            place = PurePosixPath(member.name)
-            in_root = len(place.parts) == 2 and place.name in ("pyproject.toml", "PKG-INFO")
-            if not in_root and not place.match("*.egg-info/requires.txt"):
+            member_path = PurePosixPath(member.name)
+            in_root = len(member_path.parts) == 2 and member_path.name in ("pyproject.toml", "PKG-INFO")
+            if not in_root and not member_path.match("*.egg-info/requires.txt"):
                 continue
             if member.isreg() and member.size <= _MAX_FILE_BYTES:
-                files.setdefault(place.name, members.open(member).read())
+                files.setdefault(member_path.name, members.open(member).read())
     return files
 
 
 def _requires(files: dict[str, bytes], project: dict[str, Any]) -> Iterator[str]:
     """Yield what an archive requires, from the first of its files that is certain of it."""
-    stated, _ = parse_email(files.get("PKG-INFO", b""))
-    static = Version(stated.get("metadata_version", "1.0")) >= _STATIC_SINCE
-    dynamic = {name.lower() for name in stated.get("dynamic", ())}
+    metadata, _ = parse_email(files.get("PKG-INFO", b""))
+    static = Version(metadata.get("metadata_version", "1.0")) >= _STATIC_SINCE
+    dynamic = {name.lower() for name in metadata.get("dynamic", ())}
     if static and "requires-dist" not in dynamic:
-        yield from stated.get("requires_dist", ())
+        yield from metadata.get("requires_dist", ())
     elif project and "dependencies" not in project.get("dynamic", ()):
         yield from project.get("dependencies", ())
-        for extra, wanted in project.get("optional-dependencies", {}).items():
-            for text in wanted:
+        for extra, texts in project.get("optional-dependencies", {}).items():
+            for text in texts:
                 yield _of_extra(text, extra)
     elif "requires.txt" in files:
         yield from _of_setuptools(files["requires.txt"].decode())
     else:
         # Of setuptools without requirements, or of other programs.
-        yield from stated.get("requires_dist", ())
+        yield from metadata.get("requires_dist", ())
 
 
 def _of_setuptools(text: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from envbuild.resolve import uvtext
 from envbuild.resolve.uvtext import UvFailure
+from envbuild.spec.chosen_recipe import DeclaredMetadata
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.system import host, process, tools
 
@@ -36,15 +37,6 @@ class UvRequirement(NamedTuple):
     """Canonical name."""
     text: str
     """PEP 508."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """A release that uv need not look up."""
-
-    version: str
-    requires: tuple[str, ...]
-    """PEP 508; those of extras have a marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +68,7 @@ class UvRequest:
     """uv's name of PyTorch's own index (``cpu``); empty if that is not asked."""
     local_wheels: Mapping[str, Path] = field(default_factory=dict)
     """Distribution → the only wheel of it to take."""
-    stubs: Mapping[str, Release] = field(default_factory=dict)
+    stubs: Mapping[str, DeclaredMetadata] = field(default_factory=dict)
     """Distribution → the only release of it, for which uv gets an empty wheel."""
     metadata: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Distribution and version → requirements, which uv then does not read from files."""
@@ -195,7 +187,7 @@ def _environment(request: UvRequest) -> dict[str, str]:
     return host.environment(network=True, extra=extra)
 
 
-def _write_stub(name: str, release: Release, directory: Path) -> str:
+def _write_stub(name: str, release: DeclaredMetadata, directory: Path) -> str:
     """Write a wheel that states what a release requires, and holds nothing; return its file name."""
     base = f"{name.replace('-', '_')}-{release.version}"
     extras = sorted(set(uvtext.EXTRA.findall("\n".join(release.requires))))

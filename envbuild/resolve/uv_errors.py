@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, near, some
 from envbuild.resolve.context import NOT_HERE_HINT
-from envbuild.resolve.request import PythonRequest
 from envbuild.resolve.uvtext import UvFailure
+from envbuild.spec.python_request import PythonRequest
 from envbuild.system.redaction import redact
 
 _SHOWN = 10  # names in an error
@@ -132,8 +132,8 @@ class UvErrors:
         """Yield an error for each distribution without a wheel; `failures` maps it to uv's reason."""
         key = f"from_source: [{', '.join(sorted({*self.request.from_source, *failures}))}]"
         for name, failure in failures.items():
-            asked = [entry.requirement for entry in self.request.written if entry.name == name]
-            bounded = [requirement for requirement in asked if requirement.specifier]
+            requirements = [entry.requirement for entry in self.request.written if entry.name == name]
+            bounded = [requirement for requirement in requirements if requirement.specifier]
             if name in _MODULES:
                 hint = _module_hint(name)
             elif bounded and (versions := self.nearest_versions(bounded[0])):
@@ -164,9 +164,9 @@ class UvErrors:
         for name in sorted(failure.missing & self.request.origins.keys()):
             for origin in self.request.origins[name]:
                 if origin in self.unreachable:
-                    asking = self._required_by(failure.names, bounds=True)
+                    required_by = self._required_by(failure.names, bounds=True)
                     return MachineError(
-                        f"there are no wheels of `{name}`: {self.unreachable[origin]}{asking}",
+                        f"there are no wheels of `{name}`: {self.unreachable[origin]}{required_by}",
                         at=self.request.location_of(name),
                         hint=PYTORCH_HINT.format(origin=origin),
                     )

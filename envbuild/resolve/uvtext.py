@@ -333,12 +333,12 @@ def _unknown(stderr: str) -> frozenset[str]:
 
 def _not_cached(stderr: str) -> dict[str, str]:
     """Return the distributions that uv without a network lacks, and the version of each (perhaps empty)."""
-    found = re.findall(
+    releases = re.findall(
         r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[\S*\])?(?:==(\S+))?"
         r" (?:was not found in the cache|needs to be downloaded from a registry)",
         _proof(stderr),
     )
-    return {canonicalize_name(name): version for name, version in found}
+    return {canonicalize_name(name): version for name, version in releases}
 
 
 def _proof(stderr: str) -> str:

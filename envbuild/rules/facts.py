@@ -62,6 +62,7 @@ FACTS: Mapping[str, str] = {
     "pmi.spoken": "types of `srun --mpi` that the MPI in use speaks",
     "pmi.optional": "types that it may have been built to speak",
     "pmi.offered": "types that the scheduler offers",
+    "pmi.more_offered": "whether the scheduler may offer other types, too",
     "pmi.default": "type that srun takes by default",
     "scheduler.name": "the batch system (`slurm`)",
     "scheduler.version": "its version",

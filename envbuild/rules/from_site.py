@@ -48,7 +48,8 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
     places = places or {}
     stated = {path: (tuple(key.split(".")), _value(site, key)) for path, key in _KEYS.items()}
     if site.scheduler is not None and site.scheduler.more_mpi_types:
-        del stated["pmi.offered"]  # an incomplete list does not exclude other types
+        # An incomplete list does not exclude other types.
+        stated["pmi.more_offered"] = (("scheduler", "more_mpi_types"), True)
     if site.mpi is not None:
         base = site.mpi.version if site.mpi.implementation in _BASES else None
         gpu_support = site.mpi.environment.get("MPICH_GPU_SUPPORT_ENABLED")

@@ -6,8 +6,8 @@ absent fact makes the rule unknown, so knowing less never turns a result into co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
@@ -73,6 +73,10 @@ class Stack:
         """Return a fact that is a list of texts."""
         value = self[path]
         return value if isinstance(value, tuple) else (str(value),)
+
+    def texts_or_none(self, path: str) -> tuple[str, ...] | None:
+        """Return a fact that is a list of texts; None if it is unknown."""
+        return None if self.get(path) is None else self.texts(path)
 
     def own(self, name: str) -> str:
         """Return the path of a fact of the framework that the rule is judged for."""
@@ -151,11 +155,18 @@ class RuleResult:
     """Whether people are warned although the result is only unknown."""
     at: Location | None = None
     """Where to change it, if a file decides a fact."""
+    partition: str = ""
+    """The partition of the site that it is about (``lumi/g``); empty for all."""
 
     @property
     def sentence(self) -> str:
         """The reason, with the rule's id."""
-        return f"{self.rule}: {self.reason}"
+        return f"{self.rule}: {self.partition_reason}"
+
+    @property
+    def partition_reason(self) -> str:
+        """The reason, with the partition that it is about."""
+        return f"{self.partition}: {self.reason}" if self.partition else self.reason
 
     @property
     def fact_lines(self) -> tuple[str, ...]:
@@ -171,6 +182,7 @@ class RuleResult:
             "rule": self.rule,
             "title": self.title,
             "subject": self.subject,
+            "partition": self.partition,
             "outcome": self.outcome,
             "facts": facts,
             "missing": list(self.missing),
@@ -190,6 +202,49 @@ def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
         for framework in (frameworks if rule.per_framework else [""])
     )
     return tuple(result for result in results if result is not None)
+
+
+def fits(results: Iterable[RuleResult]) -> bool:
+    """Return whether nothing is incompatible."""
+    return all(result.outcome != "incompatible" for result in results)
+
+
+def judge_each(results: Mapping[str, Sequence[RuleResult]]) -> tuple[RuleResult, ...]:
+    """Return the results for a site with the partitions `results`; a stack has to fit one of them.
+
+    A result that is the same in all is returned once, others name their partition. If the stack fits one
+    partition, an incompatible result of another one is a warning: it depends on where the image starts.
+    """
+    fits_one = any(map(fits, results.values()))
+    merged: dict[tuple[object, ...], list[tuple[str, RuleResult]]] = {}
+    for name, judged in results.items():
+        for result in judged:
+            identity = (result.rule, result.subject, result.outcome, result.reason, result.missing)
+            merged.setdefault(identity, []).append((name, result))
+    order = {rule.id: number for number, rule in enumerate(RULES)}
+    found = []
+    for group in merged.values():
+        if len(group) == len(results):
+            found.append(_shared([result for _, result in group]))
+        else:
+            found += [replace(result, partition=name) for name, result in group]
+    if fits_one:
+        found = [
+            replace(result, outcome="unknown", warn=True) if result.outcome == "incompatible" else result
+            for result in found
+        ]
+    return tuple(sorted(found, key=lambda result: (order.get(result.rule, len(order)), result.subject)))
+
+
+def _shared(results: Sequence[RuleResult]) -> RuleResult:
+    """Return one result for all; its facts are those that are the same in all."""
+    first, *others = results
+    facts = {
+        path: fact
+        for path, fact in first.facts.items()
+        if all(path in other.facts and other.facts[path].value == fact.value for other in others)
+    }
+    return replace(first, facts=facts)
 
 
 def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from envbuild.rules.facts import Facts, shown, texts_of
 from envbuild.rules.judge import RULES, Rule, RuleResult, Stack, UnknownFact, judge_rules, require
+from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.tables import at_least, in_range, run_code
 
 
@@ -46,6 +47,14 @@ def _build(stack: Stack) -> str:
 
 def _mpi(stack: Stack) -> str:
     return f"{stack.show('mpi.family')} {stack.show('mpi.version')}"
+
+
+def _mpi_in_use(stack: Stack) -> str:
+    """Return name and version of the MPI that ranks run on, for people."""
+    if stack.get("mpi.source") != "host":
+        return _mpi(stack)
+    version = stack.get("host_mpi.version") or stack.get("host_mpi.base_version") or ""
+    return f"{stack.show('host_mpi.implementation')} {version}".rstrip()
 
 
 # GPUs, drivers, CUDA and ROCm.
@@ -759,14 +768,16 @@ def cray_host_buffers(stack: Stack) -> None:
 def pmi_intersection(stack: Stack) -> None:
     """The scheduler offers a PMI that the MPI speaks."""
     spoken, offered = stack.texts("pmi.spoken"), stack.texts("pmi.offered")
-    if set(spoken) & set(offered):
-        return
-    optional = stack.texts("pmi.optional")
-    if set(optional) & set(offered):
-        raise UnknownFact  # whether this build speaks it
-    types = (", ".join(known) or "no known type" for known in (spoken or optional, offered))
-    reason = "{} speaks {}, and `srun --mpi` offers {}: every rank would be alone"
-    require(False, reason.format(_mpi(stack), *types))
+    choice = choose_pmi(
+        spoken=spoken,
+        optional=stack.texts_or_none("pmi.optional"),
+        offered=offered,
+        more_offered=stack.get("pmi.more_offered") is True,
+        mpi=_mpi_in_use(stack),
+    )
+    if choice.outcome == "unknown":
+        raise UnknownFact(reason=choice.reason)
+    require(choice.outcome == "compatible", choice.reason)
 
 
 @Rule(
@@ -779,7 +790,7 @@ def pmi_intersection(stack: Stack) -> None:
 def pmi_default_type(stack: Stack) -> None:
     """The default of srun is a PMI that the MPI speaks."""
     default, spoken = stack["pmi.default"], stack.texts("pmi.spoken")
-    reason = f"srun takes {default} by default, and {_mpi(stack)} speaks {shown(spoken)}"
+    reason = f"srun takes {default} by default, and {_mpi_in_use(stack)} speaks {shown(spoken)}"
     require(default in spoken, reason)
 
 
@@ -802,5 +813,5 @@ def pmix_of_slurm(stack: Stack) -> None:
     """Slurm answers the clients of the PMIx that it loads."""
     pmix, slurm = stack.text("scheduler.pmix"), stack.text("scheduler.version")
     (versions,) = stack.look_up("slurm-of-pmix", pmix)
-    reason = f"Slurm {slurm} with PMIx {pmix} never answers, and {_mpi(stack)} waits in MPI_Init"
+    reason = f"Slurm {slurm} with PMIx {pmix} never answers, and {_mpi_in_use(stack)} waits in MPI_Init"
     require(in_range(slurm, versions), f"{reason}; Slurm {versions} answers")

@@ -63,7 +63,7 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     tree = HostTree(machine.root)
     libraries = site.mpi.libraries if site.mpi else ()
     prefixes = {re.sub(r"(/lib(64)?(/release)?)?/[^/]*$", "", path) for path in libraries}
-    draft = probe(machine, name=site.name, mpi=sorted(prefixes), tree=tree)
+    draft = probe(machine, name="here", mpi=sorted(prefixes), tree=tree)
     described, here = values_of(site), values_of(draft.site)
     # The file's MPI need not be the first one of the machine.
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)

@@ -244,6 +244,7 @@ class _Detector:
                 timeout = f"{self.machine.timeout_s:g} s"
                 self.reasons["scheduler"] = f"`{program}` did not answer within {timeout}"
             return None
+        self.note_partitions()
         types = mpi_types(listed)
         config = self.output_of("scontrol", "show", "config")
         default = re.search(r"^MpiDefault\s*=\s*([a-z0-9_]+)", config, re.MULTILINE)
@@ -256,6 +257,19 @@ class _Detector:
             default_mpi_type=default[1] if default and default[1] in ("none", *types) else None,
             pmix=pmix[0] if pmix else None,
         )
+
+    def note_partitions(self) -> None:
+        """Remark on Slurm's partitions: a draft has the facts of one node."""
+        queue = self.machine.variables.get("SLURM_JOB_PARTITION", "")
+        names = sorted(
+            set(re.findall(r"^(\S+)$", self.output_of("sinfo", "--noheader", "--format=%R"), re.MULTILINE))
+        )
+        if queue:
+            self.remark("partitions", f"Drafted on a node of Slurm's partition `{queue}`.")
+        if queue or len(names) > 1:
+            listed = f"Slurm has the partitions {', '.join(names)}. " if names else ""
+            example = f"a partition with `queues: [{queue or names[0]}]`"
+            self.remark("partitions", f"{listed}If their nodes differ, move what differs to {example}.")
 
     def fabric(self) -> SiteFabric | None:
         version = re.search(rf"libfabric: ({VERSION})", self.output_of("fi_info", "--version"))

@@ -11,14 +11,16 @@ from typing import Protocol
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.spec.base import BaseImage
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.corrections import corrected_requirement, spec_line
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
+from envbuild.spec.partitions import common_site, each_partition
 from envbuild.spec.python_platform import target_of
 from envbuild.spec.recipe import BaseRequirement, Recipe, Variant
 from envbuild.spec.recipe_rules import RecipeSource, recipe_errors
 from envbuild.spec.requirements import RequirementEntry, RequirementFiles
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import (
     BaseConstraint,
     DriverConflict,
@@ -179,25 +181,39 @@ def _resolved(
     remarks: tuple[str, ...],
     why_release: str,
 ) -> ResolvedSpec:
-    spec, site = inputs.spec, inputs.site
+    site = inputs.site
     return ResolvedSpec(
-        spec=spec.value,
-        path=spec.path,
-        base=base.value,
-        base_path=base.path,
-        base_errors=inputs.base_errors,
+        spec_file=inputs.spec,
+        base_file=base,
         base_digest=sha256_of(canonical_json(base.value.model_dump(mode="json", by_alias=True))),
         recipes=tuple(recipes),
         requested=tuple(requested),
-        file_remarks=remarks,
         wheel_directories=tuple(path.absolute() for path, _ in inputs.requirements.directories),
-        why_release=why_release,
-        site=site.value if site is not None else None,
-        spec_locations=spec.document.locations,
-        site_locations=site.document.locations if site is not None else {},
+        sites=each_partition(site) if site is not None else (),
         files=inputs.files,
+        site_file=common_site(site) if site is not None else None,
         architecture=inputs.architecture,
+        why_release=why_release,
+        remarks=(*_remarks(inputs.base_errors, base.value, recipes), *remarks),
     )
+
+
+def _remarks(
+    base_errors: Sequence[EnvbuildError], base: BaseImage, recipes: Sequence[ChosenRecipe]
+) -> Iterator[str]:
+    """Yield sentences on base images that cannot be read, and on what is frozen or untested."""
+    unread = {error.at.path: error for error in reversed(base_errors) if error.at}
+    for path, error in sorted(unread.items()):
+        yield f"`{path}` is not a valid base image: {error.problem}"
+    frozen, untried = {base.name: base.frozen}, {base.name: base.untried}
+    for chosen in recipes:
+        frozen[chosen.recipe.name] = chosen.recipe.frozen
+        untried[f"{chosen.recipe.name} for {chosen.variant_name}"] = chosen.variant.untried
+    yield from (f"{name} is frozen: {why}" for name, why in frozen.items() if why)
+    yield from (f"{name} is untried: {why}" for name, why in untried.items() if why)
+    for chosen in recipes:
+        if not chosen.is_proven:
+            yield f"{chosen.recipe.name} {chosen.version} has no test result yet"
 
 
 class _Check:

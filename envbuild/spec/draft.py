@@ -12,10 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location, RequestError
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.edit import scalar
 from envbuild.spec.model import Choice, parse_choice
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import variant_for
 
 NONE = "none"

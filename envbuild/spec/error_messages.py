@@ -234,7 +234,11 @@ def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None
         name, words = _LIMITS[kind]
         return f"must be {words} {context[name]:g}, found {_shown(value, written)}", None
     if kind == "too_long":
-        return f"must have at most {context['max_length']} entries", "ask for less in one image"
+        of_spec = problem.model.__module__ == EnvSpec.__module__
+        return (
+            f"must have at most {context['max_length']} entries",
+            "ask for less in one image" if of_spec else None,
+        )
     if kind in ("too_short", "string_too_short"):
         return "must not be empty", None
     expected = _EXPECTED.get(kind)

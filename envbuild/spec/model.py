@@ -6,6 +6,7 @@ Pure: `envbuild.spec.load` makes these values from YAML text and reports every e
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -22,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from envbuild.spec.fields import (
     Checked,
@@ -36,6 +37,7 @@ from envbuild.spec.reserved_variables import reason_to_reserve, reserved_pattern
 from envbuild.spec.secrets import without_secrets
 
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+SITE_NAME = rf"{NAME}(?:/{NAME})?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
 # apt removes a package whose name is followed by `-`.
 DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
@@ -67,6 +69,19 @@ def first_problem(error: ValidationError) -> str:
     path = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
+
+
+def errors_below(problems: Mapping[tuple[str | int, ...], str]) -> ValidationError:
+    """Return the error for a validator to raise if the problems are in keys below the value: steps → text."""
+    return ValidationError.from_exception_data(
+        "value",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("value_error", "{error}", {"error": problem}), loc=steps, input=""
+            )
+            for steps, problem in problems.items()
+        ],
+    )
 
 
 class Choice(Model):
@@ -234,6 +249,9 @@ Text = Annotated[
     str, Checked(_clean_text, {"pattern": f"^{_CLEAN}*$", "maxLength": MAX_TEXT}, "one line of text")
 ]
 Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
+SiteName = Annotated[
+    str, full_match(SITE_NAME, "a site of `envbuild site ls`, such as `frontier` or `lumi/g`")
+]
 ReleaseVersion = Annotated[str, full_match(VERSION, "a version: letters, digits, `.`, `_`, `+` and `-`")]
 Pick = Annotated[
     Choice,
@@ -559,8 +577,8 @@ class EnvSpec(Model):
     accelerator: Pick = Choice(name="cpu")
     """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe. ``cuda`` alone is the
     newest release that all recipes have and the site's driver runs."""
-    site: Name | None = None
-    """The machine that the image is for (``envbuild site ls``); any if omitted."""
+    site: SiteName | None = None
+    """The machine that the image is for (``envbuild site ls``), perhaps with a partition; any if omitted."""
     packages: Packages = Packages()
     """Python and system packages in addition to the frameworks."""
     environment: dict[VariableName, Setting] = {}

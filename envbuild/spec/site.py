@@ -5,9 +5,10 @@ A key that a site file omits is unknown; no default claims to know. `envbuild.ru
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.model import (
@@ -19,18 +20,33 @@ from envbuild.spec.model import (
     Name,
     Origin,
     Text,
+    errors_below,
     full_match,
 )
+from envbuild.spec.vet_values import VetLimits, VetName, check_limits
 
 # By a library's symbols, not its name: Open MPI 1.10 also has a libmpi.so.12.
 MpiAbi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
 HostVersion = Annotated[str, full_match(r"[0-9]+(\.[0-9A-Za-z]+)*", "a version, such as `580.65.06`")]
+Architecture = Literal["amd64", "arm64"]
+ModuleSystem = Literal["lmod", "environment-modules"]
+MAX_PARTITIONS = 64
+QueueName = Annotated[
+    str, full_match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a partition or queue of the scheduler")
+]
 GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]
 PmiName = Annotated[str, full_match(r"[a-z0-9_]+", "a type of `srun --mpi`, such as `pmix`")]
 OptionWord = Annotated[
     str, full_match(r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:;/@%+&=-]*)?", "an option, such as `--constraint=gpu`")
+]
+BatchOption = Annotated[
+    str,
+    full_match(
+        r"--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:;/@%+&=-]*)?|-[A-Za-z]( ?[A-Za-z0-9_.,:;/@%+&=-]+)?",
+        "an option of a batch job, such as `--constraint=gpu` or `-q gpu`",
+    ),
 ]
 AnnotationKey = Annotated[
     str,
@@ -65,8 +81,13 @@ HostVariable = Annotated[
 ]
 
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, le=1e6)]
+def _have_sense(value: dict[str, VetLimits]) -> dict[str, VetLimits]:
+    for name, limits in value.items():
+        check_limits(name, limits)
+    return value
+
+
+VetSection = Annotated[dict[VetName, VetLimits], AfterValidator(_have_sense)]
 
 
 class SiteBind(Model):
@@ -84,10 +105,10 @@ class SiteBind(Model):
     """Whether programs in the image can write there, as far as the files' permissions let them."""
 
 
-class SiteGpus(Model):
-    """GPUs."""
+class GpuKeys(Model):
+    """Keys of `gpus` in a partition."""
 
-    vendor: Literal["nvidia", "amd", "none"]
+    vendor: Literal["nvidia", "amd", "none"] | None = None
     """Vendor; ``none`` if there are no GPUs, which differs from unknown."""
     count: Annotated[int, Field(ge=0, le=64)] | None = None
     """GPUs per node; each GCD of an MI250X counts as one."""
@@ -97,10 +118,17 @@ class SiteGpus(Model):
     """Version of the kernel driver."""
 
 
-class SiteScheduler(Model):
-    """A batch system."""
+class SiteGpus(GpuKeys):
+    """GPUs."""
 
-    name: Name
+    vendor: Literal["nvidia", "amd", "none"]
+    """Vendor; ``none`` if there are no GPUs, which differs from unknown."""
+
+
+class SchedulerKeys(Model):
+    """Keys of `scheduler` in a partition."""
+
+    name: Name | None = None
     """Name (``slurm``, ``pbs``, …)."""
     version: HostVersion | None = None
     """Its version."""
@@ -112,9 +140,9 @@ class SiteScheduler(Model):
     """Default type of srun (``MpiDefault``): one of `mpi_types`, or ``none``."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
-    sbatch_options: tuple[OptionWord, ...] = ()
-    """Options of every batch job (``--constraint=gpu``); one for GPUs (``--gres=gpu:4``) replaces
-    ``--gpus-per-node``."""
+    sbatch_options: tuple[BatchOption, ...] = ()
+    """Options of every batch job (``--constraint=gpu``; of PBS ``-q gpu``); one for GPUs (``--gres=gpu:4``)
+    replaces ``--gpus-per-node``."""
 
     @field_validator("default_mpi_type")
     @classmethod
@@ -125,10 +153,17 @@ class SiteScheduler(Model):
         return value
 
 
-class SiteMpi(Model):
-    """An MPI of the host."""
+class SiteScheduler(SchedulerKeys):
+    """A batch system."""
 
-    implementation: Name
+    name: Name
+    """Name (``slurm``, ``pbs``, …)."""
+
+
+class MpiKeys(Model):
+    """Keys of `mpi` in a partition."""
+
+    implementation: Name | None = None
     """Name of the MPI (``cray-mpich``, ``intel-mpi``, ``openmpi``, …)."""
     version: HostVersion | None = None
     """Its own version (``8.1.29``)."""
@@ -150,10 +185,17 @@ class SiteMpi(Model):
     """Variables that it needs in a program's environment."""
 
 
-class SiteFabric(Model):
-    """An interconnect."""
+class SiteMpi(MpiKeys):
+    """An MPI of the host."""
 
-    name: Name
+    implementation: Name
+    """Name of the MPI (``cray-mpich``, ``intel-mpi``, ``openmpi``, …)."""
+
+
+class FabricKeys(Model):
+    """Keys of `fabric` in a partition."""
+
+    name: Name | None = None
     """Name (``slingshot-11``, ``infiniband``, ``ethernet``, …)."""
     provider: Name | None = None
     """libfabric's provider (``cxi``), or ``ucx``."""
@@ -173,6 +215,13 @@ class SiteFabric(Model):
     """Variables that select the fabric and disable all others."""
     srun_options: tuple[OptionWord, ...] = ()
     """Options of srun that these variables need (``--network=disable_rdzv_get``)."""
+
+
+class SiteFabric(FabricKeys):
+    """An interconnect."""
+
+    name: Name
+    """Name (``slingshot-11``, ``infiniband``, ``ethernet``, …)."""
 
 
 class SiteRuntime(Model):
@@ -204,37 +253,6 @@ class SiteRuntime(Model):
     """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
-class SiteVet(Model):
-    """Limits of `envbuild vet`; relative ones compare a node with the median of the allocation."""
-
-    memory: Fraction = 0.8
-    """Least share of the median rate at which memory is copied."""
-    gemm: Fraction = 0.8
-    """Least share of the median rate of matrix products."""
-    bandwidth: Fraction = 0.7
-    """Least share of the median bandwidth between nodes."""
-    latency: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """Largest multiple of the median latency between nodes."""
-    read: Fraction = 0.2
-    """Least share of the median rate at which files are read."""
-    memory_gbs: Positive | None = None
-    """Least rate at which a node copies memory (GB/s)."""
-    gemm_gflops: Positive | None = None
-    """Least rate of matrix products of a node (GFLOP/s)."""
-    bandwidth_gbs: Positive | None = None
-    """Least bandwidth between two nodes (GB/s)."""
-    read_mbs: Positive | None = None
-    """Least rate at which a node reads files (MB/s)."""
-    free_memory: Fraction = 0.5
-    """Least share of a node's memory that is available."""
-    shm_bytes: Annotated[int, Field(ge=0, le=1 << 50)] = 1 << 28
-    """Least free space of /dev/shm (bytes)."""
-    skew_s: Positive = 0.1
-    """Largest difference between the clocks of two nodes (seconds)."""
-    gpu_celsius: Positive = 85
-    """Highest temperature of a GPU (°C)."""
-
-
 class SiteUpstream(Model):
     """A store of another account, whose layers are used in place."""
 
@@ -242,6 +260,44 @@ class SiteUpstream(Model):
     """Its directory."""
     owner: AccountName
     """Login name or user id of the account that builds there; users of this site trust it."""
+
+
+_AS_SITE = Field(json_schema_extra={"$comment": "default: as the site"})
+
+
+class SitePartition(Model):
+    """Nodes whose facts differ from those of other nodes of the site.
+
+    A key that it omits has the site's value, and one that is null is unknown; see `Site.partition`.
+    """
+
+    summary: Text = ""
+    """Description in one line; the site's if empty."""
+    queues: tuple[QueueName, ...] = ()
+    """Partitions of Slurm, or queues of another scheduler, that have these nodes alone; the partition's name
+    if empty."""
+    architecture: Annotated[Architecture | None, _AS_SITE] = None
+    """Architecture of the processors (``amd64``, ``arm64``)."""
+    glibc: Annotated[GlibcVersion | None, _AS_SITE] = None
+    """Version of the host's C library (``2.36``)."""
+    libstdcxx: Annotated[HostVersion | None, _AS_SITE] = None
+    """Newest ``GLIBCXX_`` version of the host's C++ library (``3.4.30``)."""
+    gpus: Annotated[GpuKeys | None, _AS_SITE] = None
+    """The GPUs of a node: all keys if it has `vendor`, else those that differ."""
+    scheduler: Annotated[SchedulerKeys | None, _AS_SITE] = None
+    """The batch system: all keys if it has `name`, else those that differ."""
+    mpi: Annotated[MpiKeys | None, _AS_SITE] = None
+    """The host's MPI: all keys if it has `implementation`, else those that differ."""
+    fabric: Annotated[FabricKeys | None, _AS_SITE] = None
+    """The interconnect: all keys if it has `name`, else those that differ."""
+    runtimes: Annotated[tuple[SiteRuntime, ...], _AS_SITE] = ()
+    """Container runtimes, in place of the site's."""
+    binds: Annotated[tuple[SiteBind, ...], _AS_SITE] = ()
+    """Host paths to bind, in place of the site's."""
+    vet: Annotated[VetSection, _AS_SITE] = {}
+    """Limits of values of `envbuild vet` that differ."""
+    modules: Annotated[ModuleSystem | None, _AS_SITE] = None
+    """Module system: ``lmod`` or ``environment-modules``."""
 
 
 class Site(Model):
@@ -266,7 +322,7 @@ class Site(Model):
     machine."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind at every start of an image."""
-    architecture: Literal["amd64", "arm64"] | None = None
+    architecture: Architecture | None = None
     """Architecture of the processors (``amd64``, ``arm64``)."""
     glibc: GlibcVersion | None = None
     """Version of the host's C library (``2.36``)."""
@@ -282,11 +338,111 @@ class Site(Model):
     """The interconnect."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
-    vet: SiteVet = SiteVet()
-    """Limits of `envbuild vet`."""
-    modules: Literal["lmod", "environment-modules"] | None = None
+    vet: VetSection = {}
+    """Limits of values of `envbuild vet`."""
+    modules: ModuleSystem | None = None
     """Module system: ``lmod`` or ``environment-modules``."""
+    partitions: Annotated[dict[Name, SitePartition], Field(max_length=MAX_PARTITIONS)] = {}
+    """Partition → the facts of its nodes that differ; ``--site NAME/PARTITION`` names it."""
+    default_partition: Name | None = None
+    """The one of `partitions` where images start if none is named."""
     sources: tuple[Text, ...] = ()
     """Sources of these facts, for people."""
     seen: Text = ""
     """Date of the sources (ISO 8601); unknown if empty."""
+
+    @field_validator("partitions")
+    @classmethod
+    def _can_be_combined(
+        cls, partitions: dict[str, SitePartition], info: ValidationInfo
+    ) -> dict[str, SitePartition]:
+        problems: dict[tuple[str | int, ...], str] = {}
+        for name, partition in partitions.items():
+            for section in _SECTIONS.keys() & partition.model_fields_set & info.data.keys():
+                try:
+                    _combine(section, info.data[section], getattr(partition, section))
+                except ValidationError as error:
+                    for problem in error.errors(include_url=False, include_input=False):
+                        text = problem["msg"].removeprefix("Value error, ")
+                        if problem["type"] == "missing":
+                            text = f"the site has no `{section}` to change; add `{problem['loc'][0]}`"
+                        problems[name, section, *problem["loc"]] = text
+        for name, partition in partitions.items():
+            for other, queue in _queues(partitions):
+                if other < name and queue in (partition.queues or (name,)):
+                    text = f"`{queue}` is a queue of `{other}`, too; list only those with the same nodes"
+                    problems[name, "queues"] = text
+        if problems:
+            raise errors_below(problems)
+        return partitions
+
+    @field_validator("default_partition")
+    @classmethod
+    def _is_partition(cls, value: str | None, info: ValidationInfo) -> str | None:
+        known = info.data.get("partitions")
+        if value is not None and known is not None and value not in known:
+            names = f"known: {', '.join(known)}" if known else "the site has none"
+            raise ValueError(f"`{value}` is not one of `partitions`; {names}")
+        return value
+
+    def partition(self, name: str) -> Site:
+        """Return a partition as a site: its keys in place of the site's.
+
+        A section with its required key (`vendor`, `implementation`, `name`) is another thing and replaces the
+        site's whole; without it, its keys replace single ones. Lists and mappings in a section are replaced
+        whole. Of `vet`, each value is replaced whole.
+        """
+        partition = self.partitions[name]
+        values = {key: getattr(partition, key) for key in partition.model_fields_set & _BY_PARTITION}
+        for section in _SECTIONS.keys() & values.keys():
+            values[section] = _combine(section, getattr(self, section), values[section])
+        if "vet" in values:
+            values["vet"] = {**self.vet, **values["vet"]}
+        summary = partition.summary or self.summary
+        return self._without_partitions(name=f"{self.name}/{name}", summary=summary, **values)
+
+    def common(self) -> Site:
+        """Return the facts that are the same in all partitions; others are unknown."""
+        sites = [self.partition(name) for name in self.partitions]
+        values: dict[str, Any] = {}
+        for key in _BY_PARTITION if sites else ():
+            value, *others = (getattr(site, key) for site in sites)
+            if isinstance(value, tuple):
+                values[key] = tuple(entry for entry in value if all(entry in other for other in others))
+            elif any(other != value for other in others):
+                values[key] = Site.model_fields[key].get_default()
+        return self._without_partitions(**values)
+
+    def partition_of_queue(self, queue: str) -> str | None:
+        """Return the partition with the nodes of a queue; None if the site does not list it."""
+        return next((name for name, listed in _queues(self.partitions) if listed == queue), None)
+
+    def _without_partitions(self, **values: Any) -> Site:  # noqa: ANN401  # of any key
+        return self.model_copy(update={"partitions": {}, "default_partition": None, **values})
+
+
+_SECTIONS: dict[str, type[Model]] = {
+    "gpus": SiteGpus,
+    "scheduler": SiteScheduler,
+    "mpi": SiteMpi,
+    "fabric": SiteFabric,
+}
+_BY_PARTITION = SitePartition.model_fields.keys() & Site.model_fields.keys() - {"summary"}
+
+
+def _combine(section: str, whole: Model | None, keys: Model | None) -> Model | None:
+    """Return a section of a partition; ValidationError if its keys do not go with those of the site's."""
+    if keys is None:
+        return None
+    model = _SECTIONS[section]
+    given = {name: getattr(keys, name) for name in keys.model_fields_set}
+    required = {name for name, entry in model.model_fields.items() if entry.is_required()}
+    kept = whole if whole is not None and not required <= given.keys() else None
+    values = {name: getattr(kept, name) for name in kept.model_fields_set} if kept is not None else {}
+    return model.model_validate({**values, **given})
+
+
+def _queues(partitions: Mapping[str, SitePartition]) -> Iterator[tuple[str, str]]:
+    """Yield each partition with each of its queues."""
+    for name, partition in partitions.items():
+        yield from ((name, queue) for queue in partition.queues or (name,))

@@ -9,13 +9,13 @@ from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.spec.base import BaseImage
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.reserved import reserved_at
-from envbuild.spec.resolved import ChosenRecipe
 
 Errors = Iterator[EnvbuildError]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
     from envbuild.workflows import export as export
+    from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
     from envbuild.workflows import hosting as hosting
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from envbuild.workflows import schema as schema
     from envbuild.workflows import settings as settings
     from envbuild.workflows import sites as sites
-    from envbuild.workflows import starts as starts
     from envbuild.workflows import status as status
     from envbuild.workflows import test as test
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envbuild.errors import raise_all
@@ -13,25 +14,39 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.report import CheckResult, counts
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries
-from envbuild.launch.slurm import pmi_checks
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
 from envbuild.preflight.report import PreflightReport, checks_of, run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import RuleResult
+from envbuild.rules.judge import RuleResult, judge_each
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.accelerators import BY_VENDOR
 from envbuild.spec.site import Site
 from envbuild.workflows.extended import examine_extended
 from envbuild.workflows.hosting import plan_on_host, site_of_host
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
-# Vendor of GPUs → what a spec asks for.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFit:
+    """How an image fits a partition of the site."""
+
+    name: str
+    """``lumi/g``."""
+    reasons: tuple[str, ...]
+    """Why it cannot run there; empty if it may."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing is known that prevents it from running there."""
+        return not self.reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +59,8 @@ class CheckedImage:
     """The rules on the image, and on its site if one is known."""
     others: tuple[CheckResult, ...]
     """On parts that have changed since the build, GPUs, and, if requested, a runtime and the scheduler."""
+    partitions: tuple[PartitionFit, ...] = ()
+    """Of a site with several, unless one was named."""
     seconds: float
     """Duration, wall clock."""
 
@@ -62,7 +79,8 @@ class CheckedImage:
 
         Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
         ``distributions``, ``excused``, ``excuses`` (the spec's, each with its ``problems``), ``problems``
-        (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``.
+        (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``, ``partitions`` (name,
+        whether it ``fits``, ``reasons``).
         """
         runnable, preflight = self.runnable, self.preflight
         results = self.checks(all_unknown=True)
@@ -82,6 +100,7 @@ class CheckedImage:
             "problems": [asdict(problem) for problem in preflight.problems],
             "findings": [asdict(result) for result in results],
             "verdicts": [result.to_data() for result in self.rule_results],
+            "partitions": [{**asdict(partition), "fits": partition.fits} for partition in self.partitions],
         }
 
 
@@ -122,20 +141,28 @@ def _check(
     image: ImageFile, settings: Settings, from_host: HostLibraries, *, lint_shifter: bool, srun: bool
 ) -> CheckedImage:
     started = time.monotonic()
-    site = _site(settings, from_host)
-    _warn_of_unused_gpus(image, site, settings)
+    sites = _sites(settings, from_host)
+    _warn_of_unused_gpus(image, sites, settings)
     with task(settings.emit, "check", f"check {image.path.name}") as running:
         scan = scan_image(image, settings.store)
         manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
-        if from_host and site:
-            preflight, host_libs, facts = plan_on_host(scan, site, from_host)
+        if from_host:
+            preflight, host_libs, facts = plan_on_host(scan, sites[0], from_host)
             raise_all(host_libs.errors)
+            judged = {sites[0].name: judge(facts)}
         else:
             preflight = run_preflight(scan)
-            facts = stack_facts(preflight.facts, site)
-        rule_results = judge(facts)
-        gpus = site.gpus.architectures if site and site.gpus else ()
+            judged = {
+                site.name if site else "": judge(stack_facts(preflight.facts, site))
+                for site in sites or (None,)
+            }
+        rule_results = judge_each(judged)
+        gpu_checks = {
+            site.name: list(gpu.checks(preflight.gpu_code, site.gpus.architectures if site.gpus else ()))
+            for site in sites
+        }
+        partitions = tuple(_fit(name, results, gpu_checks.get(name, [])) for name, results in judged.items())
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, host_libs=host_libs.by_name)
         checked = CheckedImage(
@@ -144,19 +171,39 @@ def _check(
             rule_results=rule_results,
             others=(
                 *([judge_bytes(scan.changed)] if scan.changed else []),
-                *gpu.checks(preflight.gpu_code, gpus),
+                *_gpu_checks(gpu_checks, fits_one=any(partition.fits for partition in partitions)),
                 *(_lint_shifter(image, preflight) if lint_shifter else []),
-                *(pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
+                *(SlurmHere().pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
             ),
+            partitions=partitions if len(partitions) > 1 else (),
             seconds=time.monotonic() - started,
         )
         running.failed = not checked.passed
     return checked
 
 
-def _warn_of_unused_gpus(image: ImageFile, site: Site | None, settings: Settings) -> None:
-    vendor = site.gpus.vendor if site and site.gpus else "none"
-    if site and vendor in BY_VENDOR and image.manifest.accelerator == "cpu":
+def _fit(name: str, results: Sequence[RuleResult], gpu_checks: Sequence[CheckResult]) -> PartitionFit:
+    reasons = [result.sentence for result in results if result.outcome == "incompatible"]
+    reasons += [f"{check.id}: {check.observed}" for check in gpu_checks if check.status == "FAIL"]
+    return PartitionFit(name=name, reasons=tuple(reasons))
+
+
+def _gpu_checks(checks: Mapping[str, Sequence[CheckResult]], *, fits_one: bool) -> Iterator[CheckResult]:
+    """Yield the checks of each partition; one that fails is skipped if the image fits another partition."""
+    for name, of_partition in checks.items():
+        for check in of_partition:
+            observed = f"{name}: {check.observed}" if len(checks) > 1 else check.observed
+            yield replace(
+                check,
+                status="SKIP" if fits_one and check.status == "FAIL" else check.status,
+                observed=observed,
+            )
+
+
+def _warn_of_unused_gpus(image: ImageFile, sites: Sequence[Site], settings: Settings) -> None:
+    vendors = {site.gpus.vendor if site.gpus else "none" for site in sites}
+    if vendors and vendors <= BY_VENDOR.keys() and image.manifest.accelerator == "cpu":
+        site, vendor = sites[0], min(vendors)
         text = f"the site `{site.name}` has GPUs ({vendor}), and the image is for CPUs: it uses none"
         hint = f"`accelerator: {BY_VENDOR[vendor].name}` in the spec makes an image for them"
         settings.emit(Warned(text=text, hint=hint))
@@ -171,7 +218,8 @@ def _lint_shifter(image: ImageFile, preflight: PreflightReport) -> list[CheckRes
     )
 
 
-def _site(settings: Settings, from_host: HostLibraries) -> Site | None:
+def _sites(settings: Settings, from_host: HostLibraries) -> tuple[Site, ...]:
     if from_host:
-        return site_of_host(settings, from_host)
-    return site_of(settings) if settings.site else None
+        # The libraries are those of one partition.
+        return (site_of_host(settings, from_host),)
+    return sites_of(settings) if settings.site else ()

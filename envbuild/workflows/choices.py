@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from envbuild.launch.formats import StartFormat
+from envbuild.launch.formats import ScriptFormat
+from envbuild.launch.launchers import launcher_names
 
-# Of an image; a `StartFormat` is a text that starts one at a site.
+# Of an image; a `ScriptFormat` is a text that starts one at a site.
 ExportFormat = Literal["squashfs", "shifter", "oci"]
-AnyFormat = Literal[ExportFormat, StartFormat]
+AnyFormat = Literal[ExportFormat, ScriptFormat]
+LAUNCHERS = launcher_names()
 SchemaKind = Literal["spec", "recipe", "controls", "base", "site", "lock"]

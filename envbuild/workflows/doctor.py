@@ -8,7 +8,7 @@ from envbuild.doctor.checks import check_machine, check_resolve, check_site
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.system.survey import Survey
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import site_here
 from envbuild.workflows.settings import Settings
 
 
@@ -35,7 +35,7 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
     problems = [*check_machine(survey, settings.store, settings.apptainer)]
     site = None
     try:
-        site = site_of(settings)
+        site = site_here(settings)
     except EnvbuildError as error:
         problems += check_site(error, named=settings.site is not None)
     problems += check_resolve(survey, site, online=online, emit=settings.emit)

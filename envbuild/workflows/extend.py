@@ -60,7 +60,7 @@ from envbuild.system.process import thread_pool
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import site_here, sites_of
 from envbuild.workflows.make import judge_image, make_image
 from envbuild.workflows.settings import Settings
 
@@ -127,7 +127,7 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
                 checked.requests,
                 placed,
                 recipes=settings.recipes,
-                site=site_of(settings),
+                sites=sites_of(settings),
                 emit=settings.emit,
             )
             check_placed(image, placed, extended.hidden, settings.emit)
@@ -194,7 +194,7 @@ def _choose_packages(
     stage: Path,
 ) -> Addition:
     """Choose the wheels that the image gains, and fetch them; refuse what would break it."""
-    site = site_of(settings)
+    site = site_here(settings)
     with explain_failure("build", settings), settings.store.directory_for_programs("resolve") as cache_dir:
         if built is not None:
             check_takes_packages(built, checked.requests)

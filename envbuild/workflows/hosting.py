@@ -16,8 +16,8 @@ from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.launch.launchers import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
-from envbuild.launch.launchers import env_of_ranks, launcher_family
+from envbuild.launch.context import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
+from envbuild.launch.launchers import launcher_family, variables_of_separate_ranks
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
@@ -128,7 +128,7 @@ def warn_of_absent_binds(site: Site, emit: Emit) -> None:
 def for_one_container_per_rank(plan: HostLibraryPlan) -> HostLibraryPlan:
     """Return a plan for ranks that a launcher of the host starts, each in a separate container."""
     family = launcher_family(plan.mpi.implementation if plan.mpi else "", plan.abis)
-    return replace(plan, environment={**env_of_ranks(family, apart=True, by_slurm=False), **plan.environment})
+    return replace(plan, environment={**variables_of_separate_ranks(family), **plan.environment})
 
 
 def lasting_stage(plan: HostLibraryPlan, settings: Settings, *, one_machine: bool = False) -> Path:

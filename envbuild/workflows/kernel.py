@@ -25,7 +25,6 @@ from envbuild.events import task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
-from envbuild.inputs.sites import read_site
 from envbuild.quoting import shell_path
 from envbuild.spec.site import Site
 from envbuild.system import host, process
@@ -34,6 +33,7 @@ from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 120.0
@@ -75,8 +75,7 @@ def write_kernel(
     """
     if name is not None:
         check_kernel_name(name)
-    loaded = read_site(settings.site)
-    site = loaded.value if loaded is not None else None
+    site = site_of(settings)
     apptainer = settings.find_apptainer(site)
     if root is None:
         repeat = partial(_repeat, prefix=prefix, name=name, settings=settings)

@@ -14,27 +14,21 @@ from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
 from envbuild.launch import start
-from envbuild.launch.launchers import (
-    NO_HOST_LIBS,
-    HostLibraries,
-    LaunchContext,
-    Launcher,
-    check_types_of_site,
-    choose_launcher,
-    pmi_doubt,
-    visible_variables,
-)
-from envbuild.launch.slurm import allocated, in_slurm_job, nodes_here, other_nodes, with_offer
-from envbuild.launch.start import Container, gpu_flags, launch_context, rank_line
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
+from envbuild.launch.gpus import gpu_flags
+from envbuild.launch.launchers import Launcher, Shape, launcher_for
+from envbuild.launch.schedulers import allocation, default_launcher, other_nodes, scheduler_of
+from envbuild.launch.schedulers.slurm import SlurmHere
+from envbuild.launch.start import Container, context_of, line_of_ranks
 from envbuild.quoting import shell_line as written
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
+from envbuild.site.binds import binds_of
 from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
-from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
 from envbuild.workflows.hosting import (
     host_libraries_for,
@@ -42,7 +36,7 @@ from envbuild.workflows.hosting import (
     lasting_stage,
     warn_of_absent_binds,
 )
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.settings import Settings
 
 
@@ -53,13 +47,17 @@ def launch_line(
     ranks: int | None,
     from_host: HostLibraries,
     settings: Settings,
+    launcher_name: str | None = None,
+    torch_env: bool = True,
     dry_run: bool = False,
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
     The program sees home, working directory, devices, network and environment as Apptainer passes them on.
-    By default `ranks` are the tasks of the allocation, else 1. The host libraries `from_host` replace the
-    image's own. For a `dry_run` with a named site, the line is for that site, on any machine.
+    By default `ranks` are the tasks of the allocation, else 1, and the launcher is that of the job, of the
+    site or of the image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless
+    `torch_env` is false. The host libraries `from_host` replace the image's own. For a `dry_run` with a
+    named site, the line is for that site, on any machine.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
@@ -67,7 +65,14 @@ def launch_line(
     """
     with ImageFile.open(path) as image:
         return _launch_line(
-            image, command, ranks=ranks, from_host=from_host, settings=settings, dry_run=dry_run
+            image,
+            command,
+            ranks=ranks,
+            from_host=from_host,
+            settings=settings,
+            launcher_name=launcher_name,
+            torch_env=torch_env,
+            dry_run=dry_run,
         )
 
 
@@ -78,48 +83,44 @@ def _launch_line(
     ranks: int | None,
     from_host: HostLibraries,
     settings: Settings,
+    launcher_name: str | None,
+    torch_env: bool,
     dry_run: bool,
 ) -> list[str]:
     site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
     container = _container(image, site, settings, elsewhere)
-    srun = in_slurm_job() or (
-        site is not None and site.scheduler is not None and site.scheduler.name == "slurm"
-    )
-    refuse_or_warn(_judge_start(facts_of_lock(image.lock), site, from_host, by_scheduler=srun), settings.emit)
+    scheduler, job = scheduler_of(site), allocation()
+    on_nodes = scheduler is not None and scheduler.starts_ranks
+    judged = _judge_start(facts_of_lock(image.lock), site, from_host, on_nodes=on_nodes)
+    refuse_or_warn(judged, settings.emit)
     if from_host:
         container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
-    launcher = _launcher(
-        launch_context(container, site, from_host, srun=srun), container, settings.emit, elsewhere
-    )
-    # In a job of Slurm srun knows: as many as tasks were asked for, else one a node.
-    count = ranks or (0 if launcher.is_srun and in_slurm_job() else 1)
-    _check_command(command, image, launcher, count)
-    if not launcher.outside and count > 1 and (why := other_nodes(site)):
+    ask_srun = None if elsewhere else SlurmHere().pmi_types
+    context = context_of(container, site, from_host, ask_srun=ask_srun)
+    launcher = _launcher(launcher_name or default_launcher(site), context, container, settings.emit)
+    # The job's own launcher knows: as many as tasks were asked for, else one a node.
+    knows_job = job is not None and job.scheduler == launcher.scheduler
+    tasks = job.tasks if job is not None and launcher.spans_nodes else 1
+    count = ranks or (0 if knows_job else tasks)
+    nodes = job.nodes if job is not None and knows_job else None if launcher.spans_nodes else 1
+    _refuse_lone_launcher(command, image, count or tasks, nodes)
+    _refuse_started_outside(command, image)
+    if not launcher.spans_nodes and count > 1 and (why := other_nodes(site)):
         text = f"all {count} ranks start on this machine, in one container: {why}"
         hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
         settings.emit(Warned(text=text, hint=hint))
     # The GPUs of another machine are those that its site file names.
-    where = replace(launcher, outside=True) if elsewhere else launcher
-    container = replace(container, gpu_flags=gpu_flags(container, where, site))
+    there = launcher.spans_nodes or elsewhere is not None
+    flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=there)
+    container = replace(container, gpu_flags=flags)
     if container.host_libs is not None:
-        stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.outside)
+        stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
-    return rank_line(container, launcher, command, count, user_set=os.environ)
-
-
-def _check_command(command: Sequence[str], image: ImageFile, launcher: Launcher, ranks: int) -> None:
-    """Raise a RequestError for a command that starts ranks itself, if those would be alone.
-
-    0 ranks leave their number to srun's allocation.
-    """
-    count = ranks or allocated() or 1
-    nodes = None if launcher.outside else 1
-    if launcher.is_srun and in_slurm_job():
-        nodes = nodes_here()
-    _refuse_lone_launcher(command, image, count, nodes)
-    _refuse_started_outside(command, image)
+    return line_of_ranks(
+        container, launcher, command, Shape(ranks=count), user_set=os.environ, torch_env=torch_env
+    )
 
 
 def _refuse_started_outside(command: Sequence[str], image: ImageFile) -> None:
@@ -159,25 +160,21 @@ def _refuse_lone_launcher(
     raise RequestError(problem, hint=hint)
 
 
-def _launcher(context: LaunchContext, container: Container, emit: Emit, elsewhere: Site | None) -> Launcher:
+def _launcher(name: str, context: LaunchContext, container: Container, emit: Emit) -> Launcher:
     """Return what starts the ranks; warn if they may not find each other.
 
-    RequestError: nothing can, or the site `elsewhere` names no types of srun. MachineError: the srun here
+    RequestError: nothing can, or a site that is elsewhere names no types of srun. MachineError: the srun here
     lists none.
     """
-    if elsewhere:
-        check_types_of_site(elsewhere, context)
-    else:
-        context = with_offer(context)
-    launcher = choose_launcher(context)
+    launcher = launcher_for(name, context)
     if launcher is None:
         raise RequestError(
-            f"`{container.label}` holds no MPI, whose mpiexec would start the ranks",
+            f"`{container.label}` has no MPI, whose mpiexec would start the ranks",
             hint="add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
         )
-    if launcher.mpi_type and (doubt := pmi_doubt(context, launcher.mpi_type)):
+    if launcher.doubt:
         hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
-        emit(Warned(text=doubt, hint=hint))
+        emit(Warned(text=launcher.doubt, hint=hint))
     return launcher
 
 
@@ -195,12 +192,11 @@ def shell_line(path: Path, settings: Settings) -> list[str]:
 
 def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
     _refuse_started_outside(command, image)
-    site = site_of(settings)
+    site = site_here(settings)
     container = _container(image, site, settings)
-    refuse_or_warn(
-        _judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, by_scheduler=False), settings.emit
-    )
-    container = replace(container, gpu_flags=gpu_flags(container, None, site))
+    refuse_or_warn(_judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, on_nodes=False), settings.emit)
+    flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)
+    container = replace(container, gpu_flags=flags)
     return start.program_line(container, command, prompt=prompt)
 
 
@@ -223,7 +219,7 @@ def _container(
         image=image.path.absolute(),
         runnable=image.manifest,
         apptainer=apptainer,
-        binds=tuple(Bind(source=bind.source, target=bind.target, writable=bind.writable) for bind in binds),
+        binds=binds_of(binds),
     )
 
 
@@ -238,17 +234,17 @@ def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
 
 
 def _judge_start(
-    image: Facts, site: Site | None, from_host: HostLibraries, *, by_scheduler: bool
+    image: Facts, site: Site | None, from_host: HostLibraries, *, on_nodes: bool
 ) -> Iterator[RuleResult]:
-    """Yield what the rules say of starting an image here."""
+    """Yield what the rules say of starting an image here, or `on_nodes` of a job."""
     facts = stack_facts(image, site, host_mpi=from_host.mpi)
     here = Fact(host.architecture(), "this machine")
-    # Without Slurm the ranks start on this machine, whatever the site says of its nodes.
-    foreign = not by_scheduler and here.value != facts["architecture.image"].value
+    # Outside of a job the ranks start on this machine, whatever the site says of its nodes.
+    foreign = not on_nodes and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
-    by_slurm = ("PMI.pmix-of-slurm",) if by_scheduler else ()
-    yield from judge(facts, about=("ARCH.", "RUNTIME.", *by_slurm))
+    of_job = ("PMI.pmix-of-slurm",) if on_nodes else ()
+    yield from judge(facts, about=("ARCH.", "RUNTIME.", *of_job))
     if not from_host.fabric:
         yield from judge_own_fabric(facts)
 

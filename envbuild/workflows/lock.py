@@ -29,7 +29,7 @@ from envbuild.plan.model import Layer
 from envbuild.quoting import shell_path
 from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
-from envbuild.resolve.debian import debian_packages
+from envbuild.resolve.debian import DebianRequest, debian_packages
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
@@ -134,8 +134,8 @@ def _lock(
     path = lock_path(spec)
     before = _read_lock_file(spec)
     previous = before.lock(resolved.architecture) if before is not None else None
-    others = _other_locks(before, resolved)
-    pins = tool_pins(tool_names(resolved))
+    others = _other_locks(before, resolved.architecture)
+    pins = tool_pins(tool_names(resolved.base))
     changes = file_changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
@@ -165,7 +165,7 @@ def _lock(
         lock=lock,
         path=path,
         changes=(*changes, *new_target_differences(previous, lock, others)),
-        stale_targets=tuple(_stale_targets(others, resolved, settings, content)),
+        stale_targets=tuple(_stale_targets(others, spec, settings, content)),
         rule_results=rule_results,
     )
     if lock == previous:
@@ -173,19 +173,19 @@ def _lock(
     return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
 
 
-def _other_locks(file: LockFile | None, resolved: ResolvedSpec) -> list[Lock]:
-    """Return the locks of a file for other architectures than that of a spec."""
-    return [lock for lock in file.locks if lock.architecture != resolved.architecture] if file else []
+def _other_locks(file: LockFile | None, architecture: str) -> list[Lock]:
+    """Return the locks of a file for other architectures."""
+    return [lock for lock in file.locks if lock.architecture != architecture] if file else []
 
 
 def _stale_targets(
-    others: Sequence[Lock], resolved: ResolvedSpec, settings: Settings, content: bytes | None
+    others: Sequence[Lock], spec: Path, settings: Settings, content: bytes | None
 ) -> Iterator[str]:
     """Yield a sentence for each lock for another architecture that does not satisfy the spec."""
     for other in others:
         try:
             there = read_spec(
-                resolved.path,
+                spec,
                 recipes=settings.recipes,
                 site=settings.site,
                 content=content,
@@ -197,7 +197,7 @@ def _stale_targets(
         if differences:
             yield (
                 f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
-                f" `envbuild lock {shell_path(resolved.path)}` on a machine of that architecture renews it"
+                f" `envbuild lock {shell_path(spec)}` on a machine of that architecture renews it"
             )
 
 
@@ -210,8 +210,10 @@ def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: Resol
         if isinstance(single, ResolutionError)
         for name in sorted(single.unavailable & asked)
     }
+    if context.offline:
+        return
     with contextlib.suppress(EnvbuildError):
-        for name in debian_packages(resolved, sorted(unavailable), context) if not context.offline else ():
+        for name in debian_packages(DebianRequest.of(resolved), sorted(unavailable), context):
             command = f"`envbuild add {shell_path(resolved.path)} {name} --system`"
             hint = f"Debian has a package `{name}`: name it under `packages.system` ({command})"
             unavailable[name].hint = f"{hint}; {unavailable[name].hint}"
@@ -256,7 +258,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
     file = _read_lock_file(spec)
     lock = file.lock(resolved.architecture) if file is not None else None
-    pins = known_tool_pins(resolved)
+    pins = known_tool_pins(resolved.base)
     if file is not None and lock is None:
         raise RequestError(
             f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
@@ -334,14 +336,14 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return file_changes(_read_lock_file(spec), resolved, known_tool_pins(resolved))
+    return file_changes(_read_lock_file(spec), resolved, known_tool_pins(resolved.base))
 
 
 def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return a sentence for each target for another architecture that does not satisfy the spec."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    others = _other_locks(_read_lock_file(spec), resolved)
-    return tuple(_stale_targets(others, resolved, settings, None))
+    others = _other_locks(_read_lock_file(spec), resolved.architecture)
+    return tuple(_stale_targets(others, spec, settings, None))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:

@@ -34,7 +34,8 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
-from envbuild.launch.launchers import NO_HOST_LIBS, HostLibraries, env_of_ranks
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
+from envbuild.launch.launchers.srun import Srun
 from envbuild.preflight.scan import changes_from
 from envbuild.quoting import shell_path
 from envbuild.store import verdicts
@@ -161,7 +162,9 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        rank_environment=env_of_ranks(runnable.mpi_family, apart=True, by_slurm=not request.from_host.mpi),
+        rank_environment=Srun(
+            label="srun", family=runnable.mpi_family, own_mpi=not request.from_host.mpi
+        ).variables(),
         commands=commands,
         left_out=left_out,
         python=python,

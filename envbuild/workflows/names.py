@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
+from envbuild.inputs.partition_names import partition_names
 from envbuild.system.files import configuration_homes, environment_paths, exists, list_directory, read_input
 
 _LIMIT_BYTES = 1 << 20
@@ -38,8 +39,12 @@ def base_names() -> list[str]:
 
 
 def site_names() -> list[str]:
-    """Return the names of all sites, sorted."""
-    return _stems("sites")
+    """Return the names of all sites and of their partitions (``lumi/g``), sorted."""
+    names = []
+    for name in _stems("sites"):
+        files = (home / "sites" / f"{name}.yaml" for home in configuration_homes())
+        names += [name, *partition_names(next(filter(exists, files)))]
+    return sorted(names)
 
 
 def module_names(root: Path) -> list[str]:

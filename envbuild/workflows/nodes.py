@@ -11,18 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, pluralize
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
-from envbuild.launch.batch import check_scheduler, job_options, run_in_job
-from envbuild.launch.launchers import NO_HOST_LIBS, Launcher, choose_launcher
-from envbuild.launch.slurm import in_slurm_job, nodes_here, with_offer
-from envbuild.launch.start import Container, gpu_flags, launch_context, run_brought_job
+from envbuild.launch.gpus import gpu_flags
+from envbuild.launch.launchers import Launcher, Shape, launcher_for
+from envbuild.launch.schedulers import allocation, default_launcher, nodes_here, work_for
+from envbuild.launch.schedulers.follow import run_in_job, submitter
+from envbuild.launch.schedulers.slurm import SlurmHere, job_options
+from envbuild.launch.start import Container, context_of, run_external_job
 from envbuild.launch.vet import Vetting
-from envbuild.spec.site import Site, SiteVet
+from envbuild.spec.site import Site
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -38,12 +40,18 @@ def must_submit(nodes: int) -> bool:
 
     RequestError: this runs in a job with fewer nodes.
     """
-    if not in_slurm_job():
+    job = allocation()
+    if job is None:
         return True
-    if nodes_here() < nodes:
+    if job.nodes < nodes:
         hint = f"ask for {nodes} nodes, or start it outside of a job, and envbuild submits one"
-        raise RequestError(f"this job of Slurm has {nodes_here()} nodes, not {nodes}", hint=hint)
+        raise RequestError(f"this job has {pluralize(job.nodes, 'node')}, not {nodes}", hint=hint)
     return False
+
+
+def launcher_of_job() -> str:
+    """Return the name of what starts ranks on the nodes of the job that this runs in."""
+    return default_launcher(None)
 
 
 def submit(
@@ -64,13 +72,14 @@ def submit(
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    site = site_of(settings)
-    check_scheduler(site)
+    site = site_of(settings, queue=str(wanted.get("partition") or ""))
+    scheduler = submitter(site)
     with ImageFile.open(image) as opened:
-        of_site = job_options(site, for_gpus=accelerator_of(opened) != "cpu")
+        of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
     named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
+        scheduler,
         # -P: files of the directory that the job runs in are not modules of ours.
         [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments],
         [*shape, *of_site, *named, *words],
@@ -92,19 +101,16 @@ def vet_nodes(
     container: Container, launcher: Launcher, site: Site | None, nodes: int, limit_s: float
 ) -> Vetting:
     """Measure on one rank per node, and judge by the site's limits; suspects are measured once more."""
-    limits = site.vet if site is not None else SiteVet()
+    limits = site.vet if site is not None else {}
     # The nodes' GPUs are of interest whatever the image is for.
-    container = replace(container, gpu_flags=gpu_flags(container, launcher, site))
+    accelerator, spans = container.runnable.accelerator, launcher.spans_nodes
+    flags = gpu_flags(container.apptainer, accelerator, site, elsewhere=spans)
+    container = replace(container, gpu_flags=flags)
     content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()
 
     def measure(count: int, *names: str) -> Reports:
-        options = launcher.options
-        if launcher.is_srun:
-            # Binding would show one CPU of each node.
-            options += (f"--nodes={count}", "--ntasks-per-node=1", "--cpu-bind=none")
-            options += (f"--nodelist={','.join(names)}",) if names else ()
-        chosen = replace(launcher, options=options)
-        result = run_brought_job(container, chosen, vet.JOB, content, ranks=count, limit_s=limit_s)
+        shape = Shape(ranks=count, nodes=count, names=names, measures=True)
+        result = run_external_job(container, launcher, vet.JOB, content, shape=shape, limit_s=limit_s)
         return result.reports[0]
 
     reports = measure(nodes)
@@ -126,8 +132,8 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
         manifest = opened.manifest
     site = site_of(settings)
     container = Container(image=image.absolute(), runnable=manifest, apptainer=settings.find_apptainer(site))
-    srun = in_slurm_job()
-    launcher = choose_launcher(with_offer(launch_context(container, site, NO_HOST_LIBS, srun=srun)))
+    # Without a job, this machine alone is measured.
+    launcher = launcher_for(launcher_of_job(), context_of(container, site, ask_srun=SlurmHere().pmi_types))
     if launcher is None or not manifest.mpi:
         hint = "an image with `mpi: mpich` has all that vetting needs"
         raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)

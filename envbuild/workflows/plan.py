@@ -97,7 +97,7 @@ def absent_files(lock: Lock, missing: Iterable[Layer], store: Store) -> list[Pin
 def plan_image(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
     """Return the plan of an image."""
     manifest = manifest_of(locked.resolved, locked.lock)
-    metadata = top_layer(locked.resolved, locked.lock, manifest, embedded=embedded_files())
+    metadata = top_layer(locked.resolved.recipes, locked.lock, manifest, embedded=embedded_files())
     return make_plan(
         locked.resolved, locked.lock, root_texts=root_texts(), metadata=metadata, compression=compression
     )

@@ -27,9 +27,9 @@ from envbuild.inputs.sites import read_site
 from envbuild.inputs.tools import tool_pins
 from envbuild.plan.model import InputFile
 from envbuild.resolve.fetch import FileOrigins
-from envbuild.resolve.request import OriginRule, PythonRequest
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.python_request import OriginRule, PythonRequest
 from envbuild.store.store import Store
 from envbuild.system import host, tools
 from envbuild.workflows.arguments import check_sources
@@ -200,5 +200,5 @@ def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
         python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),
         site=site.value if site else None,
         components=base.value.components,
-        root=FinishedRoot.of(base.value, base.path),
+        root=FinishedRoot.of(base),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit
-from envbuild.launch.slurm import with_slurm
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.spec.site import Site, SiteRuntime
 from envbuild.store.store import Store
 from envbuild.system import apptainer
@@ -68,9 +68,9 @@ class Settings:
     def this_host(self) -> HostFingerprint:
         """Return this host's fingerprint, also without Apptainer: verdicts can be read there."""
         try:
-            return with_slurm(fingerprint(self.find_apptainer()))
+            return SlurmHere().add_to(fingerprint(self.find_apptainer()))
         except MachineError:
-            return with_slurm(fingerprint())
+            return SlurmHere().add_to(fingerprint())
 
     def described_apptainer(self, site: Site) -> Apptainer:
         """Return the Apptainer of a site as its file describes it: the site may be another machine."""

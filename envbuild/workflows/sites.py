@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.inputs.sites import read_site_file, read_sites
 from envbuild.rules.from_site import facts_of_site
@@ -15,11 +17,15 @@ from envbuild.site.compare import SiteDifference, compare
 from envbuild.site.probe import probe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import MAX_NAME, NAME
+from envbuild.spec.partitions import common_site, each_partition
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, is_directory, read_input, write_new
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.inputs import partition_here
+
+_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +33,7 @@ class SiteListing:
     """All sites that `--site` and a spec can name."""
 
     sites: tuple[Loaded[Site], ...]
-    """Sorted by name."""
+    """Sorted by name; behind each site its partitions, as sites."""
     errors: tuple[EnvbuildError, ...] = ()
     """Errors of the other files."""
 
@@ -37,6 +43,10 @@ class SiteReport:
     """A site file compared with this machine."""
 
     path: Path
+    site: str
+    """The name of the site, or of the partition that was compared (``lumi/g``)."""
+    others: tuple[str, ...]
+    """Partitions that were left out, because it is unknown in which one this machine is."""
     differences: tuple[SiteDifference, ...]
     """In the order of the file's keys."""
 
@@ -48,21 +58,32 @@ class SiteReport:
 
 def list_sites() -> SiteListing:
     """Return all sites."""
-    sites, errors = read_sites()
+    read, errors = read_sites()
+    sites = [
+        entry for site in read for entry in (site, *(each_partition(site) if site.value.partitions else ()))
+    ]
     return SiteListing(sites=tuple(sites), errors=tuple(errors))
 
 
 def show_site(given: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a site's file, and its data with the facts that rules read."""
+    """Return the text of a site's file, and its data with the facts that rules read.
+
+    Of a partition, the text is the site as it combines with it; of a site with partitions, the facts are
+    those that all share.
+    """
     loaded = _loaded(given)
-    text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
+    data = loaded.value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if "/" in loaded.value.name:
+        head = f"# {loaded.path}, combined with its partition\n"
+        text = head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    else:
+        text = read_input(loaded.path, limit_bytes=MAX_BYTES).decode(errors="replace")
     facts: dict[str, dict[str, Any]] = {}
-    for path, fact in facts_of_site(loaded.value).items():
+    for path, fact in facts_of_site(common_site(loaded).value).items():
         section, _, name = path.partition(".")
         facts.setdefault(section, {})[name] = fact.value
         facts.setdefault("origins", {})[path] = fact.source
-    site = loaded.value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return text, {"file": str(loaded.path), "site": site, "facts": facts}
+    return text, {"file": str(loaded.path), "site": data, "facts": facts}
 
 
 def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
@@ -92,9 +113,18 @@ def probe_machine(*, output: Path | None, mpi: Sequence[Path]) -> str:
 
 
 def check_site(given: Path | None) -> SiteReport:
-    """Compare a site file, given by name or path, with this machine; by default the machine's own."""
+    """Compare a site file, given by name or path, with this machine; by default the machine's own.
+
+    Of a site with partitions it is the named one, else that of this job of Slurm, else what all share.
+    """
     loaded = _loaded(given)
-    return SiteReport(path=loaded.path, differences=compare(loaded.value, Survey()))
+    here = partition_here(loaded)
+    return SiteReport(
+        path=loaded.path,
+        site=here.value.name,
+        others=tuple(loaded.value.partitions) if here.value.name == loaded.value.name else (),
+        differences=compare(here.value, Survey()),
+    )
 
 
 def _loaded(given: Path | None) -> Loaded[Site]:

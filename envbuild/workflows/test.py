@@ -14,8 +14,7 @@ from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
-from envbuild.image.metadata import packages_of
-from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.image.model import Manifest
 from envbuild.image.runnable import Runnable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
@@ -24,26 +23,27 @@ from envbuild.jobs.judge import (
     Job,
     Package,
     judge_gpus,
-    judge_mapped,
-    no_fitting_jobs,
-    no_jobs,
     own_sites,
     skip_gpu_job,
     skip_job,
+    skip_unfit,
 )
+from envbuild.jobs.loop import JobResults, add_processes, run_jobs
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus
-from envbuild.launch.launchers import DEFAULT, NO_HOST_LIBS, HostLibraries, Launcher, choose_launcher
+from envbuild.launch.context import DEFAULT_PMI_CHECK, NO_HOST_LIBS, HostLibraries
+from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.nodes import judge_nodes
-from envbuild.launch.slurm import allocated, nodes_here, pmi_checks, slurm_version, with_offer, with_slurm
+from envbuild.launch.schedulers import allocation, nodes_here
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import (
     Container,
     check_imports,
+    context_of,
     imports_failed,
     judge_architecture,
-    launch_context,
     own_launcher,
     run_image_job,
     with_gpus,
@@ -78,19 +78,21 @@ class TestRequest:
 
     image: Path
     ranks: int | None = None
-    """Processes to start (count); by default, with `srun` the tasks of the job, else the image's number."""
+    """Processes to start (count); by default the tasks of the job whose launcher it is, else the image's
+    number.
+    """
     timeout_s: float | None = None
     """Wall-clock limit of each job; by default the job's or the image's."""
     from_host: HostLibraries = NO_HOST_LIBS
     """Libraries of the site's host that replace the image's own."""
-    srun: bool = False
-    """Whether Slurm's srun starts the ranks in place of the image's mpiexec."""
+    launcher: str | None = None
+    """What starts the ranks: a name of `launch.launchers`; by default the image's own launchers."""
     quick: bool = False
     """Whether to run only the first job of each framework; no verdict is recorded."""
     require_gpu: bool = False
     """Whether an image fails that is not for GPUs, or has none to be tested on."""
     nodes: int = 0
-    """Nodes of this job of Slurm that must take part (count); 0 for a test on one machine."""
+    """Nodes of this job that must take part (count); 0 for a test on one machine."""
     submitted_from: Mapping[str, str] = field(default_factory=dict)
     """Facts of the host that the job was submitted from."""
     vet: bool = False
@@ -114,8 +116,6 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     """
     with ImageFile.open(request.image) as image:
         report = _test(image, request, settings)
-        # Ranks on other nodes open what lies at its path.
-        (image.check_still_there if request.srun else image.check_unchanged)()
         if not request.quick:
             _record(report, settings)
     return report
@@ -124,7 +124,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
 def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     started = time.monotonic()
     extended, site = examine_extended(image, settings, unfit=request.only_for_ours), site_of(settings)
-    container = _container(image, extended, request, settings.find_apptainer(site))
+    container = _container(image, extended, settings.find_apptainer(site))
     runnable = container.runnable
     if extended is None:
         _warn_of_untrusted_layers(image.manifest, settings)
@@ -133,42 +133,37 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     if request.from_host:
         host_libs = host_libraries_for(image, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
-    launcher = _choose_launcher(container, site, request)
-    ranks = request.ranks or _ranks_in_allocation(request) or runnable.ranks
+    slurm = SlurmHere()
+    launcher = _choose_launcher(container, site, request, slurm)
+    spans = launcher is not None and launcher.spans_nodes
+    if spans:
+        # Ranks on other nodes open what lies at its path.
+        container = replace(container, image=request.image.absolute())
+    ranks = request.ranks or _ranks_in_allocation(launcher, request) or runnable.ranks
     limit_s = request.timeout_s or runnable.timeout_s
-    host = _fingerprint(container)
+    host = _fingerprint(container, slurm)
 
     sections = Sections(lambda section: _show(section, settings))
     _check_image(sections, image, extended, container, request, settings)
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if runnable.accelerator != "cpu" or request.require_gpu:
         sections.add("gpu", _check_gpus(survey, runnable, request))
-    if request.srun:
+    if launcher is not None and launcher.scheduler == "slurm":
         host_mpi = site.mpi if site is not None and request.from_host.mpi else None
+        checks = slurm.pmi_checks(runnable, host_mpi)
         # These ranks start with a named type: the default of srun does not matter.
-        sections.add("slurm", (check for check in pmi_checks(runnable, host_mpi) if check.id != DEFAULT))
+        sections.add("slurm", (check for check in checks if check.id != DEFAULT_PMI_CHECK))
     if container.host_libs is not None:
-        stage = lasting_stage(container.host_libs, settings, one_machine=not request.srun)
+        stage = lasting_stage(container.host_libs, settings, one_machine=not spans)
         container = replace(container, stage=stage)
     jobs = _first_jobs(container) if request.quick else container.jobs
-    # A job about the image's own MPI proves nothing about another MPI; nor does one that needs all ranks in
-    # one container about srun.
-    fitting = [job for job in jobs if not (job.own_mpi and (request.from_host or request.srun))]
-    reports: list[Reports] = []
-    on_all_ranks: dict[str, Reports] = {}
-    for job in fitting:
-        result = _run_job(job, container, launcher, request, settings, ranks=ranks)
-        reports += result.reports
-        if result.reports and _spans_nodes(job):
-            on_all_ranks[job.id] = result.reports[0]
-        sections.add(job.id, result.checks, result.output)
-    _check_nodes(sections, on_all_ranks, container, launcher, site, request)
+    results = run_jobs(jobs, _Host(container, launcher, request, settings, ranks), sections)
+    _check_nodes(sections, results, container, launcher, site, request)
     if runnable.unproven:
         sections.add("versions", [_unproven(name, runnable.recipes[name]) for name in runnable.unproven])
-    if fitting:
-        sections.add("processes", _check_processes(reports, container, site, request))
-    else:
-        sections.add("jobs", [no_fitting_jobs() if container.jobs else no_jobs(*_why_none(extended))])
+    further = _check_processes(list(results.reports()), container, site, request)
+    add_processes(sections, results, further=further, why_none=_why_none(extended))
+    (image.check_still_there if spans else image.check_unchanged)()
 
     return Report(
         name=runnable.name,
@@ -184,7 +179,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         seconds=time.monotonic() - started,
         gpus=container.gpus,
         nodes=request.nodes,
-        launcher=_launcher_label(launcher) if request.srun else "",
+        launcher=_launcher_label(launcher, slurm) if request.launcher else "",
         submitted_from=request.submitted_from,
     )
 
@@ -210,11 +205,8 @@ def _check_image(
         sections.add("imports", [*skipped, *_check_imports(container, packages, settings, limit_s=limit_s)])
 
 
-def _container(
-    image: ImageFile, extended: ExtendedImage | None, request: TestRequest, apptainer: Apptainer
-) -> Container:
-    # Ranks on other nodes open what lies at its path.
-    path = request.image.absolute() if request.srun else image.program_path
+def _container(image: ImageFile, extended: ExtendedImage | None, apptainer: Apptainer) -> Container:
+    path = image.program_path
     if extended is not None:
         return container_of(extended, path, apptainer)
     return Container(image=path, runnable=image.manifest, apptainer=apptainer, file_name=image.path.name)
@@ -239,8 +231,8 @@ def _check_gpus(survey: GpuSurvey, runnable: Runnable, request: TestRequest) -> 
 def _check_processes(
     reports: Sequence[Reports], container: Container, site: Site | None, request: TestRequest
 ) -> list[CheckResult]:
-    """Judge which libraries the ranks loaded, and what carried the messages of NCCL."""
-    checks = [judge_mapped(reports)]
+    """Judge whether the ranks loaded the host's libraries, and what carried the messages of NCCL."""
+    checks: list[CheckResult] = []
     if container.host_libs is not None and request.from_host.mpi:
         checks.append(judge_host_mpi(reports, container.host_libs))
     if container.host_libs is not None and request.from_host.fabric:
@@ -250,7 +242,7 @@ def _check_processes(
 
 def _check_nodes(
     sections: Sections,
-    reports: Mapping[str, Reports],
+    results: JobResults,
     container: Container,
     launcher: Launcher | None,
     site: Site | None,
@@ -262,6 +254,8 @@ def _check_nodes(
         # Of nested teams (`4,2`), the outer one.
         threads = apply(runnable.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         threads_per_rank = int(threads) if threads.isdecimal() and int(threads) else None
+        # Of each job the run on all ranks.
+        reports = {job: result.reports[0] for job, result in results.by_job.items() if result.reports}
         sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank))
     if request.vet and launcher is not None:
         limit_s = request.timeout_s or runnable.timeout_s
@@ -269,9 +263,9 @@ def _check_nodes(
         sections.add("vet", vet_checks(vetting))
 
 
-def _why_none(extended: ExtendedImage | None) -> tuple[str, ...]:
+def _why_none(extended: ExtendedImage | None) -> str:
     lacks = "the image has no mpiexec, mpi4py and NumPy, which the job of an image of another tool needs"
-    return (lacks,) if extended is not None else ()
+    return lacks if extended is not None else ""
 
 
 def _unproven(recipe: str, version: str) -> CheckResult:
@@ -315,44 +309,44 @@ def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:
         settings.emit(Warned(text=f"layers of an account that is not trusted: {names}", hint=hint))
 
 
-def _choose_launcher(container: Container, site: Site | None, request: TestRequest) -> Launcher | None:
-    """Return what starts the ranks of jobs that name no launcher; None if nothing can on this machine."""
-    if request.srun and not os.access(Path.cwd(), os.W_OK | os.X_OK):
+def _choose_launcher(
+    container: Container, site: Site | None, request: TestRequest, slurm: SlurmHere
+) -> Launcher | None:
+    """Return what starts the ranks of jobs that need an MPI; None if nothing can on this machine."""
+    context = context_of(container, site, request.from_host, ask_srun=slurm.pmi_types)
+    launcher = launcher_for(request.launcher or "mpiexec", context)
+    if launcher is None and request.launcher is not None:
+        raise RequestError(
+            f"`{container.label}` has nothing that {request.launcher} could start",
+            hint="leave --launcher out: the image's own launchers start its jobs",
+        )
+    if launcher is not None and launcher.spans_nodes and not os.access(Path.cwd(), os.W_OK | os.X_OK):
         raise RequestError(
             f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
             hint="start the test in a directory of yours that all nodes share",
         )
-    context = launch_context(container, site, request.from_host, srun=request.srun)
-    launcher = choose_launcher(with_offer(context))
-    if launcher is not None and not launcher.outside:
-        launcher = replace(launcher, program=container.program(launcher.program))
-    if launcher is not None and 0 < request.nodes < nodes_here():
-        launcher = replace(launcher, options=(*launcher.options, f"--nodes={request.nodes}"))
     return None if judge_architecture(container.runnable) else launcher
 
 
-def _ranks_in_allocation(request: TestRequest) -> int | None:
-    """Return the tasks of the job of Slurm on the nodes that take part (count); None for fewer than two."""
-    tasks, nodes = allocated() if request.srun else None, nodes_here()
-    if tasks is None:
+def _ranks_in_allocation(launcher: Launcher | None, request: TestRequest) -> int | None:
+    """Return the tasks of this job on the nodes that take part (count); None for fewer than two."""
+    job = allocation()
+    if job is None or launcher is None or not launcher.spans_nodes:
         return None
-    ranks = tasks * (request.nodes or nodes) // nodes
+    ranks = job.tasks * (request.nodes or job.nodes) // job.nodes
     return ranks if ranks > 1 else None
 
 
-def _spans_nodes(job: Job) -> bool:
-    """Whether the ranks of a job may be on several nodes: those that torchrun starts are all on this one."""
-    return job.launcher == "mpiexec"
+def _launcher_label(launcher: Launcher | None, slurm: SlurmHere) -> str:
+    """Return ``slurm 25.11.1 --mpi=pmix``, or the launcher's own label."""
+    if launcher is None or launcher.scheduler != "slurm":
+        return launcher.label if launcher is not None else ""
+    return f"{slurm.version}{launcher.label.removeprefix('srun')}"
 
 
-def _launcher_label(launcher: Launcher | None) -> str:
-    pmi = f" --mpi={launcher.mpi_type}" if launcher and launcher.mpi_type else ""
-    return f"{slurm_version()}{pmi}"
-
-
-def _fingerprint(container: Container) -> HostFingerprint:
+def _fingerprint(container: Container, slurm: SlurmHere) -> HostFingerprint:
     """Return the facts of this host that the verdict is bound to."""
-    host = with_slurm(fingerprint(container.apptainer))
+    host = slurm.add_to(fingerprint(container.apptainer))
     identities = container.host_libs.identities if container.host_libs else {}
     for fact, identity in identities.items():
         host = host.with_fact(fact, identity)
@@ -403,42 +397,75 @@ def _check_imports(
 
 
 def _packages(image: ImageFile) -> list[Package]:
-    """Return the Python packages of an image; an image of the format before names them in its lock alone."""
-    packages = image.manifest.python_packages
-    if image.manifest.format != MANIFEST_FORMAT:
-        packages = packages_of(image.lock)
+    """Return the Python packages of an image."""
     sites = own_sites(image.manifest.python)
-    return [Package(**package.model_dump(), sites=sites) for package in packages]
+    return [Package(**package.model_dump(), sites=sites) for package in image.manifest.python_packages]
 
 
-def _run_job(
-    job: Job,
-    container: Container,
-    launcher: Launcher | None,
-    request: TestRequest,
-    settings: Settings,
-    *,
-    ranks: int,
-) -> JobResult:
-    if request.srun and not _spans_nodes(job):
-        # As many as this node has of all ranks, but never one alone.
-        ranks = max(2, ranks // (request.nodes or nodes_here()))
-    # The survey is of one machine; Slurm starts ranks on those that have GPUs for them.
-    if not (request.srun and container.gpus and _spans_nodes(job)):
-        ranks = ranks_on_gpus(job, ranks, container.gpus)
-    if not ranks:
-        return JobResult(checks=(skip_gpu_job(job, f"{container.gpus} GPUs here"),))
-    if not _spans_nodes(job):
-        # torchrun: its ranks start each other, in one container, without an MPI.
-        container, launcher = replace(container, host_libs=None), own_launcher(container, job.launcher)
-    limit_s = request.timeout_s or job.timeout_s or container.runnable.timeout_s
-    with task(settings.emit, f"test:{job.id}", f"{job.id} {job.title}".strip()) as running:
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """Starts the ranks of jobs in containers of this machine, or of the nodes of its job."""
+
+    container: Container
+    launcher: Launcher | None
+    """What starts ranks that need an MPI; None if nothing can."""
+    request: TestRequest
+    settings: Settings
+    ranks: int
+
+    def skipped(self, job: Job) -> CheckResult | None:
+        """Return why a job cannot run; None if it can."""
+        if job.own_mpi and self.request.from_host:
+            return skip_unfit(job, "libraries of the host", "it is about the image's own")
+        launcher = self.launcher
+        if launcher is not None and launcher.spans_nodes and job.own_mpi:
+            return skip_unfit(job, launcher.label, "all its ranks must be in one container")
+        if launcher is not None and job.launcher not in launcher.starts and self.request.launcher:
+            return skip_unfit(
+                job, launcher.label, f"{job.launcher} must start it, in one container on one node"
+            )
+        if not self._ranks(job):
+            return skip_gpu_job(job, f"{self.container.gpus} GPUs here")
+        return None if self._launcher(job) else skip_job(job, self.ranks)
+
+    def run(self, job: Job) -> JobResult:
+        """Run a job and judge it."""
+        launcher = self._launcher(job)
         if launcher is None:
-            result = JobResult(checks=(skip_job(job, ranks),))
-        else:
-            result = run_image_job(container, launcher, job, ranks=ranks, limit_s=limit_s)
-        running.failed = _any_failed(result.checks)
-    return result
+            raise ValueError(f"nothing starts {job.id}")
+        container = self.container
+        if launcher is not self.launcher:
+            # Its ranks start each other, in one container, without an MPI.
+            container = replace(container, host_libs=None)
+        nodes = self.request.nodes if 0 < self.request.nodes < nodes_here() else 0
+        shape = Shape(ranks=self._ranks(job), nodes=nodes)
+        limit_s = self.request.timeout_s or job.timeout_s or container.runnable.timeout_s
+        title = f"{job.id} {job.title}".strip()
+        with task(self.settings.emit, f"test:{job.id}", title) as running:
+            result = run_image_job(container, launcher, job, shape=shape, limit_s=limit_s)
+            running.failed = _any_failed(result.checks)
+        return result
+
+    def _launcher(self, job: Job) -> Launcher | None:
+        """Return what starts the ranks of a job: that of the test, or the image's own that it names."""
+        if self.launcher is not None and job.launcher in self.launcher.starts:
+            return self.launcher
+        names = ("mpiexec", "torchrun") if job.launcher == "any" else (job.launcher,)
+        own = (own_launcher(self.container, name) for name in names)
+        return next((launcher for launcher in own if launcher is not None), None)
+
+    def _ranks(self, job: Job) -> int:
+        """Return the ranks of a job (count); 0 if this machine lacks GPUs for one."""
+        spans = self.launcher is not None and self.launcher.spans_nodes
+        # The survey is of one machine; ranks elsewhere start where there are GPUs for them.
+        if (
+            spans
+            and self.container.gpus
+            and self.launcher is not None
+            and job.launcher in self.launcher.starts
+        ):
+            return self.ranks
+        return ranks_on_gpus(job, self.ranks, self.container.gpus)
 
 
 def _any_failed(checks: Sequence[CheckResult]) -> bool:

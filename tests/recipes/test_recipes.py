@@ -10,7 +10,6 @@ import pytest
 from envbuild.errors import RequestError
 from envbuild.image.environment import apply, default_environment
 from envbuild.inputs.spec import read_spec
-from envbuild.resolve.request import request_of
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.workflows.recipe_check import check_recipe
@@ -26,7 +25,8 @@ def recipe(name: str) -> Recipe:
 def variables_of(spec: Path) -> dict[str, str]:
     """Return the variables that an image of a spec sets."""
     resolved = read_spec(spec)
-    tables = [chosen.recipe.environment_beside(resolved.recipe_names) for chosen in resolved.recipes]
+    recipes = [chosen.recipe for chosen in resolved.recipes]
+    tables = [recipe.environment_beside([other.name for other in recipes]) for recipe in recipes]
     return apply(default_environment(*tables, resolved.spec.environment), {})
 
 
@@ -168,7 +168,7 @@ def test_who_bounds_what_a_text_names_is_told(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text('name: demo\nversion: "1"\nmpi: mpich\nframeworks: [chainer, pytorch]\n')
     torch = f"torch=={recipe('pytorch').versions[0]}+cpu"
-    entries = request_of(read_spec(spec)).required_by(["torch", "setuptools", "numpy"], bounds=True)
+    entries = read_spec(spec).python.required_by(["torch", "setuptools", "numpy"], bounds=True)
     told = [(entry.recipe, entry.text) for entry in entries]
     assert ("pytorch", torch) in told
     assert ("chainer", "setuptools<70") in told

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from envbuild.errors import Location
 from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, RecipePin, ToolPin
 from envbuild.spec.base import BaseImage, BasePython
-from envbuild.spec.model import Choice, EnvSpec, Packages
+from envbuild.spec.chosen_recipe import ChosenRecipe
+from envbuild.spec.load import Loaded
+from envbuild.spec.model import Choice, EnvSpec, Packages, SourcePackage
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.site import Site
+from envbuild.spec.yamlfile import Document
 
 BASE_DIGEST = "sha256:" + "0" * 64
 MPICH_DIGEST = "sha256:" + "1" * 64
@@ -103,9 +107,18 @@ def resolved(
     base: BaseImage | None = None,
     site: Site | None = None,
     path: Path = Path("spec.yaml"),
+    base_path: Path = Path("base.yaml"),
     accelerator: str = "cpu",
+    requested: Sequence[RequirementEntry] = (),
+    from_source: Sequence[str | SourcePackage] = (),
+    wheel_directories: Sequence[Path] = (),
+    architecture: str = "amd64",
+    places: Mapping[tuple[str | int, ...], Location] = MappingProxyType({}),
 ) -> ResolvedSpec:
-    """Return what somebody asked for."""
+    """Return a spec that asks for `python` in its own file, and for further `requested` entries.
+
+    `places` are those of the spec's values.
+    """
     image = base or base_image()
     spec = EnvSpec(
         name="demo",
@@ -114,18 +127,19 @@ def resolved(
         mpi=mpi,
         frameworks=tuple(frameworks),
         accelerator=Choice(name=accelerator),
-        packages=Packages(python=tuple(python), system=tuple(system)),
+        packages=Packages(python=tuple(python), system=tuple(system), from_source=tuple(from_source)),
     )
+    entries = (RequirementEntry(text=text, at=Location(path=path)) for text in python)
     return ResolvedSpec(
-        spec=spec,
-        path=path,
-        base=image,
+        spec_file=Loaded(value=spec, document=Document(path=path, locations=dict(places))),
+        base_file=Loaded(value=image, document=Document(path=base_path)),
         base_digest=BASE_DIGEST,
+        site_file=Loaded(value=site, document=Document(path=Path("site.yaml"))) if site else None,
         recipes=tuple(recipes),
-        requested=tuple(RequirementEntry(text=text, at=Location(path=path)) for text in python),
-        site=site,
+        requested=(*entries, *requested),
+        wheel_directories=tuple(wheel_directories),
         files={},
-        architecture="amd64",
+        architecture=architecture,
     )
 
 
@@ -240,8 +254,8 @@ def lock_of(
             )
             for entry in what.recipes
         ),
-        requests=what.python_requests(),
-        system_requests=what.system_requests(),
+        requests=what.python.texts,
+        system_requests=what.system_requests,
         base_debs=tuple(base_debs) if base_debs is not None else tuple(deb(name) for name in base.packages),
         system_debs=tuple(system_debs),
         python=tuple(python),

@@ -1,4 +1,4 @@
-"""The texts that start an image at a site: a module for each, whose `FORMAT` is a `TextFormat`.
+"""The texts that start an image at a site: a module for each, whose `FORMAT` it is.
 
 Every command loads this module: it imports nothing slow.
 """
@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from envbuild.launch.runtimes import Start
+    from envbuild.launch.runtimes import SiteLaunch
 
-StartFormat = Literal["edf", "sbatch"]
+ScriptFormat = Literal["edf", "sbatch", "pbs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +24,17 @@ class TextFormat:
     """As messages name it: ``an EDF``."""
     first_lines: str
     """Beginning of its files, by which they are recognized."""
-    render: Callable[[Start], str]
+    render: Callable[[SiteLaunch], str]
     """Return the text. RequestError: the runtime does not read it, or not with such an image."""
     runtimes: Collection[str] | None
     """The runtimes that it is for; None for all."""
+    image_format: Callable[[str], str]
+    """Runtime → the format of `export` that the text names; empty for a SIF."""
     scheduler: str
     """The scheduler that starts its ranks (``slurm``); empty if the text starts none."""
 
 
-def text_format(name: StartFormat) -> TextFormat:
+def text_format(name: ScriptFormat) -> TextFormat:
     """Return the form of a name."""
     form: TextFormat = import_module(f"{__name__}.{name}").FORMAT
     return form

@@ -7,32 +7,35 @@ from collections.abc import Iterator, Mapping
 
 from envbuild.errors import RequestError
 from envbuild.launch.formats import TextFormat
-from envbuild.launch.runtimes import OF_EDF, WRITTEN, Start, head_lines, mounts_of
+from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, mounts_of
+from envbuild.launch.runtimes.edf import IMAGE_FORMATS, OPTIONS
 
 
-def _render(start: Start) -> str:
+def _render(launch: SiteLaunch) -> str:
     """Return the EDF of an image: TOML, in the dialect of the Container Engine or of Sarus Suite.
 
     RequestError: the runtime reads no EDF, or cannot start an image that is named so.
     """
-    runtime = start.runtime
-    if runtime.name not in OF_EDF:
+    runtime = launch.runtime
+    if runtime.name not in OPTIONS:
         raise RequestError(
-            f"`{runtime.name}` reads no EDF", hint=f"--runtime names one that does: {', '.join(OF_EDF)}"
+            f"`{runtime.name}` reads no EDF", hint=f"--runtime names one that does: {', '.join(OPTIONS)}"
         )
-    if runtime.name == "sarus-suite" and (start.image[0] in "./$" or start.image.endswith((".sqsh", ".sif"))):
+    if runtime.name == "sarus-suite" and (
+        launch.image[0] in "./$" or launch.image.endswith((".sqsh", ".sif"))
+    ):
         raise RequestError(
-            f"Sarus Suite starts no file: `{start.image}`",
+            f"Sarus Suite starts no file: `{launch.image}`",
             hint="`--format oci` writes what a registry takes; --image names it there",
         )
     lines = [
-        *head_lines(start),
-        f"image = {_toml(start.image)}",
-        *_array("mounts", mounts_of(start.site.binds)),
+        *head_lines(launch),
+        f"image = {_toml(launch.image)}",
+        *_array("mounts", mounts_of(launch.site.binds)),
         *_array("devices", runtime.devices),
         # Sarus Suite would run one by default.
         "entrypoint = false",
-        *_table("env", start.variables()),
+        *_table("env", launch.variables),
         *_table("annotations", dict(sorted(runtime.annotations.items()))),
     ]
     return "\n".join(lines) + "\n"
@@ -51,4 +54,11 @@ def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-FORMAT = TextFormat(title="an EDF", first_lines=WRITTEN, render=_render, runtimes=OF_EDF, scheduler="")
+FORMAT = TextFormat(
+    title="an EDF",
+    first_lines=WRITTEN,
+    render=_render,
+    runtimes=OPTIONS,
+    image_format=lambda name: IMAGE_FORMATS.get(name, ""),
+    scheduler="",
+)

@@ -7,6 +7,8 @@
 #SBATCH --gpus-per-node=4
 
 : "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"
+_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
+_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"
 
 _eb_c_of_nodes=' torchrun accelerate accelerate-launch deepspeed '
 _eb_c_of_ranks=' mpiexec mpirun mpiexec.hydra mpiexec.mpich mpirun.mpich mpiexec.openmpi mpirun.openmpi orterun prterun horovodrun '
@@ -375,7 +377,6 @@ _eb_c_find() {
     _eb_c_form=${1##*" $_eb_c_name:"}
     _eb_c_form=${_eb_c_form%%" "*}
 }
-_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
+_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2
 
 exec srun --mpi=pmix --network=disable_rdzv_get --edf=demo "$@"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Written by `envbuild export`: demo/2026.11 by singularityce at lumi-g.
+# Written by `envbuild export`: demo/2026.11 by singularityce at lumi/g.
 # sha256:…
 # sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]
 #SBATCH --job-name=demo
@@ -8,6 +8,8 @@
 #SBATCH --partition=standard-g
 
 : "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"
+_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
+_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"
 
 _eb_c_of_nodes=' torchrun accelerate accelerate-launch deepspeed '
 _eb_c_of_ranks=' mpiexec mpirun mpiexec.hydra mpiexec.mpich mpirun.mpich mpiexec.openmpi mpirun.openmpi orterun prterun horovodrun '
@@ -376,8 +378,7 @@ _eb_c_find() {
     _eb_c_form=${1##*" $_eb_c_name:"}
     _eb_c_form=${_eb_c_form%%" "*}
 }
-_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
+_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2
 
 [ -n "${MPIR_CVAR_CH4_CMA_ENABLE+x}" ] || export MPIR_CVAR_CH4_CMA_ENABLE=0
 [ -n "${MPIR_CVAR_CH4_NETMOD+x}" ] || export MPIR_CVAR_CH4_NETMOD=ofi

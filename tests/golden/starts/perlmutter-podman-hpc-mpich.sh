@@ -8,6 +8,8 @@
 #SBATCH --constraint=gpu
 
 : "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"
+_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
+_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"
 
 _eb_c_of_nodes=' torchrun accelerate accelerate-launch deepspeed '
 _eb_c_of_ranks=' mpiexec mpirun mpiexec.hydra mpiexec.mpich mpirun.mpich mpiexec.openmpi mpirun.openmpi orterun prterun horovodrun '
@@ -376,7 +378,6 @@ _eb_c_find() {
     _eb_c_form=${1##*" $_eb_c_name:"}
     _eb_c_form=${_eb_c_form%%" "*}
 }
-_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
+_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2
 
 exec srun podman-hpc run --rm --gpu --mpi localhost/demo:1 "$@"

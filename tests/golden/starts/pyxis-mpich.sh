@@ -7,6 +7,8 @@
 #SBATCH --gpus-per-node=8
 
 : "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"
+_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
+_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"
 
 _eb_c_of_nodes=' torchrun accelerate accelerate-launch deepspeed '
 _eb_c_of_ranks=' mpiexec mpirun mpiexec.hydra mpiexec.mpich mpirun.mpich mpiexec.openmpi mpirun.openmpi orterun prterun horovodrun '
@@ -375,8 +377,7 @@ _eb_c_find() {
     _eb_c_form=${1##*" $_eb_c_name:"}
     _eb_c_form=${_eb_c_form%%" "*}
 }
-_eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_check_command "${SLURM_NTASKS:-$_eb_nodes}" "$_eb_nodes" "$@" || exit 2
+_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2
 
 [ -n "${MPIR_CVAR_CH4_NETMOD+x}" ] || export MPIR_CVAR_CH4_NETMOD=ofi
 [ -n "${NVIDIA_DRIVER_CAPABILITIES+x}" ] || export NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -7,17 +7,17 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.model import Installation
+from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image.environment import MISLEADING
-from envbuild.launch import start
-from envbuild.launch.launchers import visible_variables
-from envbuild.launch.start import Container, gpu_flags
+from envbuild.image.model import ImagePackage
+from envbuild.launch import gpus
+from envbuild.launch.context import visible_variables
 from envbuild.system.apptainer import Apptainer
 from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
 
 BY_CDI = ["--device", "nvidia.com/gpu=all"]
-SHOW = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\necho "psec=$PMIX_MCA_psec"\n'
+SHOW = '#!/bin/sh\nprintf "%s\\n" "$@"\necho "psec=$PMIX_MCA_psec"\n'
 
 
 @pytest.fixture
@@ -32,8 +32,9 @@ def launcher(place):
         stand_in.write_text(SHOW)
         stand_in.chmod(0o755)
         start = {"program": stand_in, "version": "1.4.5", **changes.pop("apptainer", {})}
+        own = changes.pop("manifest", {})
         fields = {"apptainer": Apptainer(**start), **changes}
-        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi})
+        manifest = trees.manifest(file_system=None, **{**facts("1.0"), "mpi": mpi, "mpi_family": mpi, **own})
         installation = Installation(root=place.path / "sw", image=image, runnable=manifest, **fields)
         return install(installation).layout.home / "bin/python"
 
@@ -130,14 +131,10 @@ def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypa
     # As `launch` reads the same file.
     directory = place.directory("cdi")
     (directory / "nvidia.yaml").write_text(text)
-    monkeypatch.setattr(start, "CDI_DIRECTORIES", (directory,))
-    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(directory)})
-    image = Container(
-        image=place.path / "image.sif",
-        runnable=trees.manifest(),
-        apptainer=Apptainer(program=place.path / "apptainer", version=version),
-    )
-    assert gpu_flags(image, None, None) == tuple(options)
+    monkeypatch.setattr(gpus, "CDI_DIRECTORIES", (directory,))
+    monkeypatch.setattr(gpus, "DEVICES", {"nvidia": str(directory)})
+    apptainer = Apptainer(program=place.path / "apptainer", version=version)
+    assert gpus.gpu_flags(apptainer, "cpu", None, elsewhere=False) == tuple(options)
 
 
 def test_another_apptainer_is_not_asked_for_what_it_may_not_know(launcher, place):
@@ -333,3 +330,42 @@ def test_one_rank_says_why_a_launcher_does_not_start(launcher, place):
 def test_open_mpi_starts_as_many_ranks_as_there_are_cores(launcher, place):
     command = launcher(mpi="openmpi", commands=("mpiexec", "python", "python3"))
     assert place.run(command.with_name("mpiexec"), "torchrun", "train.py").returncode == 2
+
+
+TORCH = {"python_packages": (ImagePackage(name="torch", version="2.13.0", requested=True),)}
+BY_SCRIPT = ["sh", "/.envbuild/ranks.sh"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["-n", "2", "python", "train.py", "-n", "x"],
+            ["-n", "2", *BY_SCRIPT, "python", "train.py", "-n", "x"],
+        ),
+        (["--allow-run-as-root", "-np", "2", "a"], ["--allow-run-as-root", "-np", "2", *BY_SCRIPT, "a"]),
+        (
+            ["-n", "1", "a", "b", ":", "-n", "1", "c"],
+            ["-n", "1", *BY_SCRIPT, "a", "b", ":", "-n", "1", *BY_SCRIPT, "c"],
+        ),
+        (["-genv", "A", "b c", "-n", "2", "a", ""], ["-genv", "A", "b c", "-n", "2", *BY_SCRIPT, "a", ""]),
+        (["--version"], ["--version"]),
+        ([], []),
+    ],
+)
+def test_mpiexec_gives_the_ranks_of_pytorch_their_variables(launcher, place, arguments, expected):
+    own = (*OWN_COMMANDS, "mpiexec")
+    command = launcher(manifest=TORCH, commands=own)
+    image = str(command.parents[1] / "image.sif")
+    mpiexec = command.with_name("mpiexec")
+    assert words(place.run(mpiexec, *arguments))[2:-1] == [image, "mpiexec", *expected]
+    plain = launcher(make=False, commands=own).with_name("mpiexec")
+    assert words(place.run(plain, *arguments))[2:-1] == [image, "mpiexec", *arguments]
+
+
+def test_tasks_of_srun_get_the_variables_of_pytorch(launcher, place):
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMI_FD": "3"}
+    command = launcher(manifest=TORCH)
+    image = str(command.parents[1] / "image.sif")
+    assert words(place.run(command, "train.py", env=step))[2:-1] == [image, *BY_SCRIPT, "python", "train.py"]
+    assert words(place.run(command, "train.py"))[2:-1] == [image, "python", "train.py"]

@@ -9,6 +9,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of, undetected
+from envbuild.launch.launchers import Shape
 from envbuild.launch.start import Container, own_launcher, run_image_job
 from tests.support.controls import every_control, one_of_each_job
 
@@ -33,7 +34,7 @@ def test_a_shipped_job_passes_on_three_ranks(container: Container, name: str) ->
     (job,) = [job for job in container.jobs if job.id == name]
     launcher = own_launcher(container, job.launcher)
     assert launcher is not None
-    result = run_image_job(container, launcher, job, ranks=3, limit_s=300.0)
+    result = run_image_job(container, launcher, job, shape=Shape(ranks=3), limit_s=300.0)
     assert [finding.line() for finding in result.checks if finding.status != "PASS"] == [], result.output
     details = (job.expect, job.says, job.same_on_all_ranks, job.compare_with_single)
     assert len(result.checks) == 2 + sum(map(len, details))

@@ -153,6 +153,56 @@ def test_a_site_of_another_architecture_is_told(tmp_path: Path, capsys: pytest.C
     assert "failed: 1 problem;" in said
 
 
+TWO = """\
+scheduler: {name: slurm, mpi_types: [pmi2, pmix]}
+partitions:
+  arm: {architecture: arm64}
+  x86: {architecture: amd64}
+"""
+
+
+def test_the_partitions_are_named_where_an_image_cannot_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = site(tmp_path, TWO)
+    words = (image(tmp_path), "--store", tmp_path / "store", "--site")
+    assert checked(*words, there) == 0
+    said = capsys.readouterr().err
+    assert "SKIP ARCH.same" in said
+    reason = "the image is for amd64, and the host is arm64"
+    assert f"here/arm: cannot run: ARCH.same: {reason}\nhere/x86: may run\n" in said
+    # A rule with the same result in both is said once, others for each.
+    assert lines(said, "PASS").count("PMI.intersection") == 1
+    assert lines(said, "PASS").count("ARCH.same") == 1
+    assert checked(*words, there, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["partitions"] == [
+        {"name": "here/arm", "reasons": [f"ARCH.same: {reason}"], "fits": False},
+        {"name": "here/x86", "reasons": [], "fits": True},
+    ]
+    # A named one alone decides.
+    assert checked(*words, f"{there}/arm") == 4
+    assert lines(capsys.readouterr().err, "FAIL") == ["ARCH.same"]
+    assert checked(*words, f"{there}/x86") == 0
+
+
+def test_an_image_that_fits_no_partition_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = site(tmp_path, TWO.replace("x86: {architecture: amd64}", "x86: {scheduler: {mpi_types: [pmix]}}"))
+    assert checked(image(tmp_path), "--store", tmp_path / "store", "--site", there) == 4
+    said = capsys.readouterr().err
+    assert sorted(lines(said, "FAIL")) == ["ARCH.same", "PMI.intersection"]
+    assert "here/arm: cannot run: ARCH.same: " in said
+    assert "here/x86: cannot run: PMI.intersection: " in said
+
+
+def test_the_hosts_libraries_are_those_of_one_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = site(tmp_path, TWO)
+    assert checked(image(tmp_path), "--store", tmp_path / "store", "--site", there, "--mpi", "host") == 2
+    assert "error: the site `here` has several partitions: arm, x86" in capsys.readouterr().err
+
+
 def test_what_the_rules_cannot_tell_is_counted_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import main
-from envbuild.launch import slurm
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
 from envbuild.spec.model import Excuse
@@ -170,7 +170,8 @@ def test_what_srun_offers_counts_only_with_srun(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(slurm, "slurm_offers", lambda: (offered, "pmi2"))
+    monkeypatch.setattr(SlurmHere, "pmi_types", lambda _: offered)
+    monkeypatch.setattr(SlurmHere, "default_pmi", "pmi2")
     image = small_image(tmp_path, BASE, mpi="mpich", mpi_family="mpich", recipes={"mpich": "5.0.2"})
     assert envbuild("check", image, "--store", tmp_path / "store", "--srun") == code
     assert f"{'FAIL' if code else 'PASS'} slurm.pmi " in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_packages_that_are_added_at_once_are_all_in_the_spec(
         _, said = process.communicate()
         assert process.returncode == 0, said
     resolved = read_spec(spec)
-    assert sorted(resolved.python_requests()) == sorted(("first", *NAMES))
+    assert sorted(resolved.python.texts) == sorted(("first", *NAMES))
     path = spec.with_suffix(".lock.yaml")
     assert diff(load(path.read_bytes(), path), resolved) == ()
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -49,4 +49,4 @@ def test_a_job_that_cannot_be_is_refused(login: Desk, image_on: Images) -> None:
     assert "cannot start as it is asked for: PartitionTimeLimit" in never
     assert login.run(["squeue", "--noheader"]).stdout == ""
     line: list[str | Path] = ["salloc", "--quiet", "-N1", login.command, "test", image, "--nodes", "2"]
-    assert "this job of Slurm has 1 nodes, not 2" in login.run(line, code=2).stderr
+    assert "this job has 1 node, not 2" in login.run(line, code=2).stderr

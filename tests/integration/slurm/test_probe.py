@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from envbuild.spec.load import load
@@ -31,3 +32,19 @@ def test_the_programs_of_slurm_alone_are_no_scheduler(login: Desk, desk: Desk) -
     desk.envbuild("site", "probe", "-o", draft)
     assert load(Site, draft.read_bytes(), draft).value.scheduler is None
     assert "finds no cluster" in draft.read_text()
+
+
+def test_a_job_knows_its_partition(login: Desk) -> None:
+    text = "name: parts\npartitions:\n  quick: {queues: [short]}\n  all: {binds: [{source: /no/where}]}\n"
+    parts = login.write("parts.yaml", text)
+
+    def on(queue: str, *words: str | Path, code: int = 0) -> str:
+        line: list[str | Path] = ["srun", "-N1", f"--partition={queue}", login.command, "site", *words]
+        return login.run(line, code=code).stdout
+
+    assert json.loads(on("short", "check", parts, "--json"))["site"] == "parts/quick"
+    assert on("all", "check", parts, code=4) == "missing     binds: /no/where: it is not there\n"
+    draft = on("short", "probe")
+    assert (
+        "# Drafted on a node of Slurm's partition `short`.\n# Slurm has the partitions all, short." in draft
+    )

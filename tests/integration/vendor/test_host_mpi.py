@@ -19,7 +19,8 @@ import pytest
 from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import LaunchResult
 from envbuild.jobs.run import run_job
-from envbuild.launch.launchers import Launcher
+from envbuild.launch.launchers import Shape
+from envbuild.launch.launchers.mpiexec import Mpiexec
 from envbuild.launch.loaded import HOST_MPI, judge_host_mpi
 from envbuild.launch.start import Container, own_launcher, results_directory, run_image_job, start_ranks
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
@@ -126,12 +127,12 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
     container, plan = planned
     plan.fill_stage(tmp_path / "stage")
     program = f"{host_mpi('intel-mpi').prefix}/bin/mpiexec"
-    launcher = Launcher(program=program, family="intel-mpi", outside=True, image_mpi=False)
+    launcher = Mpiexec(label=program, family="intel-mpi", spans_nodes=True)
     container = replace(container, host_libs=plan, stage=tmp_path / "stage")
     mark = "604801.5"
 
-    def hang(command: Sequence[str], *rest: Any) -> LaunchResult:
-        return start_ranks(container, launcher, ["sleep", mark], *rest)
+    def hang(command: Sequence[str], ranks: int, *rest: Any) -> LaunchResult:
+        return start_ranks(container, launcher, ["sleep", mark], Shape(ranks=ranks), *rest)
 
     (job,) = (job for job in container.jobs if job.id == "mpi.collectives")
     with results_directory() as directory:
@@ -164,7 +165,7 @@ def finding_of(
     launcher = own_launcher(container)
     assert launcher is not None
     hosted = replace(container, host_libs=plan, stage=stage)
-    result = run_image_job(hosted, launcher, job, ranks=2, limit_s=120.0)
+    result = run_image_job(hosted, launcher, job, shape=Shape(ranks=2), limit_s=120.0)
     # The ranks talk all the same, which is why talking proves nothing here.
     assert {finding.status for finding in result.checks} == {"PASS"}
     return judge_host_mpi(result.reports, judged_by).status

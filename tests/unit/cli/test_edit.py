@@ -71,7 +71,7 @@ fabric: [libfabric]
         "spec.yaml: fabric gained `libfabric`",
         "spec.yaml: packages.system gained `git`",
     ]
-    assert "tabulate" in read_spec(Path("spec.yaml")).python_requests()
+    assert "tabulate" in read_spec(Path("spec.yaml")).python.texts
 
 
 def test_what_is_there_already_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

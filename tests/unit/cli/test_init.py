@@ -148,7 +148,7 @@ def test_requirements_become_part_of_the_spec(capsys: pytest.CaptureFixture[str]
     init("mine", "-y", "--requirements", "mine/requirements.txt")
     resolved = read_spec(Path("mine/spec.yaml"))
     assert [str(choice) for choice in resolved.spec.frameworks] == ["pytorch@==2.13.0.*"]
-    assert "scipy>=1.11" in resolved.python_requests()
+    assert "scipy>=1.11" in resolved.python.texts
     requirements.write_text("scipy\n-e .\n")
     init("mine/second.yaml", "-y", "-r", "mine/requirements.txt", code=2)
     assert "mine/requirements.txt:2:1" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_only_its_main_distribution_decides_the_version_of_a_recipe() -> None:
     init("-y", "-r", "requirements.txt")
     resolved = read_spec(Path("spec.yaml"))
     assert [str(choice) for choice in resolved.spec.frameworks] == ["pytorch@==2.13.0.*"]
-    assert "triton==3.6.0" not in resolved.python_requests()
+    assert "triton==3.6.0" not in resolved.python.texts
 
 
 def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,3 +136,64 @@ def test_without_a_site_there_is_nothing_to_check(capsys: pytest.CaptureFixture[
     own.parent.mkdir(parents=True)
     own.write_text("name: mine\n")
     assert run("check") == 0
+
+
+PARTS = """\
+name: parts
+summary: A cluster
+partitions:
+  cpu: {summary: Its CPUs, queues: [standard], architecture: arm64}
+  gpu:
+    binds: [{source: /no/where}]
+"""
+
+
+@pytest.fixture
+def parts(ours: Path) -> None:
+    (ours / "parts.yaml").write_text(PARTS)
+
+
+@pytest.mark.usefixtures("parts")
+def test_partitions_are_listed_behind_their_site(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("ls") == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "parts      A cluster",
+        "parts/cpu  Its CPUs",
+        "parts/gpu  A cluster",
+    ]
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_partition_is_shown_as_it_combines_with_its_site(
+    capsys: pytest.CaptureFixture[str], ours: Path
+) -> None:
+    assert run("show", "parts") == 0
+    assert capsys.readouterr().out == PARTS
+    assert run("show", "parts/cpu") == 0
+    head = f"# {ours / 'parts.yaml'}, combined with its partition\n"
+    assert capsys.readouterr().out == f"{head}name: parts/cpu\nsummary: Its CPUs\narchitecture: arm64\n"
+    assert run("show", "parts/cpu", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["architecture"] == {"host": "arm64"}
+    # What the partitions do not share is no fact of the site.
+    assert run("show", "parts", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["facts"] == {}
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_partition_of_this_job_is_compared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_PARTITION", raising=False)
+    assert run("check", "parts") == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "note: compared what all partitions share; name one with a slash behind SITE: cpu, gpu" in said.err
+    missing = "missing     binds: /no/where: it is not there\n"
+    assert run("check", "parts/gpu") == 4
+    said = capsys.readouterr()
+    assert said.out == missing
+    assert "parts.yaml (parts/gpu): the machine differs" in said.err
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_PARTITION", "gpu")
+    assert run("check", "parts", "--json") == 4
+    assert json.loads(capsys.readouterr().out)["site"] == "parts/gpu"

@@ -18,7 +18,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "script"
     sbatch = tmp_path / "bin/sbatch"
     sbatch.parent.mkdir()
-    sbatch.write_text(f"#!/bin/sh\ncat >{script}\necho 'sbatch: error: Invalid account' >&2\nexit 1\n")
+    sbatch.write_text(
+        f'#!/bin/sh\ncat >{script}\necho "$@" >{script}.options\n'
+        "echo 'sbatch: error: Invalid account' >&2\nexit 1\n"
+    )
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -42,3 +45,38 @@ def test_the_job_runs_the_command_that_was_given(
     assert (code, "Slurm refuses the job: sbatch: error: Invalid account" in said) == (2, True)
     (line,) = (line for line in script.read_text().splitlines() if line.startswith("exec "))
     assert shlex.split(line)[-len(words) :] == words
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--site", "here.yaml/cpu"], ["--partition=standard"]),
+        (["--site", "here.yaml", "--partition", "small"], ["--partition=standard", "--partition=small"]),
+        (["--site", "here.yaml", "--partition", "gpu"], ["--partition=gpu"]),
+    ],
+)
+def test_the_partition_of_the_job_is_that_of_the_site(
+    options: list[str], expected: list[str], script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = small_image(tmp_path, UNREAD)
+    (tmp_path / "here.yaml").write_text(
+        "name: here\nscheduler: {name: slurm}\npartitions:\n"
+        "  cpu: {queues: [standard, small], scheduler: {sbatch_options: [--partition=standard]}}\n"
+        "  gpu: {}\n"
+    )
+    words = ["vet", str(image), "--nodes", "2", "--store", str(tmp_path / "store")]
+    _, _, said = run([*words, *options], capsys)
+    assert "Invalid account" in said
+    written = Path(f"{script}.options").read_text().split()
+    assert [word for word in written if word.startswith("--partition=")] == expected
+
+
+def test_a_job_at_a_site_with_partitions_is_for_one(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = small_image(tmp_path, UNREAD)
+    (tmp_path / "here.yaml").write_text("name: here\npartitions: {cpu: {}, gpu: {}}\n")
+    words = ["test", str(image), "--nodes", "2", "--site", "here.yaml", "--store", str(tmp_path / "store")]
+    code, _, said = run(words, capsys)
+    assert (code, "error: the site `here` has several partitions: cpu, gpu" in said) == (2, True)
+    assert not script.exists()

@@ -10,7 +10,9 @@ from envbuild.launch.vet import Node, Vetting
 from tests.unit.cli.test_command import run
 
 CPUS = Node(name="n1", values={"memory_gbs": 380.0})
-GPUS = Node(name="n2", values={}, gpus=[["0", "H200", "41", "0"], ["No devices were found"]])
+GPUS = Node(
+    name="n2", values={}, gpus=[{"index": "0", "gpu_celsius": "41"}, {"error": "No devices were found"}]
+)
 
 
 @pytest.mark.parametrize(

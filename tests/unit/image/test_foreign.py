@@ -216,7 +216,7 @@ def test_objects_that_overlap_are_refused(tmp_path: Path) -> None:
         ({"files": ["root.sqfs:/../x"]}, "not an absolute path"),
         ({"files": ["root.sqfs:/data"]}, "`/data` is a directory"),
         ({"files": ["root.sqfs:/etc/motd/x"]}, "`/etc/motd` is not a directory in `root.sqfs`"),
-        ({"python": ["less.deb"]}, "`less.deb` is a Debian package"),
+        ({"python": ["less.deb"]}, "Debian packages cannot be added to a finished image: `less.deb`"),
         ({"python": ["tabulate"]}, "the image has no Python"),
     ],
 )
@@ -284,8 +284,12 @@ def test_the_old_image_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "hard.sqfs").hardlink_to(image)
     (tmp_path / "other.txt").write_text("mine\n")
     before = image.read_bytes()
-    for name in ("root.sqfs", "link.sqfs", "hard.sqfs", "other.txt"):
-        with pytest.raises(EnvbuildError, match=r"is there already"):
+    for name in ("root.sqfs", "link.sqfs", "hard.sqfs"):
+        with pytest.raises(
+            EnvbuildError, match=rf"{name}` is an input of this command; it was not overwritten"
+        ):
             extend(image, tmp_path / name)
+    with pytest.raises(EnvbuildError, match=r"other\.txt` already exists and is not an image; it was not"):
+        extend(image, tmp_path / "other.txt")
     assert image.read_bytes() == before
     assert (tmp_path / "other.txt").read_text() == "mine\n"

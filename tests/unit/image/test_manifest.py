@@ -141,13 +141,14 @@ def test_a_manifest_of_another_version_says_so() -> None:
 
 
 def test_an_image_of_the_format_before_keeps_its_identity() -> None:
-    """It names no packages; its digest is that of its text, without the key."""
-    document = json.loads(GOOD.to_json())
-    del document["python_packages"]
+    """It has no script for the ranks of PyTorch; its digest is that of its text."""
+    torch = {"modules": None, "name": "torch", "requested": True, "version": "2.13.0"}
+    document = {**json.loads(GOOD.to_json()), "python_packages": [torch]}
     text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
     manifest = Manifest.from_json(text)
     assert manifest.to_json() == text
-    assert manifest.python_packages == ()
+    assert not manifest.sets_ranks
+    assert Manifest.from_json(json.dumps(document)).sets_ranks
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 

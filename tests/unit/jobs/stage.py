@@ -14,7 +14,7 @@ from envbuild.image.model import ImageJob, Manifest
 from envbuild.jobs import envbuild_job
 from envbuild.jobs.judge import Job, LaunchResult
 from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.run import Start
+from envbuild.jobs.run import StartRanks
 from envbuild.launch.start import Container
 from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
@@ -62,7 +62,7 @@ def write(directory: Path, name: str, data: object) -> Path:
     return path
 
 
-def fake_start(script: Path, *, singletons: bool = False, leave_out: Sequence[int] = ()) -> Start:
+def fake_start(script: Path, *, singletons: bool = False, leave_out: Sequence[int] = ()) -> StartRanks:
     """Return a launcher that starts plain processes and tells them rank and size as hydra does."""
 
     def start(

@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
-from envbuild.errors import RequestError
-from envbuild.launch.launchers import (
+from envbuild.errors import MachineError, RequestError
+from envbuild.launch import launchers
+from envbuild.launch.context import (
     HostLibraries,
     LaunchContext,
-    Launcher,
-    choose_launcher,
-    choose_pmi,
+    choose_pmi_of,
     judge_pmi,
     pmi_doubt,
     visible_variables,
 )
+from envbuild.launch.launchers import Launcher, Shape, launcher_for
+from envbuild.launch.launchers.mpiexec import Mpiexec
+from envbuild.launch.launchers.srun import Srun
+from envbuild.launch.runtimes import Entry, rank_line
+from envbuild.launch.schedulers import default_launcher
 from envbuild.rules.facts import facts_from, pmi_facts
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteScheduler
@@ -27,18 +31,25 @@ RUNTIME = ["apptainer", "exec", "i.sif"]
 GOLDEN = Path(__file__).parents[2] / "golden" / "launch.txt"
 
 
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("PBS_JOBID", raising=False)
+
+
 def context(**changes: Any) -> LaunchContext:
-    site = changes.get("site")
-    fields: dict[str, Any] = {"family": "mpich", "version": "5.0.2"}
-    fields["srun"] = site is not None and site.scheduler is not None
-    return LaunchContext(**(fields | changes))
+    return LaunchContext(**({"family": "mpich", "version": "5.0.2"} | changes))
+
+
+def chosen(context: LaunchContext) -> Launcher | None:
+    asked = context.ask_srun is not None
+    return launcher_for("srun" if asked else default_launcher(context.site), context)
 
 
 def line(context: LaunchContext, ranks: int = 4, *, root: bool = False) -> str:
-    launcher = choose_launcher(context)
+    launcher = chosen(context)
     assert launcher is not None
-    words = launcher.words(ranks, root=root, oversubscribe=False)
-    return " ".join([*words, *RUNTIME, "job"] if launcher.outside else [*RUNTIME, *words, "job"])
+    return " ".join(rank_line(launcher, Entry(words=RUNTIME), ["job"], Shape(ranks=ranks, as_root=root)))
 
 
 def slurm(*types: str, mpi: SiteMpi | None = None) -> Site:
@@ -79,7 +90,7 @@ CONTEXTS = {
         ),
         from_host=HostLibraries(fabric=True),
     ),
-    "in an allocation, srun asked": context(srun=True, offered=("pmi2", "none")),
+    "in an allocation, srun asked": context(ask_srun=lambda: ("pmi2", "none")),
     "no MPI, tasks alone": context(family="", version="", site=slurm("none")),
     "MPICH on the host's Intel MPI": context(
         site=Site(name="here", mpi=INTEL), from_host=HostLibraries(mpi=True)
@@ -94,10 +105,10 @@ CONTEXTS = {
 def test_lines(golden: Any) -> None:
     lines = []
     for title, each in CONTEXTS.items():
-        launcher = choose_launcher(each)
+        launcher = chosen(each)
         assert launcher is not None
         lines += [f"# {title}", line(each, root="as root" in title)]
-        lines += [f"#   {name}={text}" for name, text in sorted(launcher.environment().items())]
+        lines += [f"#   {name}={text}" for name, text in sorted(launcher.variables().items())]
     golden(GOLDEN, "\n".join(lines) + "\n")
 
 
@@ -123,35 +134,97 @@ def test_a_count_may_be_the_allocation_s() -> None:
         ),
         # Our build of it has no PMIx, and ends in MPI_Init.
         ("mpich", "5.0.2", ("none", "pmix"), "mpich 5.0.2 speaks pmi2, and `srun --mpi` offers none, pmix: "),
-        ("mpich", "5.0.2", (), "offers no known type"),
-        ("other", "1.0", ("pmi2",), "other 1.0 speaks no known type"),
+        ("other", "1.0", ("pmi2",), "the PMI that other 1.0 speaks is not known"),
     ],
 )
 def test_refused_where_every_rank_would_be_alone(
     family: str, version: str, types: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        choose_launcher(context(family=family, version=version, site=slurm(*types)))
+        chosen(context(family=family, version=version, site=slurm(*types)))
     assert caught.value.problem.startswith("PMI.intersection: ")
     assert told in caught.value.problem
+
+
+def test_a_site_without_types_is_told() -> None:
+    with pytest.raises(RequestError, match="the site `here` names no type of `srun --mpi`"):
+        chosen(context(site=slurm()))
 
 
 def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
     part = SiteScheduler(name="slurm", mpi_types=("pmi2",), more_mpi_types=True)
     open_mpi = context(family="openmpi", version="5.0.11", site=Site(name="lumi", scheduler=part))
-    assert choose_pmi(open_mpi) == "pmix"
-    doubt = pmi_doubt(open_mpi, "pmix")
-    assert doubt.startswith("PMI.intersection: openmpi 5.0.11 speaks pmix, and the site names pmi2, and says")
+    choice = choose_pmi_of(open_mpi)
+    assert choice.type == "pmix"
+    doubt = pmi_doubt(choice)
+    assert doubt.startswith("PMI.intersection: openmpi 5.0.11 speaks pmix, and of the types")
+    assert doubt.endswith("only pmi2 are known")
+    # A type that is listed is sure, whatever else there may be.
+    assert choose_pmi_of(context(site=open_mpi.site)).outcome == "compatible"
     # What srun itself says is all that it takes.
     with pytest.raises(RequestError, match=r"PMI\.intersection"):
-        choose_pmi(replace(open_mpi, offered=("pmi2",)))
-    assert pmi_doubt(context(site=slurm("pmi2")), "pmi2") == ""
+        choose_pmi_of(replace(open_mpi, ask_srun=lambda: ("pmi2",)))
+    assert pmi_doubt(choose_pmi_of(context(site=slurm("pmi2")))) == ""
     may = context(site=slurm("none", "pmix", mpi=HOST_MPICH), from_host=HostLibraries(mpi=True))
-    assert pmi_doubt(may, "pmix") == "PMI.intersection: mpich 5.0.2 speaks pmix only where it was built to"
+    expected = "PMI.intersection: mpich 5.0.2 speaks pmix only where it was built to"
+    assert pmi_doubt(choose_pmi_of(may)) == expected
+
+
+def test_an_srun_that_does_not_answer_leaves_what_the_site_lists() -> None:
+    def silent() -> tuple[str, ...]:
+        raise MachineError("no answer", hint="wait")
+
+    part = SiteScheduler(name="slurm", mpi_types=("pmi2",), more_mpi_types=True)
+    listed = context(site=Site(name="lumi", scheduler=part), ask_srun=silent)
+    assert choose_pmi_of(listed).type == "pmi2"
+    with pytest.raises(MachineError, match="no answer"):
+        choose_pmi_of(context(ask_srun=silent))
 
 
 def test_an_image_without_mpi_has_nothing_that_starts_ranks() -> None:
-    assert choose_launcher(context(family="", version="")) is None
+    assert chosen(context(family="", version="")) is None
+
+
+FLUX = """
+from dataclasses import dataclass
+
+from envbuild.launch.launchers import Launcher, variables_of_separate_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flux(Launcher):
+    spans_nodes: bool = True
+    job_variables: tuple[str, ...] = ("FLUX_",)
+
+    def words(self, shape):
+        nodes = ["-N", str(shape.nodes)] if shape.nodes else []
+        return ["flux", "run", *nodes, "-n", str(shape.ranks)]
+
+
+def choose(context):
+    return Flux(label="flux run", family=context.family)
+"""
+
+
+def test_a_new_launcher_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flux.py").write_text(FLUX)
+    monkeypatch.setattr(launchers, "__path__", [*launchers.__path__, str(tmp_path)])
+    assert launchers.launcher_names() == ("flux", "mpiexec", "srun", "torchrun")
+    flux = launcher_for("flux", context())
+    assert flux is not None
+    started = rank_line(flux, Entry(words=RUNTIME), ["job"], Shape(ranks=4, nodes=2))
+    assert started == ["flux", "run", "-N", "2", "-n", "4", *RUNTIME, "job"]
+    assert flux.variables()["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+
+
+def test_nodes_are_measured_by_one_rank_on_each() -> None:
+    shape = Shape(ranks=2, nodes=2, names=("n1", "n2"), measures=True)
+    by_srun = Srun(label="srun --mpi=pmi2", family="mpich").words(shape)
+    expected = "srun --mpi=pmi2 --nodes=2 --ntasks-per-node=1 --cpu-bind=none --nodelist=n1,n2 -n 2"
+    assert by_srun == expected.split()
+    of_host = Mpiexec(label="/h/mpirun", family="openmpi", spans_nodes=True).words(shape)
+    assert of_host == ["/h/mpirun", "-n", "2", "--map-by", "ppr:1:node", "--host", "n1,n2"]
+    assert Mpiexec(label="mpiexec", family="mpich").words(shape) == ["mpiexec", "-n", "2"]
 
 
 def test_what_misleads_an_image_s_loader_or_python_stays_outside() -> None:
@@ -206,11 +279,11 @@ def test_every_case(family: str, version: str, offered: str, default: str, statu
 def test_a_failure_says_what_both_know_and_a_remark_what_to_write() -> None:
     (failed,) = judge_pmi("openmpi", "5.0.11", host=False, offered=["none", "pmi2"], default="none")
     assert failed.observed == "srun offers none, pmi2"
-    assert "every rank would be alone" in failed.hint
+    assert "each rank would run as rank 0 of 1" in failed.hint
     # A host's MPICH may be built with PMIx; that of an image is known.
     (unknown,) = judge_pmi("mpich", "5.0.2", host=True, offered=["none", "pmix"], default="pmix")
     assert (unknown.status, unknown.observed) == ("SKIP", "srun offers none, pmix")
-    assert "only if it was built to" in unknown.hint
+    assert "only where it was built to" in unknown.hint
     _, remark = judge_pmi("openmpi", "5.0.11", host=False, offered=["none", "pmix"], default="none")
     assert "`srun --mpi=pmix`" in remark.hint
 
@@ -242,10 +315,9 @@ def test_the_check_says_what_the_rule_says(
 
 
 def test_ranks_in_their_own_containers_do_not_read_each_other_s_memory() -> None:
-    def environment(family: str, *, outside: bool = True) -> dict[str, str]:
-        launcher = Launcher(program="m", family=family, outside=outside, image_mpi=False)
-        return launcher.environment()
+    def variables(family: str, *, spans_nodes: bool = True) -> dict[str, str]:
+        return dict(Mpiexec(label="m", family=family, spans_nodes=spans_nodes).variables())
 
-    assert environment("mpich")["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
-    assert environment("openmpi")["OMPI_MCA_smsc"] == "^cma"
-    assert environment("intel-mpi") == environment("mpich", outside=False) == {}
+    assert variables("mpich")["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+    assert variables("openmpi")["OMPI_MCA_smsc"] == "^cma"
+    assert variables("intel-mpi") == variables("mpich", spans_nodes=False) == {}

@@ -38,7 +38,7 @@ def test_every_job_must_reach_every_node() -> None:
     assert status([spread], HOSTS, nodes=3) == "FAIL"
     assert status([], HOSTS) == "FAIL"
     (hosts, *_) = judge_nodes({}, 2, None, threads=1)
-    assert hosts.hint.startswith("no job that srun starts reported")
+    assert hosts.hint.startswith("no job whose ranks may be on several nodes")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,19 @@ import pytest
 from envbuild.image.verify import judge_bytes
 from envbuild.jobs.judge import GpuSurvey, Package, tutorial_file
 from envbuild.jobs.rank_reports import MAX_LOG_BYTES
-from envbuild.launch import start
-from envbuild.launch.launchers import Launcher
-from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks, with_gpus
+from envbuild.launch import gpus, start
+from envbuild.launch.launchers import Launcher, Shape
+from envbuild.launch.launchers.mpiexec import Mpiexec
+from envbuild.launch.launchers.srun import Srun
+from envbuild.launch.launchers.torchrun import Torchrun
+from envbuild.launch.start import (
+    Container,
+    check_imports,
+    line_of_ranks,
+    own_launcher,
+    start_ranks,
+    with_gpus,
+)
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.recipe import LauncherName
 from envbuild.spec.site import Site, SiteGpus, SiteMpi
@@ -57,9 +67,11 @@ def test_jobs_of_the_manifest_are_the_judge_s() -> None:
 
 
 def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
-    assert own_launcher(container()) == Launcher(program="mpiexec", family="mpich")
+    assert own_launcher(container()) == Mpiexec(label="mpiexec", family="mpich")
     assert own_launcher(container(mpi_family="")) is None
-    assert own_launcher(container(mpi_family=""), "torchrun") == Launcher(program="torchrun")
+    with_torch = container(mpi_family="", commands=("torchrun",))
+    assert own_launcher(with_torch, "torchrun") == TORCHRUN
+    assert own_launcher(container(mpi_family="", commands=()), "torchrun") is None
     for name in get_args(LauncherName):
         assert own_launcher(container(architecture="riscv64"), name) is None
 
@@ -79,10 +91,10 @@ def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Pat
 
 
 def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:
-    launcher = Launcher(program="mpiexec", family="mpich")
+    launcher = Mpiexec(label="mpiexec", family="mpich")
     ended.update(code=3, stdout="out", stderr="err")
     job = ["python", "job.py"]
-    result = start_ranks(container(), launcher, job, 4, tmp_path, {"ENVBUILD_TOKEN": "t"}, 9.0)
+    result = start_ranks(container(), launcher, job, Shape(ranks=4), tmp_path, {"ENVBUILD_TOKEN": "t"}, 9.0)
     words = ended["argv"]
     assert isinstance(words, list)
     at = words.index("/images/demo.sif")
@@ -106,14 +118,13 @@ HOST_LIBS = HostLibraryPlan(
     files={"libmpi.so.12": "/h/libmpi.so.12"},
     environment={"LD_LIBRARY_PATH": "/media/envbuild", "FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ucx"},
 )
-LAUNCHERS = {
-    "the image's mpiexec": Launcher(program="mpiexec", family="openmpi"),
-    "torchrun": Launcher(program="torchrun"),
-    "the host's mpiexec": Launcher(program="/h/mpiexec", family="mpich", outside=True, image_mpi=False),
-    "srun": Launcher(program="srun", family="mpich", outside=True, mpi_type="pmi2"),
-    "srun on the host's MPI": Launcher(
-        program="srun", family="mpich", outside=True, mpi_type="pmi2", image_mpi=False
-    ),
+TORCHRUN = Torchrun(label="torchrun", starts=frozenset(("torchrun", "any")))
+LAUNCHERS: dict[str, Launcher] = {
+    "the image's mpiexec": Mpiexec(label="mpiexec", family="openmpi"),
+    "torchrun": TORCHRUN,
+    "the host's mpiexec": Mpiexec(label="/h/mpiexec", family="mpich", spans_nodes=True),
+    "srun": Srun(label="srun --mpi=pmi2", family="mpich"),
+    "srun on the host's MPI": Srun(label="srun --mpi=pmi2", family="mpich", own_mpi=False),
 }
 
 
@@ -126,19 +137,26 @@ def test_lines(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             changes = {"host_libs": libs, "stage": Path("/stage") if libs else None}
             image = replace(container(), **changes)  # type: ignore[arg-type]
             variables = {"FI_PROVIDER": "shm", "LD_LIBRARY_PATH": "/job", "UCX_TLS": "all"}
-            test = rank_line(image, launcher, ["job"], 2, variables=variables, results=Path("/results"))
-            launch = rank_line(image, launcher, ["job"], 2, user_set=["UCX_TLS"])
+            shape = Shape(ranks=2)
+            results = Path("/results")
+            test = line_of_ranks(image, launcher, ["job"], shape, variables=variables, results=results)
+            launch = line_of_ranks(image, launcher, ["job"], shape, user_set=["UCX_TLS"])
             on = ", on the host's libraries" if libs else ""
             lines += [f"# test by {title}{on}", " ".join(test)]
             lines += [f"# launch by {title}{on}", " ".join(launch)]
     golden(Path(__file__).parents[2] / "golden" / "rank-lines.txt", "\n".join(lines) + "\n")
 
 
+def gpu_flags(image: Container, launcher: Launcher, site: Site | None) -> tuple[str, ...]:
+    accelerator = image.runnable.accelerator
+    return gpus.gpu_flags(image.apptainer, accelerator, site, elsewhere=launcher.spans_nodes)
+
+
 def test_gpus_are_those_of_the_machines_that_ranks_start_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "kfd"
-    monkeypatch.setattr(start, "DEVICES", {"nvidia": "/nowhere", "amd": str(here)})
+    monkeypatch.setattr(gpus, "DEVICES", {"nvidia": "/nowhere", "amd": str(here)})
     inside, srun = LAUNCHERS["the image's mpiexec"], LAUNCHERS["srun"]
     cpu, cuda = container(), container(accelerator="cuda")
     there = Site(name="there", gpus=SiteGpus(vendor="nvidia"))
@@ -150,15 +168,15 @@ def test_gpus_are_those_of_the_machines_that_ranks_start_on(
     assert gpu_flags(cuda, srun, Site(name="cpus", gpus=SiteGpus(vendor="none"))) == ()
     # Without a site file: not what this machine has, but what the image is for.
     assert (gpu_flags(cuda, srun, None), gpu_flags(cpu, srun, None)) == (("--nv",), ())
-    line = rank_line(replace(container(), gpu_flags=("--nv",)), inside, ["job"], 2)
+    line = line_of_ranks(replace(container(), gpu_flags=("--nv",)), inside, ["job"], Shape(ranks=2))
     assert line[2:4] == ["exec", "--nv"]
 
 
 def test_a_new_apptainer_takes_gpus_by_cdi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = tmp_path / "nvidiactl"
     device.write_text("")
-    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(device)})
-    monkeypatch.setattr(start, "CDI_DIRECTORIES", (tmp_path / "cdi", tmp_path / "absent"))
+    monkeypatch.setattr(gpus, "DEVICES", {"nvidia": str(device)})
+    monkeypatch.setattr(gpus, "CDI_DIRECTORIES", (tmp_path / "cdi", tmp_path / "absent"))
     inside, cuda = LAUNCHERS["the image's mpiexec"], container(accelerator="cuda")
     new = replace(cuda, apptainer=replace(cuda.apptainer, version="1.5.0"))
     assert gpu_flags(new, inside, None) == ("--nv",)

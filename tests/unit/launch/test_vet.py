@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from envbuild.jobs.rank_reports import Reports
+from envbuild.launch import vet as vet_module
 from envbuild.launch.vet import Vetting, vet
-from envbuild.spec.site import SiteVet
+from envbuild.spec.vet_values import VALUES, VetLimits, VetValue
 from tests.unit.jobs.stage import report, reports
 
+# A good value of each kind, so that a new row of the table needs no change here.
+USUAL = {"rate": 1e3, "time": 2.0, "amount": 1e12, "share": 0.9, "offset": 0.0, "reading": 0.0}
+
+
+def usual(of: str) -> dict[str, Any]:
+    """Return what a good node, pair or GPU measures."""
+    return {value.name: USUAL[value.kind] for value in VALUES if value.of == of}
+
+
 GOOD = {
+    **usual("node"),
     "memory_gbs": 380.0,
     "gemm_gflops": 2900.0,
     "read_mbs": 1300.0,
     "skew_s": 0.0,
     "free_memory": 0.9,
     "shm_bytes": 1 << 34,
-    "gpus": [["0", "H200", "41", "0"]],
+    "gpus": [{"index": "0", "name": "H200", **usual("gpu"), "gpu_celsius": "41", "gpu_errors": "0"}],
 }
 COUNT = 4
+PAGE = Path(__file__).parents[3] / "docs/howto/nodes.md"
+FIRST = "<!-- The values: `pytest --update-golden tests/unit/launch`. -->\n"
+LAST = "<!-- Up to here. -->\n"
+
+
+def gpu(**values: str) -> list[dict[str, str]]:
+    """Return a node's only GPU with odd values."""
+    return [{**GOOD["gpus"][0], **values}]
+
+
+def met(*pairs: tuple[int, object, object]) -> list[dict[str, object]]:
+    """Return pairs as a rank reports them: the other rank, latency, bandwidth."""
+    return [
+        {**usual("pair"), "other": other, "latency_us": us, "bandwidth_gbs": gbs} for other, us, gbs in pairs
+    ]
 
 
 def values(rank: int, count: int, latency: object = 2.0) -> dict[str, object]:
     """Return what a good node measures."""
-    return {**GOOD, "pairs": [[other, latency, 22.0] for other in range(count) if other != rank]}
+    return {**GOOD, "pairs": met(*((other, latency, 22.0) for other in range(count) if other != rank))}
 
 
 def ranks_of(everyone: dict[str, object] | None = None, latency: object = 2.0, **odd: object) -> Reports:
@@ -47,13 +78,13 @@ def ranks_of(everyone: dict[str, object] | None = None, latency: object = 2.0, *
 
 
 def vetting(
-    limits: SiteVet | None = None,
+    limits: Mapping[str, VetLimits] | None = None,
     everyone: dict[str, object] | None = None,
     latency: object = 2.0,
     **odd: object,
 ) -> Vetting:
     """Vet four nodes, of which n2 has odd values."""
-    return vet(ranks_of(everyone, latency, **odd), COUNT, limits or SiteVet())
+    return vet(ranks_of(everyone, latency, **odd), COUNT, limits or {})
 
 
 def test_equal_nodes_are_good() -> None:
@@ -66,13 +97,13 @@ def test_equal_nodes_are_good() -> None:
     [
         ({"gemm_gflops": 1500.0}, "ISOLATE"),
         ({"memory_gbs": 100.0}, "ISOLATE"),
-        ({"pairs": [[0, 9.0, 22.0], [1, 9.0, 22.0], [3, 9.0, 22.0]]}, "ISOLATE"),
-        ({"pairs": [[0, 2.0, 3.0], [1, 2.0, 3.0], [3, 2.0, 3.0]]}, "ISOLATE"),
+        ({"pairs": met((0, 9.0, 22.0), (1, 9.0, 22.0), (3, 9.0, 22.0))}, "ISOLATE"),
+        ({"pairs": met((0, 2.0, 3.0), (1, 2.0, 3.0), (3, 2.0, 3.0))}, "ISOLATE"),
         ({"free_memory": 0.2}, "RESET"),
         ({"shm_bytes": 4096}, "RESET"),
-        ({"gpus": [["0", "H200", "41", "7"]]}, "RESET"),
-        ({"gpus": [["No devices were found"]]}, "RESET"),
-        ({"gpus": [["0", "H200", "99", "0"]]}, "MONITOR"),
+        ({"gpus": gpu(gpu_errors="7")}, "RESET"),
+        ({"gpus": [{"error": "No devices were found"}]}, "RESET"),
+        ({"gpus": gpu(gpu_celsius="99")}, "MONITOR"),
         ({"skew_s": -3.0}, "MONITOR"),
         ({"read_mbs": 10.0}, "MONITOR"),
     ],
@@ -85,11 +116,31 @@ def test_the_odd_node_is_named(odd: dict[str, Any], severity: str) -> None:
 
 
 def test_a_limit_of_the_site_finds_slow_allocations() -> None:
-    assert vetting(SiteVet(gemm_gflops=3500)).bad == ("n0", "n1", "n2", "n3")
+    assert vetting({"gemm_gflops": VetLimits(limit=3500)}).bad == ("n0", "n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(
+    ("limits", "values"),
+    [
+        ({"latency_us": VetLimits(limit=1.5)}, {}),
+        ({"memory_gbs": VetLimits(of_median=1)}, {"memory_gbs": 379.0}),
+        ({"free_memory": VetLimits(limit=0.95)}, {}),
+        ({"gpu_celsius": VetLimits(limit=40)}, {}),
+        ({"skew_s": VetLimits(limit=0.01)}, {"skew_s": -0.02}),
+    ],
+    ids=str,
+)
+def test_a_site_can_limit_each_value(limits: dict[str, VetLimits], values: dict[str, Any]) -> None:
+    assert vetting(None, **values).complaints == ()
+    assert "n2" in {complaint.node for complaint in vetting(limits, **values).complaints}
+
+
+def test_a_limit_of_the_site_leaves_the_other_one_of_the_table() -> None:
+    assert vetting({"gemm_gflops": VetLimits(limit=1000)}, gemm_gflops=1500.0).bad == ("n2",)
 
 
 def test_a_node_without_a_report_is_no_good_one() -> None:
-    result = vet(Reports(), 2, SiteVet())
+    result = vet(Reports(), 2, {})
     assert [complaint.severity for complaint in result.complaints] == ["ISOLATE"]
     assert not result.good
     # On which node the rank should have been is unknown.
@@ -115,13 +166,13 @@ def test_a_node_without_a_report_is_no_good_one() -> None:
         {"gemm_gflops": {"value": 2900.0}},
         {"pairs": []},
         {"pairs": None},
-        {"pairs": [1, ["x"], [0, None, "y"]]},
+        {"pairs": [1, ["x"], {"other": 0, "latency_us": None, "bandwidth_gbs": "y"}]},
         {"pairs": [], "latency_us": 2.0, "bandwidth_gbs": 22.0},
         # It met two of three others, or one of them twice.
-        {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0]]},
-        {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0], [1, 2.0, 22.0]]},
-        {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0], [3, math.nan, 22.0]]},
-        {"pairs": [[0, 2.0, 22.0], [1, 2.0, 22.0], [3, 2.0, -1.0]]},
+        {"pairs": met((0, 2.0, 22.0), (1, 2.0, 22.0))},
+        {"pairs": met((0, 2.0, 22.0), (1, 2.0, 22.0), (1, 2.0, 22.0))},
+        {"pairs": met((0, 2.0, 22.0), (1, 2.0, 22.0), (3, math.nan, 22.0))},
+        {"pairs": met((0, 2.0, 22.0), (1, 2.0, 22.0), (3, 2.0, -1.0))},
     ],
     ids=str,
 )
@@ -136,13 +187,25 @@ def test_a_node_that_measured_nothing_is_no_good_one(odd: dict[str, Any]) -> Non
 def test_a_report_without_any_value_is_no_good_node() -> None:
     ranks = [{**report(rank, 2, values=values(rank, 2)), "host": f"n{rank}"} for rank in range(2)]
     ranks[1]["values"] = {}
-    result = vet(replace(reports(), good=tuple(ranks)), 2, SiteVet())
+    result = vet(replace(reports(), good=tuple(ranks)), 2, {})
     assert (result.good, result.bad) == (("n0",), ("n1",))
+
+
+@pytest.mark.parametrize("word", ["[Unknown Error]", "nan", "-1", ""])
+def test_a_gpu_that_reports_no_number_is_named(word: str) -> None:
+    (complaint,) = vetting(None, gpus=gpu(gpu_celsius=word)).complaints
+    assert complaint.text == f"RESET n2: gpu 0 temperature {word}; the limit is a number of °C"
+
+
+def test_a_value_that_a_card_does_not_have_is_no_finding() -> None:
+    assert vetting(None, gpus=gpu(gpu_errors="[N/A]")).complaints == ()
+    (complaint,) = vetting(None, gpus=[{"index": "0", "name": "H200", "gpu_celsius": "41"}]).complaints
+    assert (complaint.check, complaint.observed) == ("gpu 0 memory", "no measurement")
 
 
 def test_one_node_alone_has_no_messages_to_measure() -> None:
     alone = {**report(0, 1, values=values(0, 1)), "host": "n0"}
-    result = vet(replace(reports(), good=(alone,)), 1, SiteVet())
+    result = vet(replace(reports(), good=(alone,)), 1, {})
     assert (result.good, result.complaints) == (("n0",), ())
 
 
@@ -165,7 +228,7 @@ def test_reports_are_one_of_each_rank_and_node(
         {**report(rank, size, values=values(rank, 3)), "host": host}
         for host, rank in zip(hosts, ranks, strict=True)
     ]
-    result = vet(replace(reports(), good=tuple(good)), 3, SiteVet())
+    result = vet(replace(reports(), good=tuple(good)), 3, {})
     assert set(bad) <= set(result.bad)
     assert "report" in {complaint.check for complaint in result.complaints}
 
@@ -204,7 +267,7 @@ def test_a_node_that_is_slow_now_and_then_does_not_hide_in_its_own_noise() -> No
 def test_a_node_far_below_is_found_among_noise() -> None:
     result = vetting(None, everyone={"gemm_gflops": NOISY}, gemm_gflops=scaled(NOISY, 0.3))
     assert result.bad == ("n2",)
-    slow = [[other, scaled(NOISY, 5.0), 22.0] for other in (0, 1, 3)]
+    slow = met(*((other, scaled(NOISY, 5.0), 22.0) for other in (0, 1, 3)))
     assert vetting(None, latency=NOISY, pairs=slow).bad == ("n2",)
 
 
@@ -216,9 +279,9 @@ def again(**odd: object) -> dict[str, Reports]:
 
 def test_a_suspect_is_bad_if_it_is_slow_again() -> None:
     first = ranks_of(gemm_gflops=1500.0)
-    assert vet(first, COUNT, SiteVet()).suspects == ("n2",)
-    assert vet(first, COUNT, SiteVet(), again(gemm_gflops=1500.0)).bad == ("n2",)
-    fine = vet(first, COUNT, SiteVet(), again())
+    assert vet(first, COUNT, {}).suspects == ("n2",)
+    assert vet(first, COUNT, {}, again(gemm_gflops=1500.0)).bad == ("n2",)
+    fine = vet(first, COUNT, {}, again())
     assert (fine.bad, fine.good) == ((), ("n0", "n1", "n2", "n3"))
     (complaint,) = fine.complaints
     assert complaint.text == (
@@ -230,17 +293,57 @@ def test_a_suspect_is_bad_if_it_is_slow_again() -> None:
 def test_a_second_run_that_says_nothing_changes_nothing() -> None:
     first = ranks_of(gemm_gflops=1500.0)
     for second in ({"n2": Reports()}, again(gemm_gflops=math.nan), {}):
-        assert vet(first, COUNT, SiteVet(), second).bad == ("n2",)
+        assert vet(first, COUNT, {}, second).bad == ("n2",)
     elsewhere = {"n2": replace(reports(), good=({**report(0, 1, values=values(0, 1)), "host": "n0"},))}
-    assert vet(first, COUNT, SiteVet(), elsewhere).bad == ("n2",)
+    assert vet(first, COUNT, {}, elsewhere).bad == ("n2",)
     # Slow messages are not measured by one node alone.
-    slow = ranks_of(pairs=[[0, 2.0, 3.0], [1, 2.0, 3.0], [3, 2.0, 3.0]])
-    assert vet(slow, COUNT, SiteVet(), again()).bad == ("n2",)
+    slow = ranks_of(pairs=met((0, 2.0, 3.0), (1, 2.0, 3.0), (3, 2.0, 3.0)))
+    assert vet(slow, COUNT, {}, again()).bad == ("n2",)
 
 
 def test_only_measurements_make_a_suspect() -> None:
     assert vetting(free_memory=0.2).suspects == ()
     assert vetting(read_mbs=10.0).suspects == ()
-    assert vetting(gpus=[["0", "H200", "41", "7"]]).suspects == ()
+    assert vetting(gpus=gpu(gpu_errors="7")).suspects == ()
     both = vetting(None, free_memory=0.2, gemm_gflops=1500.0)
     assert (both.suspects, both.bad) == ((), ("n2",))
+
+
+def test_each_value_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row without a measurement would make every node a bad one; without a row nothing judges it."""
+    for name in ("envbuild_job", "numpy", "mpi4py"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    path = Path(vet_module.__file__).with_name(vet_module.JOB.file)
+    spec = importlib.util.spec_from_file_location("node_check", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "SAMPLES", 0)
+    monkeypatch.setattr(module, "RANK", 0)
+    measured = {
+        "node": {measure.__name__ for measure in module.OF_NODE} - {"gpus"},
+        "pair": set(module.pair(1)),
+        "gpu": set(module.GPU_VALUES),
+    }
+    assert measured == {of: {value.name for value in VALUES if value.of == of} for of in measured}
+
+
+def limit(value: VetValue) -> str:
+    """Return a default limit for people."""
+    direction = "at most" if value.less_is_better else "at least"
+    if value.limits.of_median is not None:
+        return f"{direction} {value.limits.of_median:g} times the median"
+    assert value.limits.limit is not None
+    return f"{direction} {value.limits.limit:,.10g} {value.unit}"
+
+
+def test_the_page_lists_the_values(golden: Callable[[Path, str], None]) -> None:
+    before, first, rest = PAGE.read_text(encoding="utf-8").partition(FIRST)
+    _, last, after = rest.partition(LAST)
+    assert last
+    rows = [
+        f"| `{value.name}` | {value.measured} | {limit(value)} | {value.severity} |\n" for value in VALUES
+    ]
+    head = "| value | measured | good, unless the site says otherwise | otherwise |\n|---|---|---|---|\n"
+    golden(PAGE, "".join([before, first, head, *rows, last, after]))

@@ -9,10 +9,11 @@ import pytest
 from envbuild.errors import Location
 from envbuild.lock.diff import diff, package_changes, target_differences, tool_differences
 from envbuild.lock.model import Lock, ToolPin
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.model import Choice
 from envbuild.spec.recipe import SourceBuild
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from tests.support.resolved_specs import (
     bare_lock,
     base_image,

@@ -12,9 +12,12 @@ from envbuild.lock.model import DebPin, PythonPin, ToolPin
 from envbuild.plan.model import BuildPlan, Compression, InlineFile
 from envbuild.plan.planner import make_plan
 from envbuild.spec.base import BaseImage, BasePython
+from envbuild.spec.chosen_recipe import ChosenRecipe
+from envbuild.spec.load import Loaded
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe, SourceBuild, Variant
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.yamlfile import Document
 from tests.support import resolved_specs
 from tests.support.resolved_specs import bare_lock, base_pin, build_deb, recipe_pin
 
@@ -77,13 +80,13 @@ def resolved(*recipes: ChosenRecipe, files: Mapping[str, bytes] | None = None) -
         {"name": "x", "version": "1", "base": "debian-12", "files": tuple(entries)}, strict=False
     )
     return ResolvedSpec(
-        spec=spec,
-        path=Path("x.yaml"),
-        base=BASE,
+        spec_file=Loaded(value=spec, document=Document(path=Path("x.yaml"))),
+        base_file=Loaded(value=BASE, document=Document(path=Path("base.yaml"))),
         base_digest="sha256:" + sha("base"),
+        site_file=None,
         recipes=recipes,
         requested=(),
-        site=None,
+        wheel_directories=(),
         files=dict(files or {}),
         architecture="amd64",
     )

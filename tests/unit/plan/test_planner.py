@@ -116,7 +116,9 @@ class TestLayers:
 
     def test_python_2_follows_a_path_file(self) -> None:
         python = BasePython(version="2.7", abi="cp27mu")
-        what = dataclasses.replace(resolved(PYTORCH), base=BASE.model_copy(update={"python": python}))
+        spec = resolved(PYTORCH)
+        base = dataclasses.replace(spec.base_file, value=BASE.model_copy(update={"python": python}))
+        what = dataclasses.replace(spec, base_file=base)
         made = plan(what)
         texts = texts_of(made)
         site = "/opt/env/lib/python2.7/site-packages\n"

@@ -19,9 +19,10 @@ from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistrib
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine
 from envbuild.spec.base import BasePython
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.recipe import SourceBuild
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
+from envbuild.spec.resolved import ResolvedSpec
 from tests.support.resolved_specs import base_image, chosen, deb, lock_of, pytorch, resolved, wheel
 
 LAYER = "framework:horovod"

@@ -56,10 +56,11 @@ def test_what_clashes_is_refused_with_both_facts_and_their_places() -> None:
     version = resolved.recipes[0].version
     assert text == (
         f"error: PMI.intersection: openmpi {version} speaks pmix, pmix_v3, pmix_v4, pmix_v5, and `srun --mpi`"
-        " offers none, pmi2: every rank would be alone\n"
+        " offers none, pmi2: each rank would run as rank 0 of 1\n"
         "  pmi.spoken = pmix, pmix_v3, pmix_v4, pmix_v5 (table:pmi-of-mpi)\n"
         "  pmi.offered = none, pmi2 (here.yaml:4:14)\n"
         "  pmi.optional = none (table:optional-pmi-of-mpi)\n"
+        "  mpi.source = image (lock)\n"
         "  mpi.family = openmpi (spec.yaml:4:6)\n"
         f"  mpi.version = {version} (spec.yaml:4:6)\n"
         "  --> spec.yaml:4:6\n"
@@ -82,6 +83,41 @@ def test_a_spec_for_gpus_that_locks_a_build_for_cpu() -> None:
         "\n"
         "hint: an origin has only the build for CPU, or serves it first: see the origins in the site file\n"
     )
+
+
+def test_an_image_has_to_fit_one_partition() -> None:
+    site = (
+        "gpus: {vendor: nvidia}\npartitions:\n"
+        '  old: {gpus: {driver: "535.104.05"}}\n'
+        '  new: {gpus: {driver: "580.65.06"}}\n'
+        "  cpu: {gpus: {vendor: none}, architecture: arm64}\n"
+    )
+    resolved = ask("accelerator: cuda@13.0\n", site=site)
+    lock = locked(resolved, wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
+    told: list[Event] = []
+    refuse_or_warn(judge_lock(resolved, lock), told.append)
+    texts = [event.text for event in told if isinstance(event, Warned)]
+    assert [text for text in texts if "here/old" in text] == [
+        "CUDA.driver-floor: here/old: CUDA 13.0 needs a driver of at least 580, and the site has 535.104.05"
+    ]
+    assert {text.partition(":")[0] for text in texts if "here/cpu" in text} == {"ARCH.same", "GPU.vendor"}
+    assert not [text for text in texts if "here/new" in text]
+
+
+def test_an_image_that_fits_no_partition_is_refused_with_the_reason_of_each() -> None:
+    site = (
+        "gpus: {vendor: nvidia}\npartitions:\n"
+        '  old: {gpus: {driver: "535.104.05"}}\n'
+        "  cpu: {gpus: {vendor: none}}\n"
+    )
+    resolved = ask("accelerator: cuda@13.0\n", site=site)
+    text = refusal(
+        resolved, locked(resolved, wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
+    )
+    assert "error: CUDA.driver-floor: here/old: CUDA 13.0 needs a driver of at least 580" in text
+    assert "error: GPU.vendor: here/cpu: " in text
+    # Where the spec decides a fact it is the place to change, else the partition.
+    assert "here.yaml:4:24" in text
 
 
 def test_all_that_clashes_is_told_at_once() -> None:
@@ -183,7 +219,7 @@ def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
 def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
     resolved = ask("accelerator: rocm\n")
     version = resolved.frameworks[0].version
-    assert resolved.python_requests()[-1] == f"torch=={version}+rocm7.2"
+    assert resolved.python.texts[-1] == f"torch=={version}+rocm7.2"
     facts = stack_of(resolved, locked(resolved, wheel("torch", f"{version}+rocm7.2")))
     build = [str(facts[f"frameworks.pytorch.{part}"]) for part in ("accelerator", "toolkit")]
     assert build == ["rocm", "7.2"]
@@ -195,7 +231,7 @@ def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
     )
 
 
-@pytest.mark.parametrize("site", ["lumi-c", "lumi-g", "alps-daint", "frontier", "roihu-gpu", "puhti"])
+@pytest.mark.parametrize("site", ["lumi/c", "lumi/g", "alps-daint", "frontier", "roihu/gpu", "puhti"])
 def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
     Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))
     resolved = read_spec(Path("spec.yaml"), site=Path(site))

@@ -11,7 +11,6 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.request import request_of
 from envbuild.spec.base import BasePython
 from envbuild.spec.requirements import RequirementEntry
 from tests.support.resolved_specs import base_image, resolved
@@ -24,7 +23,7 @@ def resolver() -> Python27:
     context = ResolveContext(
         machine=Machine(), cache_dir=Path("cache"), files=FileCache(Path("files")), emit=lambda event: None
     )
-    request = request_of(resolved(base=base_image(python=PYTHON27, glibc="2.31")))
+    request = resolved(base=base_image(python=PYTHON27, glibc="2.31")).python
     return Python27(request, PythonSources(), context)
 
 

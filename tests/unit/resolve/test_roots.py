@@ -25,8 +25,11 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 def asked_of(tmp_path: Path, kind: Any, place: str, sha256: str) -> ResolvedSpec:
     settings = base_image().model_dump(by_alias=True, exclude={"origins"})
     root = BaseRoot(kind=kind, place=place, sha256=sha256)
-    what = resolved(base=BaseImage(**{**settings, "root": root}))
-    return replace(what, base_path=tmp_path / "finished.yaml")
+    return resolved(base=BaseImage(**{**settings, "root": root}), base_path=tmp_path / "finished.yaml")
+
+
+def pins_of(what: ResolvedSpec) -> tuple[RootPin, ...]:
+    return root_pins(what.base_file, what.architecture)
 
 
 def blob(layout: Path, content: object) -> str:
@@ -61,23 +64,23 @@ def test_a_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
     (tmp_path / "root.tar.xz").write_bytes(b"root")
     digest = hashlib.sha256(b"root").hexdigest()
     what = asked_of(tmp_path, "tar", "root.tar.xz", digest)
-    (pin,) = root_pins(what)
+    (pin,) = pins_of(what)
     assert pin == RootPin(kind="tar", file="root.tar.xz", size_bytes=4, sha256=digest)
     assert path_of(what, pin) == tmp_path / "root.tar.xz"
     absolute = asked_of(tmp_path / "elsewhere", "tar", str(tmp_path / "root.tar.xz"), digest)
-    assert root_pins(absolute) == (pin,)
-    assert root_pins(resolved()) == ()
+    assert pins_of(absolute) == (pin,)
+    assert pins_of(resolved()) == ()
 
 
 def path_of(what: ResolvedSpec, pin: RootPin) -> Path:
-    root = FinishedRoot.of(what.base, what.base_path)
+    root = FinishedRoot.of(what.base_file)
     assert root is not None
     return root.path_of(pin)
 
 
 def test_the_layers_of_an_image_are_pinned_in_their_order(tmp_path: Path) -> None:
     what = asked_of(tmp_path, "oci", "layout", image(tmp_path / "layout"))
-    pins = root_pins(what)
+    pins = pins_of(what)
     assert [pin.sha256 for pin in pins] == [hashlib.sha256(one).hexdigest() for one in (b"lower", b"upper!")]
     assert [path_of(what, pin).read_bytes() for pin in pins] == [b"lower", b"upper!"]
     assert {pin.kind for pin in pins} == {"oci"}
@@ -111,7 +114,7 @@ def test_a_manifest_that_cannot_be_is_refused(
 ) -> None:
     digest = image(tmp_path / "layout", change, **config)
     with pytest.raises(RequestError, match=said) as caught:
-        root_pins(asked_of(tmp_path, "oci", "layout", digest))
+        pins_of(asked_of(tmp_path, "oci", "layout", digest))
     assert caught.value.at is not None
     assert caught.value.at.path == tmp_path / "finished.yaml"
 
@@ -120,14 +123,14 @@ def test_a_changed_manifest_is_refused(tmp_path: Path) -> None:
     digest = image(tmp_path / "layout")
     (tmp_path / "layout/blobs/sha256" / digest).write_text("{}")
     with pytest.raises(RequestError, match="its bytes have another digest"):
-        root_pins(asked_of(tmp_path, "oci", "layout", digest))
+        pins_of(asked_of(tmp_path, "oci", "layout", digest))
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_manifest_is_refused(content: bytes, tmp_path: Path) -> None:
     digest = blob(tmp_path / "layout", content)
     with pytest.raises(RequestError, match="is not a manifest"):
-        root_pins(asked_of(tmp_path, "oci", "layout", digest))
+        pins_of(asked_of(tmp_path, "oci", "layout", digest))
 
 
 def test_an_index_says_which_image_is_for_this_machine(tmp_path: Path) -> None:
@@ -135,23 +138,23 @@ def test_an_index_says_which_image_is_for_this_machine(tmp_path: Path) -> None:
     entries = [{"digest": f"sha256:{mine}", "platform": {"architecture": "amd64", "os": "linux"}}]
     digest = blob(tmp_path / "layout", {"manifests": [None, {"platform": "x"}, *entries]})
     with pytest.raises(RequestError, match="is an index of several images") as caught:
-        root_pins(asked_of(tmp_path, "oci", "layout", digest))
+        pins_of(asked_of(tmp_path, "oci", "layout", digest))
     assert caught.value.hint == f"write the digest of its image for amd64 in its place: {mine}"
 
 
 @pytest.mark.parametrize(("kind", "said"), [("tar", "there is no file"), ("oci", "there is no directory")])
 def test_a_root_that_is_not_there(kind: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=said):
-        root_pins(asked_of(tmp_path, kind, "nowhere", "0" * 64))
+        pins_of(asked_of(tmp_path, kind, "nowhere", "0" * 64))
 
 
 def test_a_root_with_another_digest_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "root.tar").write_bytes(b"other")
     with pytest.raises(RequestError, match="is another file: its sha256 is"):
-        root_pins(asked_of(tmp_path, "tar", "root.tar", "0" * 64))
+        pins_of(asked_of(tmp_path, "tar", "root.tar", "0" * 64))
 
 
 def test_a_name_that_cannot_be_locked_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a b").touch()
     with pytest.raises(RequestError, match="cannot be locked"):
-        root_pins(asked_of(tmp_path, "tar", "a b", hashlib.sha256(b"").hexdigest()))
+        pins_of(asked_of(tmp_path, "tar", "a b", hashlib.sha256(b"").hexdigest()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.index import Index, without_wheels
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python27 import Python27
-from envbuild.resolve.request import request_of
 from envbuild.spec.base import BasePython
 from envbuild.spec.python_platform import target_of
 from envbuild.system import process
+from tests.support.fake_uv import FakeUv
 from tests.support.resolved_specs import base_image, resolved
 
 NAMES = [f"unknown-{number:03}" for number in range(100)]
@@ -34,7 +32,7 @@ def file_of(name: str, version: str) -> DistFile:
 
 
 def index(context: ResolveContext, *requirements: str) -> Index:
-    return Index(request_of(resolved(python=requirements)), PythonSources(), context)
+    return Index(resolved(python=requirements).python, PythonSources(), context)
 
 
 def resolve(context: ResolveContext, *requirements: str) -> None:
@@ -42,33 +40,24 @@ def resolve(context: ResolveContext, *requirements: str) -> None:
     asked.resolve(asked.request.requirements, preferred_versions={})
 
 
-class Runs:
-    """Stands for uv and pip: of what is asked, the first is missing."""
+class Pip:
+    """Stands for pip: of what is asked, the first is missing."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-        self.known: set[str] = set()
-        self.pattern = "error: No solution found\n  cause: Because {} was not found in the registry\n"
+        self.runs: list[list[str]] = []
 
-    def run(self, argv: Sequence[str | Path], *, cwd: Path = Path(), **_: Any) -> object:
-        if cwd != Path():
-            requests = tomllib.loads((cwd / "pyproject.toml").read_text())["project"]["dependencies"]
-        else:
-            requests = [word for word in map(str, argv) if "==" in word]
-        self.asked.append(requests)
-        names = [re.split("[=<>]", text)[0] for text in requests]
-        missing = [name for name in names if name not in self.known]
-        stderr = self.pattern.format(missing[0]) if missing else ""
-        if not missing and "--output-file" in argv:
-            Path(argv[argv.index("--output-file") + 1]).write_text(f"{names[0]}==1.5\n")
-        return process.Finished(argv=("uv",), code=len(missing[:1]), stdout="", stderr=stderr)
+    def run(self, argv: Sequence[str | Path], **_: Any) -> process.Finished:
+        self.runs.append([word for word in map(str, argv) if "==" in word])
+        name = self.runs[-1][0].partition("==")[0]
+        stderr = f"ERROR: No matching distribution found for {name}==1\n"
+        return process.Finished(argv=("pip",), code=1, stdout="", stderr=stderr)
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    runs = Runs()
-    monkeypatch.setattr(process, "run", runs.run)
-    return runs
+def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    uv = FakeUv({})
+    monkeypatch.setattr(process, "run", uv.run)
+    return uv
 
 
 @pytest.fixture
@@ -84,58 +73,61 @@ def context(tmp_path: Path, events: list[Event]) -> ResolveContext:
 
 @pytest.mark.redteam
 def test_unknown_names_are_searched_for_a_limited_number_of_times(
-    runs: Runs, context: ResolveContext, events: list[Event]
+    uv: FakeUv, context: ResolveContext, events: list[Event]
 ) -> None:
     with pytest.raises(EnvbuildError) as caught:
         resolve(context, *NAMES)
     problems = [error.problem for error in caught.value.each()]
-    assert len(runs.asked) == 20
+    assert len(uv.runs) == 20
     assert len(problems) == 21
     assert [name for name in NAMES if any(name in problem for problem in problems)] == NAMES[:20]
     assert "80 other requirements may have errors, too" in problems
     assert [event.title for event in events if isinstance(event, TaskStarted)] == ["look for further errors"]
 
 
-def test_all_errors_are_found_if_there_are_few(runs: Runs, context: ResolveContext) -> None:
-    runs.known = {*NAMES} - {*NAMES[:5]}
+def test_all_errors_are_found_if_there_are_few(uv: FakeUv, context: ResolveContext) -> None:
+    uv.releases = dict.fromkeys(NAMES[5:], "1.5")
     with pytest.raises(EnvbuildError) as caught:
         resolve(context, *NAMES)
     assert len(caught.value.each()) == 5
-    assert len(runs.asked) == 6
+    assert len(uv.runs) == 6
 
 
-def test_nearest_versions_are_asked_for_a_few(runs: Runs, context: ResolveContext) -> None:
+def test_nearest_versions_are_asked_for_a_few(uv: FakeUv, context: ResolveContext) -> None:
     requests = [f"{name}==9" for name in NAMES]
     with pytest.raises(EnvbuildError):
         resolve(context, *requests)
-    assert len(runs.asked) == 20 + 2 * 5
+    assert len(uv.runs) == 20 + 2 * 5
 
 
-def test_files_that_are_not_located_are_an_error(runs: Runs, context: ResolveContext) -> None:
+def test_files_that_are_not_located_are_an_error(uv: FakeUv, context: ResolveContext) -> None:
     """An empty answer would say that none of them has a wheel."""
     with pytest.raises(EnvbuildError, match="80 other requirements may have errors"):
         index(context).files(dict.fromkeys(NAMES, "1"))
-    assert len(runs.asked) == 20
+    assert len(uv.runs) == 20
 
 
-def test_what_import_cannot_find_out_is_unknown(runs: Runs) -> None:
+def test_what_import_cannot_find_out_is_unknown(uv: FakeUv) -> None:
     sources = PythonSources(indexes=("https://index.example.org/simple",))
     target = target_of(base_image(), "amd64")
     assert without_wheels(NAMES, sources, target) is None
-    assert len(runs.asked) == 20
-    runs.known = {*NAMES[3:]}
+    assert len(uv.runs) == 20
+    uv.releases = dict.fromkeys(NAMES[3:], "1.5")
     assert without_wheels(NAMES, sources, target) == {*NAMES[:3]}
     assert without_wheels(NAMES[:3], sources, target) == {*NAMES[:3]}
 
 
-def test_pip_is_asked_a_limited_number_of_times(runs: Runs, context: ResolveContext) -> None:
+def test_pip_is_asked_a_limited_number_of_times(
+    monkeypatch: pytest.MonkeyPatch, context: ResolveContext
+) -> None:
+    pip = Pip()
+    monkeypatch.setattr(process, "run", pip.run)
     python = BasePython(version="2.7", abi="cp27mu")
-    runs.pattern = "ERROR: No matching distribution found for {}==1\n"
-    request = request_of(resolved(base=base_image(python=python, glibc="2.31")))
+    request = resolved(base=base_image(python=python, glibc="2.31")).python
     resolver = Python27(request, PythonSources(), context)
     with pytest.raises(RequestError, match=r"unknown-000, .* have no wheel, and 80 others are not examined"):
         resolver.files(dict.fromkeys(NAMES, "1"))
-    assert len(runs.asked) == 20
+    assert len(pip.runs) == 20
 
 
 def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
@@ -148,7 +140,7 @@ def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
     warnings = [
         *skipped_releases.warnings(
             Resolution(
-                requirements=request_of(resolved(python=NAMES)).requirements,
+                requirements=resolved(python=NAMES).python.requirements,
                 constraints=(),
                 distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
             ),

@@ -10,7 +10,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, Location, MachineError
-from envbuild.resolve.request import request_of
 from envbuild.resolve.uv_errors import ResolutionError, UvErrors
 from envbuild.resolve.uvtext import UvFailure, read_failure
 from envbuild.spec.requirements import RequirementEntry
@@ -32,7 +31,7 @@ def errors(*requirements: str, nearest: Sequence[str] = (), offline: bool = Fals
     entries = tuple(RequirementEntry(text=text, at=at(n)) for n, text in enumerate(requirements, 1))
     spec = replace(resolved(recipes=[pytorch()]), requested=entries)
     return UvErrors(
-        request=request_of(spec),
+        request=spec.python,
         log=Path("uv.log"),
         offline=offline,
         addresses={"pypi": ()},

@@ -15,8 +15,7 @@ from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistrib
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import Machine, PythonSources
 from envbuild.resolve.python import Distributions, resolve_python
-from envbuild.resolve.request import request_of
-from envbuild.spec.resolved import ChosenRecipe
+from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.system import process
 from tests.support.fake_uv import FakeUv
 from tests.support.resolved_specs import pytorch, resolved, wheel, whole_lock
@@ -80,12 +79,12 @@ def names(count: int) -> list[str]:
 def lock_of(count: int) -> Callable[[], object]:
     spec = resolved(python=[f"{name}>=1" for name in names(count)])
     pins = tuple(wheel(name, "1.0") for name in names(count))
-    lock = replace(whole_lock(), python=pins, requests=spec.python_requests(), recipes=())
+    lock = replace(whole_lock(), python=pins, requests=spec.python.texts, recipes=())
     return lambda: diff(lock, spec)
 
 
 def files_of(count: int) -> Callable[[], object]:
-    request = request_of(resolved(python=[f"{name}>=1" for name in names(count)]))
+    request = resolved(python=[f"{name}>=1" for name in names(count)]).python
     entries = [ResolvedDistribution(name=name, version="1.0", origin="pypi") for name in names(count)]
     offered = files_in_index(dict.fromkeys(names(count), "1.0"))
     resolution = Resolution(requirements=request.requirements, constraints=(), distributions=tuple(entries))

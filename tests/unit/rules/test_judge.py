@@ -9,7 +9,7 @@ import pytest
 from envbuild.errors import EnvbuildError
 from envbuild.events import Event, Warned
 from envbuild.rules.facts import Fact, Value
-from envbuild.rules.judge import Rule, RuleResult, Stack, judge_rules, refuse_or_warn, require
+from envbuild.rules.judge import Rule, RuleResult, Stack, judge_each, judge_rules, refuse_or_warn, require
 from envbuild.rules.tables import at_least
 
 
@@ -104,3 +104,43 @@ def test_all_refusals_come_at_once_with_their_facts_and_warnings_are_emitted() -
     problems = [error.problem for error in caught.value.each()]
     assert problems == ["A.rule: 470 is not 525\n  driver.version = 470 (site:x)"] * 2
     assert [event.text for event in events if isinstance(event, Warned)] == ["A.rule: 470 is not 525"]
+
+
+def at_partitions(**drivers: str) -> list[tuple[str, str, bool]]:
+    """Return partition, outcome and warning of each result for partitions with these drivers."""
+    known = {
+        f"here/{name}": judged({"driver.version": driver} if driver else {})
+        for name, driver in drivers.items()
+    }
+    return [(result.partition, result.outcome, result.warn) for result in judge_each(known)]
+
+
+def test_a_stack_has_to_fit_one_partition() -> None:
+    assert at_partitions(a="535", b="550") == [("", "compatible", False)]
+    assert at_partitions(a="470", b="550") == [("here/a", "unknown", True), ("here/b", "compatible", False)]
+    # Nothing is known to prevent it in b.
+    assert at_partitions(a="470", b="") == [("here/a", "unknown", True), ("here/b", "unknown", False)]
+    assert at_partitions(a="470", b="470") == [("", "incompatible", False)]
+    assert at_partitions(a="470", b="460") == [
+        ("here/a", "incompatible", False),
+        ("here/b", "incompatible", False),
+    ]
+    assert at_partitions(a="470") == [("", "incompatible", False)]
+
+
+def test_a_result_for_all_partitions_shows_the_facts_that_they_share() -> None:
+    known = {name: judged({"driver.version": driver}) for name, driver in (("a", "535"), ("b", "550"))}
+    assert [result.facts for result in judge_each(known)] == [{}]
+    (result,) = judge_each({name: judged({"driver.version": "535"}) for name in "ab"})
+    assert result.fact_lines == ("driver.version = 535 (site:x)",)
+
+
+def test_a_warning_names_the_partition() -> None:
+    told: list[Event] = []
+    refuse_or_warn(
+        judge_each(
+            {name: judged({"driver.version": driver}) for name, driver in (("h/a", "470"), ("h/b", "550"))}
+        ),
+        told.append,
+    )
+    assert told == [Warned(text="A.rule: h/a: 470 is not 525", hint="do it")]

@@ -60,6 +60,22 @@ def test_nvidia(machine: Machine) -> None:
     assert gpus == SiteGpus(vendor="nvidia", count=4, architectures=("sm_90",), driver="535.104.05")
 
 
+def test_a_draft_is_of_one_node_of_a_cluster(machine: Machine) -> None:
+    machine.program("/usr/bin/srun", "slurm 24.05.3\nsrun: pmi2")
+    machine.program("/usr/bin/sinfo", "gpu\ncpu\ncpu\nsinfo: error: a word")
+    machine.variables["SLURM_JOB_PARTITION"] = "gpu"
+    text = seen(machine).text()
+    assert (
+        "# Drafted on a node of Slurm's partition `gpu`.\n"
+        "# Slurm has the partitions cpu, gpu. If their nodes differ, move what differs to a partition with\n"
+        "# `queues: [gpu]`.\n"
+    ) in text
+    # One kind of node alone needs no partition.
+    del machine.variables["SLURM_JOB_PARTITION"]
+    machine.program("/usr/bin/sinfo", "batch")
+    assert "partition" not in seen(machine).text()
+
+
 def test_a_driver_whose_tools_are_not_there(machine: Machine) -> None:
     machine.file("/proc/driver/nvidia/version", NVIDIA)
     machine.program("/usr/bin/nvidia-smi", "Failed to initialize NVML", code=9)

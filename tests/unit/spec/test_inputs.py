@@ -15,7 +15,7 @@ from envbuild.errors import EnvbuildError, RequestError, render
 from envbuild.inputs import catalog
 from envbuild.inputs import spec as spec_reader
 from envbuild.inputs.spec import read_spec
-from envbuild.resolve.debian import location_of
+from envbuild.resolve.debian import DebianRequest
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system import files
 
@@ -62,7 +62,7 @@ def test_what_is_put_together(tmp_path: Path) -> None:
     assert [chosen.layer for chosen in result.recipes] == ["mpi", "framework:pytorch"]
     assert [chosen.version for chosen in result.recipes] == ["5.0.2", "2.13.0"]
     assert result.files == {"data/a.txt": b"hello"}
-    assert result.python_requests() == ("mpich==5.0.2", "scipy", "torch==2.13.0+cpu")
+    assert result.python.texts == ("mpich==5.0.2", "scipy", "torch==2.13.0+cpu")
     assert result.owner("Triton") == "framework:pytorch"
     assert result.architecture == "amd64"
     assert result.site is None
@@ -70,7 +70,8 @@ def test_what_is_put_together(tmp_path: Path) -> None:
 
 def test_debian_packages_keep_their_places(tmp_path: Path) -> None:
     result = resolved(tmp_path, "packages:\n  system:\n  - git\n  - less\n")
-    assert [str(location_of(name, result)) for name in ("git", "less", "of-a-recipe")] == [
+    request = DebianRequest.of(result)
+    assert [str(request.location_of(name)) for name in ("git", "less", "of-a-recipe")] == [
         f"{tmp_path}/spec.yaml:8:5",
         f"{tmp_path}/spec.yaml:9:5",
         f"{tmp_path}/spec.yaml",
@@ -108,7 +109,7 @@ def test_a_version_without_proof_is_taken_if_the_spec_says_so(
         ("5.0.2", True),
         (version, False),
     ]
-    assert requirement in result.python_requests()
+    assert requirement in result.python.texts
     assert result.remarks == (f"pytorch {version} has no test result yet",)
     proven = read_spec(write(tmp_path / "spec.yaml", SPEC + "proven: false\n"))
     assert [chosen.is_proven for chosen in proven.recipes] == [True, True]

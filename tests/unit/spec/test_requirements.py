@@ -14,7 +14,6 @@ from packaging.requirements import Requirement
 from envbuild.errors import EnvbuildError, render
 from envbuild.inputs import spec as spec_reader
 from envbuild.inputs.spec import read_spec
-from envbuild.resolve.request import request_of
 from envbuild.spec import requirements
 from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
@@ -92,12 +91,12 @@ torch==2.13.0
         requirements_txt=text, sub__more_txt="-r ../requirements.txt\nless\n", limits_txt="numpy<2\n"
     )
     # The recipe decides what torch is, and the line agrees.
-    assert resolved.python_requests() == (
+    assert resolved.python.texts == (
         'less', 'pandas==2.2.3 ; python_version >= "3.10"', "scipy>=1.11", "torch==2.13.0+cpu"
     )  # fmt: skip
-    assert [entry.text for entry in resolved.constraints] == ["numpy<2"]
-    assert resolved.allowed_hashes() == {"pandas": {A, B}}
-    places = [str(request_of(resolved).location_of(name)) for name in ("pandas", "less", "other")]
+    assert [entry.text for entry in resolved.python.constraints] == ["numpy<2"]
+    assert resolved.python.hashes == {"pandas": {A, B}}
+    places = [str(resolved.python.location_of(name)) for name in ("pandas", "less", "other")]
     assert places == ["requirements.txt:7:1", "sub/more.txt:2:1", "spec.yaml"]
 
 
@@ -105,7 +104,7 @@ def test_a_file_beside_requirements_of_the_spec() -> None:
     resolved = read(
         "[tabulate, {file: requirements.txt}, 'scipy<2']", requirements_txt="scipy>=1.11\nscipy\n"
     )
-    assert resolved.python_requests() == ("scipy", "scipy<2", "scipy>=1.11", "tabulate", "torch==2.13.0+cpu")
+    assert resolved.python.texts == ("scipy", "scipy<2", "scipy>=1.11", "tabulate", "torch==2.13.0+cpu")
 
 
 def test_lines_that_name_addresses_are_pointed_out_without_them() -> None:
@@ -176,15 +175,15 @@ def test_the_dependencies_of_a_project() -> None:
         '[project]\nname = "x"\ndependencies = [\n  "scipy>=1.11",\n  \'less; sys_platform == "win32"\',\n]\n'
     )
     resolved = read("[{file: pyproject.toml}]", pyproject_toml=text)
-    assert resolved.python_requests() == ("scipy>=1.11", "torch==2.13.0+cpu")
-    assert str(request_of(resolved).location_of("scipy")) == "pyproject.toml:4:1"
+    assert resolved.python.texts == ("scipy>=1.11", "torch==2.13.0+cpu")
+    assert str(resolved.python.location_of("scipy")) == "pyproject.toml:4:1"
 
 
 def test_a_pylock_is_selected_from_for_the_base() -> None:
     resolved = read("[{file: pylock.toml}]", pylock_toml=PYLOCK)
-    assert resolved.python_requests() == ("scipy==1.17.1", "torch==2.13.0+cpu")
-    assert resolved.allowed_hashes() == {"scipy": {B}}
-    assert str(request_of(resolved).location_of("scipy")) == "pylock.toml:6:1"
+    assert resolved.python.texts == ("scipy==1.17.1", "torch==2.13.0+cpu")
+    assert resolved.python.hashes == {"scipy": {B}}
+    assert str(resolved.python.location_of("scipy")) == "pylock.toml:6:1"
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def test_a_recipe_and_a_line_that_disagree() -> None:
 
 def test_other_distributions_of_a_recipe_are_left_to_it() -> None:
     resolved = read(requirements_txt="torch==2.13.0\ntriton==3.6.0\nscipy\n")
-    assert resolved.python_requests() == ("scipy", "torch==2.13.0+cpu")
+    assert resolved.python.texts == ("scipy", "torch==2.13.0+cpu")
     assert resolved.remarks == (
         "requirements.txt:2:1: `triton==3.6.0` is not used: the recipe `pytorch` decides on it",
     )
@@ -296,15 +295,15 @@ not @ ./wheels/not-1.0-py3-none-any.whl ; python_version < "3"
 """
     entries = "{wheel: wheels/own-1.0-py3-none-any.whl}, {directory: wheels}, 'own[more]'"
     resolved = read(f"[{entries}, {{file: requirements.txt}}]", requirements_txt=text)
-    assert resolved.python_requests() == (
+    assert resolved.python.texts == (
         'far[x]===3.0+cpu ; python_version > "3"',
         "other===2.0",
         "own===1.0",
         "own[more]",
         "torch==2.13.0+cpu",
     )
-    assert resolved.allowed_hashes() == {"own": {own}, "other": {other}, "far": {A}}
-    requests = resolved.explicit_wheels.values()
+    assert resolved.python.hashes == {"own": {own}, "other": {other}, "far": {A}}
+    requests = resolved.python.explicit_wheels.values()
     assert {request.name: request.wheel.address for request in requests if request.wheel} == {
         "own": "wheels/own-1.0-py3-none-any.whl",
         "other": "wheels/other-2.0-py3-none-any.whl",
@@ -374,10 +373,10 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
     third = f"file://{Path.cwd()}/third"
     entry = f"{{name: Third_One, git: '{third}', commit: {commit}, version: '1.0'}}"
     resolved = read(f"[{entry}, {{file: requirements.txt}}]", requirements_txt=text)
-    assert resolved.python_requests() == (
+    assert resolved.python.texts == (
         'mine ; python_version > "3"', "third-one", "tool[gpu]", "torch==2.13.0+cpu"
     )  # fmt: skip
-    repositories = {name: request.repository for name, request in resolved.repositories.items()}
+    repositories = {name: request.repository for name, request in resolved.python.commits.items()}
     assert repositories == {
         "tool": Repository(
             url="https://example.org/group/tool.git", commit=commit, subdirectory="python/tool"
@@ -385,7 +384,7 @@ mine@git+ssh://git@example.org/mine@{commit} ; python_version > "3"
         "mine": Repository(url="ssh://git@example.org/mine", commit=commit),
         "third-one": Repository(url=third, commit=commit, version="1.0"),
     }
-    assert {name: build.layer for name, build in resolved.built.items()} == {
+    assert {name: build.layer for name, build in resolved.builds.items()} == {
         "mine": "source:mine", "third-one": "source:third-one", "tool": "source:tool"
     }  # fmt: skip
 
@@ -421,8 +420,8 @@ def test_repositories_that_cannot_be_used(line: str, problem: str) -> None:
 def test_a_changed_file_changes_what_is_asked(before: str) -> None:
     def asked(text: str) -> object:
         resolved = read(requirements_txt=text)
-        constraints = [entry.text for entry in resolved.constraints]
-        return resolved.python_requests(), constraints, resolved.allowed_hashes()
+        constraints = [entry.text for entry in resolved.python.constraints]
+        return resolved.python.texts, constraints, resolved.python.hashes
 
     assert asked(before) == asked(f"# Another remark.\n{before}")
     assert asked(before) != asked(before.replace("scipy", "numpy"))
@@ -530,12 +529,12 @@ def test_a_requirement_is_parsed_a_few_times(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Requirement, "__init__", counted)
     for lines in (50, 100):
         resolved = read(requirements_txt="".join(f"p{number}>1\n" for number in range(lines)))
-        assert len(resolved.python_requests()) == lines + 1
-        assert [request_of(resolved).location_of(f"p{number}").line for number in (0, lines - 1)] == [
+        assert len(resolved.python.texts) == lines + 1
+        assert [resolved.python.location_of(f"p{number}").line for number in (0, lines - 1)] == [
             1,
             lines,
         ]
-        assert resolved.built == {}
+        assert resolved.builds == {}
     assert counts[100] <= 2 * counts[50] < 1000
 
 

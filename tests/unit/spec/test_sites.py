@@ -12,10 +12,14 @@ from envbuild.inputs.sites import read_site
 from envbuild.rules.from_site import facts_of_site
 from envbuild.rules.rulebook import judge
 from envbuild.spec.load import load
+from envbuild.spec.partitions import each_partition
 from envbuild.spec.site import Site
 
 SITES = Path(__file__).parents[3] / "sites"
-PUBLISHED = sorted(path.stem for path in SITES.glob("*.yaml") if path.stem not in ("example", "local"))
+FILES = sorted(path for path in SITES.glob("*.yaml") if path.stem not in ("example", "local"))
+PUBLISHED = [
+    site.value.name for path in FILES for site in each_partition(load(Site, path.read_bytes(), path))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +35,9 @@ def test_a_dozen_machines_are_described() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_has_its_source(name: str) -> None:
-    path = SITES / f"{name}.yaml"
-    site = load(Site, path.read_bytes(), path).value
+    loaded = read_site(Path(name))
+    assert loaded
+    site = loaded.value
     assert site.name == name
     assert site.sources
     assert site.architecture
@@ -47,25 +52,25 @@ def test_local_claims_nothing() -> None:
 
 
 def test_a_site_is_named_or_a_file(tmp_path: Path) -> None:
-    loaded = read_site(Path("lumi-g"))
+    loaded = read_site(Path("frontier"))
     assert loaded is not None
-    assert loaded.value.name == "lumi-g"
+    assert loaded.value.name == "frontier"
     (tmp_path / "mine.yaml").write_text("name: other\n")
     mine = read_site(Path("mine.yaml"))
     assert mine is not None
     assert mine.value.name == "other"
     # A directory that happens to have a site's name is not meant.
-    (tmp_path / "lumi-c").mkdir()
-    assert read_site(Path("lumi-c")) is not None
+    (tmp_path / "puhti").mkdir()
+    assert read_site(Path("puhti")) is not None
     (tmp_path / "plain").write_text("name: plain\n")
     assert read_site(Path("plain")) is not None
 
 
 def test_the_users_sites_come_first(tmp_path: Path) -> None:
-    own = tmp_path / "config" / "envbuild" / "sites" / "lumi-g.yaml"
+    own = tmp_path / "config" / "envbuild" / "sites" / "frontier.yaml"
     own.parent.mkdir(parents=True)
-    own.write_text("name: lumi-g\nsummary: ours\n")
-    loaded = read_site(Path("lumi-g"))
+    own.write_text("name: frontier\nsummary: ours\n")
+    loaded = read_site(Path("frontier"))
     assert loaded is not None
     assert loaded.value.summary == "ours"
 
@@ -105,10 +110,30 @@ def test_a_site_sets_nothing_that_leads_to_files_of_the_image(section: str, name
     assert load(Site, text.replace(name, "FI_PROVIDER").encode(), Path("here.yaml")).value.name == "here"
 
 
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ("gemm: {limit: 2}", "`vet`: `gemm` is not a value of `envbuild vet`: memory_gbs, gemm_gflops"),
+        ("gemm_gflops: {of_median: 1.2}", "`vet.gemm_gflops.of_median`: must be at most 1 for a rate"),
+        ("latency_us: {of_median: 0.5}", "`vet.latency_us.of_median`: must be at least 1 for a time"),
+        ("shm_bytes: {of_median: 0.5}", "`vet.shm_bytes.of_median`: `shm_bytes` is not compared"),
+        ("free_memory: {limit: 50}", "`vet.free_memory.limit`: the number 50 cannot be a share"),
+        ("read_mbs: {limit: 0}", "`vet.read_mbs.limit`: the number 0 cannot be a rate"),
+        ("read_mbs: 500", "`vet.read_mbs`: expected a mapping"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_an_error_at_its_key(limits: str, problem: str) -> None:
+    text = f"name: here\nvet:\n  {limits}\n"
+    with pytest.raises(RequestError, match=re.escape(problem)) as caught:
+        load(Site, text.encode(), Path("here.yaml"))
+    assert caught.value.at
+    assert caught.value.at.line == 3
+
+
 def test_a_site_that_nobody_knows() -> None:
-    with pytest.raises(RequestError, match="unknown site `lumi-h`") as caught:
-        read_site(Path("lumi-h"))
-    assert str(caught.value.hint).startswith("did you mean `lumi-g`? known: alps-daint, ")
+    with pytest.raises(RequestError, match="unknown site `lumi-g`") as caught:
+        read_site(Path("lumi-g"))
+    assert str(caught.value.hint).startswith("did you mean `lumi/g`? known: alps-daint, ")
     with pytest.raises(RequestError, match=r"there is no file `lumi-h\.yaml`"):
         read_site(Path("lumi-h.yaml"))
     assert read_site(None) is None
@@ -118,9 +143,9 @@ def test_packages_come_from_where_this_machine_gets_them(tmp_path: Path) -> None
     own = tmp_path / "config" / "envbuild" / "site.yaml"
     own.parent.mkdir(parents=True)
     own.write_text('name: desk\nglibc: "2.36"\norigins: {pypi: ["https://mirror.example.org/simple"]}\n')
-    loaded = read_site(Path("lumi-g"))
+    loaded = read_site(Path("lumi/g"))
     assert loaded is not None
-    assert loaded.value.name == "lumi-g"
+    assert loaded.value.name == "lumi/g"
     assert loaded.value.origins == {"pypi": ("https://mirror.example.org/simple",)}
     assert loaded.value.glibc is None, "a fact of another machine"
     (tmp_path / "mine.yaml").write_text("name: mine\nfind_links: [/wheels]\n")

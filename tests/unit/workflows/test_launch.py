@@ -13,7 +13,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.launch import slurm, start
+from envbuild.launch import gpus, schedulers
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import (
@@ -68,11 +68,11 @@ class Bench:
         for name in ("SLURM_JOB_ID", "SLURM_CONF", "UCX_TLS", "PMI_SIZE", "MPI_LOCALNRANKS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(host, "is_root", lambda: False)
-        monkeypatch.setattr(start, "DEVICES", {})
+        monkeypatch.setattr(gpus, "DEVICES", {})
         monkeypatch.setattr(
             runtime, "find", lambda path: Apptainer(program=path or Path("apptainer"), version="1.4.5")
         )
-        for name in ("ENVBUILD_APPTAINER", *slurm._NODE_FILES):
+        for name in ("ENVBUILD_APPTAINER", *schedulers._NODE_FILES, "PBS_JOBID", "PBS_NODEFILE"):
             monkeypatch.delenv(name, raising=False)
         self.told: list[Event] = []
         self.is_for("amd64")
@@ -89,7 +89,8 @@ class Bench:
         self._patch.setattr(launch, "facts_of_lock", lambda _: facts_from(facts, "lock"))
 
     def site(self, site: Site | None) -> None:
-        self._patch.setattr(launch, "site_of", lambda _: site)
+        for name in ("site_of", "site_here"):
+            self._patch.setattr(launch, name, lambda _: site)
         self._patch.setattr(launch, "host_libraries_for", lambda *_: HOST_LIBS)
 
     def srun(self, listed: str | None, *, code: int = 0) -> None:
@@ -228,7 +229,7 @@ def test_a_type_that_may_not_do_is_written_and_told(bench: Bench) -> None:
     bench.site(Site(name="here", scheduler=part))
     assert bench.line()[:2] == ["srun", "--mpi=pmi2"]
     (text,) = bench.warnings()
-    assert text.startswith("PMI.intersection: mpich 5.0.2 speaks pmi2, and the site names cray_shasta")
+    assert text.startswith("PMI.intersection: mpich 5.0.2 speaks pmi2, and of the types of `srun --mpi`")
 
 
 def test_ranks_that_would_wait_for_slurm_s_pmix_do_not_start(bench: Bench) -> None:
@@ -360,7 +361,7 @@ def test_one_program_starts_without_a_launcher_and_a_shell_names_the_image(
     mount = ["--mount", f'"type=bind","src={tmp_path}","dst=/data"']
     line = launch.program_line(Path("/i.sif"), ["job", "-v"], bench.settings())
     assert line == [*START, *mount, "/i.sif", "job", "-v"]
-    monkeypatch.setattr(start, "DEVICES", {"nvidia": str(tmp_path)})
+    monkeypatch.setattr(gpus, "DEVICES", {"nvidia": str(tmp_path)})
     line = launch.shell_line(Path("/i.sif"), bench.settings())
     assert line == ["apptainer", "--silent", "shell", "--nv", *mount, "--env", "PS1=demo/2026.11> ", "/i.sif"]
     bench.is_for("riscv64")
@@ -418,6 +419,7 @@ def test_the_nodes_of_a_job_of_pbs_are_counted(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = tmp_path / "nodes"
+    monkeypatch.setenv("PBS_JOBID", "7.server")
     monkeypatch.setenv("PBS_NODEFILE", str(nodes))
     nodes.write_text("n1\nn1\n\n")
     bench.line()
@@ -425,7 +427,7 @@ def test_the_nodes_of_a_job_of_pbs_are_counted(
     nodes.write_text("n1\nn1\nn2\n")
     bench.line()
     (text,) = bench.warnings()
-    assert "the job has 2 nodes (PBS_NODEFILE)" in text
+    assert "the job has 2 nodes, and nothing of it starts ranks on the others" in text
 
 
 def test_a_fabric_that_the_image_s_mpi_cannot_drive_is_told_at_the_start(bench: Bench) -> None:

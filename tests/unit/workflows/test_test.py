@@ -19,8 +19,9 @@ from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import Job, Package, judge_imports
 from envbuild.jobs.report import CheckResult, Report
 from envbuild.jobs.run import JobResult
-from envbuild.launch import slurm
-from envbuild.launch.launchers import HostLibraries, Launcher
+from envbuild.launch.context import HostLibraries
+from envbuild.launch.launchers import Launcher, Shape
+from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import Container
 from envbuild.preflight.problems import EXPECTED, Problem
 from envbuild.preflight.report import PreflightReport
@@ -82,10 +83,11 @@ class Stage:
         return PreflightReport(problems=self.problems, excused=(), objects=9, processes=3, facts=facts)
 
     def run_image_job(
-        self, container: Container, launcher: Launcher, job: Job, *, ranks: int, limit_s: float
+        self, container: Container, launcher: Launcher, job: Job, *, shape: Shape, limit_s: float
     ) -> JobResult:
+        ranks = shape.ranks
         self.started.append((ranks, limit_s))
-        self.lines.append(launcher.words(ranks, root=False, oversubscribe=True))
+        self.lines.append(launcher.words(shape))
         runs = tuple(
             replace(reports(), good=tuple(self.report(rank, ranks, launcher) for rank in range(count)))
             for count in ([ranks] if self.nodes else [])
@@ -94,7 +96,7 @@ class Stage:
 
     def report(self, rank: int, ranks: int, launcher: Launcher) -> dict[str, object]:
         """Return what a rank reports: srun starts one rank after the other on each of `nodes`."""
-        number = rank % self.nodes if launcher.is_srun else 0
+        number = rank % self.nodes if launcher.spans_nodes else 0
         return {**report(rank, ranks), "host": f"n{number + 1}", "cpus": list(self.cpus)}
 
     def in_slurm(self, monkeypatch: pytest.MonkeyPatch, *, nodes: int, tasks: int | None = None) -> None:
@@ -107,9 +109,9 @@ class Stage:
             monkeypatch.delenv("SLURM_NTASKS", raising=False)
         else:
             monkeypatch.setenv("SLURM_NTASKS", str(tasks))
-        monkeypatch.setattr(slurm, "slurm_offers", lambda: (("pmi2",), "pmi2"))
-        monkeypatch.setattr(slurm, "_offered", lambda: ("pmi2",))
-        monkeypatch.setattr(testing, "slurm_version", lambda: "slurm 25.11.1")
+        monkeypatch.setattr(SlurmHere, "pmi_types", lambda _: ("pmi2",))
+        monkeypatch.setattr(SlurmHere, "default_pmi", "pmi2")
+        monkeypatch.setattr(SlurmHere, "version", "slurm 25.11.1")
 
 
 def warnings(stage: Stage) -> list[Warned]:
@@ -153,15 +155,15 @@ def write_over() -> None:
 def test_an_image_that_is_changed_while_it_is_tested_gets_no_verdict(
     stage: Stage, change: Callable[[], None], nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changing(*arguments: Any, ranks: int, limit_s: float) -> JobResult:
+    def changing(*arguments: Any, shape: Shape, limit_s: float) -> JobResult:
         change()
-        return stage.run_image_job(*arguments, ranks=ranks, limit_s=limit_s)
+        return stage.run_image_job(*arguments, shape=shape, limit_s=limit_s)
 
     monkeypatch.setattr(testing, "run_image_job", changing)
     if nodes:
         stage.in_slurm(monkeypatch, nodes=nodes, tasks=4)
     with pytest.raises(RequestError, match=r"`a\.sif` was replaced or changed while it was read"):
-        stage.test(nodes=nodes, srun=nodes > 0)
+        stage.test(nodes=nodes, launcher="srun" if nodes else None)
     assert verdicts.latest(stage.settings.store, stage.manifest.digest, here=fingerprint(APPTAINER)) is None
 
 
@@ -170,10 +172,10 @@ def test_the_image_that_was_opened_is_tested_though_another_takes_its_place(
 ) -> None:
     started_from: list[bytes] = []
 
-    def replacing(container: Container, *arguments: Any, ranks: int, limit_s: float) -> JobResult:
+    def replacing(container: Container, *arguments: Any, shape: Shape, limit_s: float) -> JobResult:
         replace_file()
         started_from.append(container.image.read_bytes())
-        return stage.run_image_job(container, *arguments, ranks=ranks, limit_s=limit_s)
+        return stage.run_image_job(container, *arguments, shape=shape, limit_s=limit_s)
 
     monkeypatch.setattr(testing, "run_image_job", replacing)
     assert stage.test().passed
@@ -439,20 +441,23 @@ def with_torchrun(stage: Stage) -> None:
 def test_a_job_of_torchrun_says_nothing_of_other_nodes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with_torchrun(stage)
     stage.in_slurm(monkeypatch, nodes=2, tasks=8)
-    report = stage.test(nodes=2, srun=True)
+    report = stage.test(nodes=2, launcher="srun")
     found = {check.id: check for check in report.checks}
     assert (found["nodes.hosts"].status, found["nodes.hosts"].observed) == ("PASS", "n1, n2")
     assert found["nodes.cpus"].status != "FAIL"
-    # It starts as many ranks as a node has, not those of all nodes.
-    assert [words[0] for words in stage.lines] == ["srun", "torchrun"]
-    assert [ranks for ranks, _ in stage.started] == [8, 4]
+    # It cannot span nodes, and says so under its own id.
+    assert [words[0] for words in stage.lines] == ["srun"]
+    skipped = found["torch.run/launcher"]
+    assert (skipped.status, skipped.observed) == ("SKIP", "srun --mpi=pmi2")
+    assert skipped.hint == "torchrun must start it, in one container on one node"
+    assert report.passed
 
 
 def test_a_job_that_srun_leaves_on_one_node_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     with_torchrun(stage)
     stage.in_slurm(monkeypatch, nodes=2, tasks=4)
     monkeypatch.setattr(stage, "nodes", 1)
-    assert "nodes.hosts" in stage.test(nodes=2, srun=True).failed
+    assert "nodes.hosts" in stage.test(nodes=2, launcher="srun").failed
 
 
 def test_without_a_job_on_all_nodes_nothing_is_said_of_them(
@@ -462,7 +467,7 @@ def test_without_a_job_on_all_nodes_nothing_is_said_of_them(
     jobs = (job.model_copy(update={"launcher": "torchrun"}),)
     stage.manifest = stage.manifest.model_copy(update={"jobs": jobs})
     stage.in_slurm(monkeypatch, nodes=2, tasks=4)
-    report = stage.test(nodes=2, srun=True)
+    report = stage.test(nodes=2, launcher="srun")
     assert not report.passed
     assert "nodes.hosts" in report.failed
 
@@ -486,7 +491,7 @@ def test_ranks_in_an_allocation_are_its_tasks(
 ) -> None:
     stage.in_slurm(monkeypatch, nodes=nodes, tasks=tasks)
     monkeypatch.setattr(stage, "nodes", wanted)
-    report = stage.test(nodes=wanted, srun=True)
+    report = stage.test(nodes=wanted, launcher="srun")
     assert [count for count, _ in stage.started] == [ranks]
     assert (f"--nodes={wanted}" in stage.lines[0]) == (wanted < nodes)
     (hosts,) = (check for check in report.checks if check.id == "nodes.hosts")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.launch.batch import run_in_job
+from envbuild.launch.schedulers.follow import run_in_job
+from envbuild.launch.schedulers.slurm import SCHEDULER
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_no_answer_is_not_a_refusal(
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind) as caught:
-        run_in_job(["true"], [], variables={}, emit=lambda _: None)
+        run_in_job(SCHEDULER, ["true"], [], variables={}, emit=lambda _: None)
     assert problem in caught.value.problem
 
 
@@ -67,9 +68,9 @@ def test_a_node_without_our_program_is_named(
     monkeypatch.chdir(tmp_path)
     words = [str(tmp_path)] if missing == "a directory" else shlex.split(missing)
     if code is not None:
-        assert run_in_job(words, [], variables={}, emit=lambda _: None) == code
+        assert run_in_job(SCHEDULER, words, [], variables={}, emit=lambda _: None) == code
         return
     with pytest.raises(MachineError) as caught:
-        run_in_job(words, [], variables={}, emit=lambda _: None)
+        run_in_job(SCHEDULER, words, [], variables={}, emit=lambda _: None)
     assert caught.value.problem == f"Slurm job 7: n7 cannot start `{words[0]}`"
     assert "all nodes" in caught.value.hint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +10,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from envbuild.errors import Location
-from envbuild.lock.model import PythonPin
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.requirements import RequirementEntry
-from envbuild.spec.resolved import ChosenRecipe, ResolvedSpec
 
 PYTORCH = "pytorch-"
 """Beginning of the origins of PyTorch (``pytorch-cpu``, ``pytorch-cu130``), whose own index uv knows."""
@@ -63,12 +61,19 @@ class PythonRequest:
     from_source: tuple[str, ...] = ()
     """The names under `packages.from_source` of the spec."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The requirements, as a lock keeps them."""
+        return tuple(entry.text for entry in self.requirements)
+
     def location_of(self, *names: str) -> Location:
         """Return where the first of some distributions (canonical names) is asked for; else the file."""
-        return next((self._places[name] for name in names if name in self._places), Location(path=self.path))
+        return next(
+            (self._locations[name] for name in names if name in self._locations), Location(path=self.path)
+        )
 
     @cached_property
-    def _places(self) -> Mapping[str, Location]:
+    def _locations(self) -> Mapping[str, Location]:
         return {entry.name: entry.at for entry in reversed(self.written)}
 
     def required_by(self, names: Collection[str], *, bounds: bool) -> tuple[RequirementEntry, ...]:
@@ -91,59 +96,3 @@ class PythonRequest:
     def origins(self) -> Mapping[str, tuple[str, ...]]:
         """Distribution → its origins, for distributions with a rule."""
         return {name: rule.origins for rule in reversed(self.origin_rules) for name in rule.names}
-
-
-def request_of(resolved: ResolvedSpec) -> PythonRequest:
-    """Return the Python packages that a spec and its recipes ask for."""
-    packages = resolved.spec.packages.from_source
-    return PythonRequest(
-        target=resolved.target,
-        path=resolved.path,
-        requirements=resolved.python_requirements,
-        constraints=resolved.constraints,
-        written=resolved.requested,
-        of_recipes=tuple(entry for chosen in resolved.recipes for entry in chosen.requirements),
-        hashes=resolved.allowed_hashes(),
-        built=frozenset(resolved.built),
-        declared={
-            (name, build.declared.version): build.declared.requires
-            for name, build in resolved.built.items()
-            if build.declared is not None
-        },
-        explicit_wheels=resolved.explicit_wheels,
-        commits=resolved.repositories,
-        origin_rules=rules_of_recipes(resolved.recipes),
-        from_source=tuple(package if isinstance(package, str) else package.name for package in packages),
-    )
-
-
-def rules_of_recipes(recipes: Iterable[ChosenRecipe]) -> tuple[OriginRule, ...]:
-    """Return the rules of recipes whose variants name origins."""
-    return tuple(
-        OriginRule(
-            origins=chosen.variant.origins,
-            names=frozenset(
-                {
-                    *(entry.name for entry in chosen.own_requirements),
-                    *chosen.recipe.owns,
-                    *chosen.recipe.companions,
-                }
-            ),
-            requirements=tuple(entry.requirement for entry in chosen.own_requirements),
-        )
-        for chosen in recipes
-        if chosen.variant.origins and chosen.own_requirements
-    )
-
-
-def rules_of_pins(pins: Iterable[PythonPin]) -> tuple[OriginRule, ...]:
-    """Return rules by which locked files of PyTorch's origins are looked for there."""
-    return tuple(
-        OriginRule(
-            origins=(pin.origin,),
-            names=frozenset({pin.name}),
-            requirements=(Requirement(f"{pin.name}==={pin.version}"),),
-        )
-        for pin in pins
-        if pin.origin.startswith(PYTORCH)
-    )

@@ -34,6 +34,14 @@ gpus: {vendor: nvidia, count: 4}
 binds: [{source: /data, writable: false}]
 runtimes: [{name: apptainer, version: "1.4.5", setuid: false, program: /sw/bin/apptainer}]
 """
+PBS = """\
+name: here
+scheduler: {name: pbs, sbatch_options: ["-q gpu", "-A project"]}
+gpus: {vendor: nvidia, count: 4}
+mpi: {implementation: cray-mpich, version: "8.1.32", launcher: /opt/pals/bin/mpiexec}
+binds: [{source: /data, writable: false}]
+runtimes: [{name: apptainer, version: "1.4.5", program: /sw/bin/apptainer}]
+"""
 # Name of the expected text → format, site or its text, runtime, the image's MPI, what names the image there.
 STARTS = {
     "daint-container-engine-mpich.toml": ("edf", "alps-daint", "", "mpich", "/capstor/scratch/demo.sqsh"),
@@ -50,9 +58,10 @@ STARTS = {
     "perlmutter-shifter-mpich.sh": ("sbatch", "perlmutter-gpu", "shifter", "mpich", "id:0123abc"),
     "perlmutter-shifter-openmpi.sh": ("sbatch", "perlmutter-gpu", "shifter", "openmpi", "id:0123abc"),
     "piz-daint-2017-shifter-mpich.sh": ("sbatch", "piz-daint-2017", "", "mpich", "id:0123abc"),
-    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi-g", "", "mpich", "/scratch/project/demo.sif"),
+    "lumi-g-singularityce-mpich.sh": ("sbatch", "lumi/g", "", "mpich", "/scratch/project/demo.sif"),
     "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
     "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
+    "pbs-mpich.sh": ("pbs", PBS, "", "mpich", "/data/demo.sif"),
     "apptainer-openmpi.sh": ("sbatch", APPTAINER, "", "openmpi", "/data/demo.sif"),
 }
 
@@ -99,7 +108,7 @@ def export(
 @pytest.mark.parametrize("name", STARTS)
 def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> None:
     form, site, runtime, mpi, named = STARTS[name]
-    accelerator = "rocm" if site == "lumi-g" else "cuda"
+    accelerator = "rocm" if site == "lumi/g" else "cuda"
     image = an_image(mpi, accelerator=accelerator, architecture="arm64" if site == "alps-daint" else "amd64")
     text = export(form, site, runtime=runtime, named=named)
     assert export(form, site, runtime=runtime, named=named) == text
@@ -107,6 +116,39 @@ def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> No
     if form == "edf":
         assert tomllib.loads(text)["image"] == named
     golden(GOLDEN / name, text.replace(read_manifest(image).digest, "sha256:…"))
+
+
+def test_a_script_is_for_one_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", accelerator="rocm")
+    assert export("sbatch", "lumi", named="/x.sif") == "exit code 2"
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
+    assert export("sbatch", "lumi/c", named="/x.sif") == "exit code 2"
+    assert "error: GPU.vendor: " in capsys.readouterr().err
+    assert "#SBATCH --partition=standard-g\n" in export("sbatch", "lumi/g", named="/x.sif")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("launch", "demo.sif", "--dry-run", "--", "true"),
+        ("module", "install", "demo.sif", "--root", "apps"),
+        ("kernel", "install", "demo.sif", "--prefix", "jupyter"),
+        ("test", "demo.sif"),
+        ("vet", "demo.sif"),
+        ("check", "demo.sif", "--mpi", "host"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_starts_an_image_asks_for_a_partition(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENVBUILD_STORE", str(Path.cwd() / "store"))
+    monkeypatch.setenv("ENVBUILD_SITE", "lumi")
+    an_image("mpich", accelerator="rocm")
+    assert run(*words) == 2
+    assert "error: the site `lumi` has several partitions: c, g" in capsys.readouterr().err
 
 
 def test_an_edf_says_what_its_site_does() -> None:
@@ -175,6 +217,36 @@ def test_the_batch_script_refuses_a_launcher_on_several_tasks(
     assert ("starts ranks itself" in done.stderr) == refused
 
 
+def test_a_script_of_pbs_starts_as_many_ranks_as_its_job_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_image("mpich")
+    (tmp_path / "bin").mkdir()
+    mpiexec = tmp_path / "bin/mpiexec"
+    mpiexec.write_text('#!/bin/sh\npwd\nprintf "%s\\n" "$@"\n')
+    mpiexec.chmod(0o755)
+    export("pbs", PBS.replace("/opt/pals/bin/mpiexec", str(mpiexec)), named="/data/demo.sif", out="job")
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    (tmp_path / "there").mkdir()
+    env = {"PATH": "/usr/bin:/bin", "PBS_JOBID": "7.s", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    env |= {"PBS_O_WORKDIR": str(tmp_path / "there")}
+    start = ["/sw/bin/apptainer", "--silent", "exec", "--nv"]
+    for words, more in ((["echo", "a  b"], {}), ([], {"ENVBUILD_COMMAND": "echo 'a  b'"})):
+        done = subprocess.run(
+            ["sh", "job", *words], env=env | more, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[:7] == [str(tmp_path / "there"), "-n", "4", *start]
+        assert done.stdout.splitlines()[-3:] == ["/data/demo.sif", "echo", "a  b"]
+    nothing = subprocess.run(["sh", "job"], env=env, capture_output=True, text=True, check=False)
+    assert nothing.returncode != 0
+    assert "ENVBUILD_COMMAND" in nothing.stderr
+    alone = subprocess.run(
+        ["sh", "job", "torchrun", "train.py"], env=env, capture_output=True, text=True, check=False
+    )
+    assert alone.returncode == 2
+    assert "starts ranks itself" in alone.stderr
+
+
 def test_what_is_for_no_gpu_asks_for_none() -> None:
     an_image("mpich", accelerator="cpu")
     text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
@@ -203,6 +275,9 @@ def test_what_is_for_no_gpu_asks_for_none() -> None:
             "x",
             "`--format sbatch` is for Slurm, and the site `here` starts jobs by pbs",
         ),
+        ("pbs", PBS.replace("cray-mpich", "openmpi"), "", "x", "is that of openmpi, and the image has mpich"),
+        ("pbs", PBS.replace(", launcher: /opt/pals/bin/mpiexec", ""), "", "x", "`here` names no launcher"),
+        ("pbs", PYXIS, "", "x", "`--format pbs` is for PBS, and the site `here` starts jobs by slurm"),
         (
             "sbatch",
             PYXIS.replace("source: /data,", 'source: "/data,old",'),
@@ -261,7 +336,7 @@ def test_the_image_is_expected_where_it_lies(tmp_path: Path, capsys: pytest.Capt
 
 def test_an_image_for_other_gpus_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("mpich")
-    assert export("sbatch", "lumi-g") == "exit code 2"
+    assert export("sbatch", "lumi/g") == "exit code 2"
     assert "GPU.vendor: the spec asks for cuda, and the site's GPUs are: amd" in capsys.readouterr().err
 
 
@@ -276,7 +351,7 @@ def test_without_a_site_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> 
     assert run("export", "demo.sif", "--format", "sbatch", "-o", "out") == 2
     assert "the site where the image starts is unknown" in capsys.readouterr().err
     assert run("export", "demo.sif", "--format", "squashfs", "--image", "x", "-o", "out") == 2
-    assert "--image and --runtime are for edf and sbatch" in capsys.readouterr().err
+    assert "--image and --runtime are for edf, sbatch and pbs" in capsys.readouterr().err
 
 
 def test_a_file_of_another_kind_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,7 +371,7 @@ def test_a_pyxis_that_unpacks_is_warned_of(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_hint_names_the_command_whose_option_it_names(capsys: pytest.CaptureFixture[str]) -> None:
     an_image("openmpi", accelerator="rocm")
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     hints = [line for line in capsys.readouterr().err.splitlines() if " host`" in line]
     assert hints
     assert all("`envbuild launch --" in line for line in hints)
@@ -309,10 +384,10 @@ def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[
         lines = capsys.readouterr().err.splitlines()
         return {line for line in lines if line.startswith("warning: FABRIC.")}
 
-    export("sbatch", "lumi-g")
+    export("sbatch", "lumi/g")
     by_export = warnings()
     assert any("FABRIC.image-mpi-on-slingshot" in line for line in by_export)
-    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi-g", "--", "true") == 0
+    assert run("launch", "demo.sif", "--dry-run", "--site", "lumi/g", "--", "true") == 0
     assert warnings() == by_export
     # Shifter has MPICH's messages sent by the site's MPI.
     an_image("mpich")

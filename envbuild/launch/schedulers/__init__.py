@@ -1,0 +1,203 @@
+"""Where an allocation of nodes comes from: a module for each scheduler, whose `SCHEDULER` it is.
+
+A new scheduler is one module here: the job that a process runs in, from its environment, and a batch script.
+One that envbuild submits jobs to is a `Submitter`, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from envbuild.errors import EnvbuildError
+from envbuild.spec.site import Site
+from envbuild.system.files import read_input
+
+_MODULES = ("slurm", "pbs")
+# Where LSF, Grid Engine and OAR name the hosts of a job, one a line.
+_NODE_FILES = ("LSB_DJOB_HOSTFILE", "PE_HOSTFILE", "OAR_NODEFILE")
+_MAX_NODES_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The job of a scheduler that a process runs in."""
+
+    scheduler: str
+    """Name of the scheduler (``slurm``)."""
+    nodes: int
+    """Count."""
+    tasks: int
+    """Ranks that were asked for (count); of a job that was asked for nodes alone, one for each node."""
+    queue: str = ""
+    """Its queue (a partition of Slurm); empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A batch script to be: what it asks for, and what it runs."""
+
+    name: str
+    """Name of the job."""
+    head: tuple[str, ...]
+    """Comments at its beginning."""
+    ranks_per_node: int = 0
+    """Count; 0 leaves it to the user."""
+    gpus_per_node: int = 0
+    """Count; 0 for none, or where the site's own options ask for them."""
+    options: tuple[str, ...] = ()
+    """The site's own options, in the scheduler's words."""
+    body: tuple[str, ...]
+    """Lines of POSIX shell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """The state of a submitted job."""
+
+    state: str
+    """In the scheduler's words; empty if it does not know the job."""
+    code: int = 0
+    """Exit code of a job that has ended."""
+    nodes: str = ""
+    """In the scheduler's words."""
+    reason: str = ""
+    """Why it waits; empty if it does not, or for no stated reason."""
+    has_ended: bool = False
+    ended_itself: bool = False
+    """Whether `code` is that of its own command."""
+    never_starts: bool = False
+    """Whether it waits for what will not come."""
+    hint: str = ""
+    """The commands that say more."""
+
+
+def work_for(
+    site: Site | None, *, for_gpus: bool, name: str = "", head: Sequence[str] = (), body: Sequence[str] = ()
+) -> Work:
+    """Return work at a site: with its options, and for GPUs one rank for each of a node."""
+    stated, gpus = (site.scheduler, site.gpus) if site is not None else (None, None)
+    count = gpus.count or 0 if gpus is not None and for_gpus else 0
+    return Work(
+        name=name,
+        head=tuple(head),
+        ranks_per_node=count,
+        gpus_per_node=count,
+        options=stated.sbatch_options if stated is not None else (),
+        body=tuple(body),
+    )
+
+
+class Scheduler(Protocol):
+    """A batch system."""
+
+    name: str
+    """As site files name it (``slurm``)."""
+    title: str
+    """As people do (``Slurm``)."""
+    launcher: str
+    """What starts the ranks of its jobs: a name of `launch.launchers`."""
+    starts_ranks: bool
+    """Whether that launcher always starts them on the nodes of a job, wherever it runs itself."""
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Return the job that a process with this environment runs in; None outside of its jobs."""
+
+    def script(self, work: Work) -> str:
+        """Return a batch script. Pure."""
+
+
+@runtime_checkable
+class Submitter(Scheduler, Protocol):
+    """A batch system that envbuild submits jobs to."""
+
+    def submit(
+        self, script: str, options: Sequence[str], outputs: Sequence[Path], variables: Mapping[str, str]
+    ) -> str:
+        """Submit a script with further variables; return the job's id.
+
+        The job writes its stdout and stderr to the two `outputs`. RequestError: the job is refused.
+        MachineError: nothing answers.
+        """
+
+    def state(self, job: str) -> JobState:
+        """Ask for the state of a job."""
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job."""
+
+
+def scheduler(name: str) -> Scheduler | None:
+    """Return the scheduler of a name; None for one that envbuild does not know."""
+    if name not in _MODULES:
+        return None
+    found: Scheduler = import_module(f"{__name__}.{name}").SCHEDULER
+    return found
+
+
+def allocation(environ: Mapping[str, str] | None = None) -> Allocation | None:
+    """Return the job that this process, or one with another environment, runs in; None outside of a job."""
+    found = (scheduler(name) for name in _MODULES)
+    environ = os.environ if environ is None else environ
+    return next((job for each in found if each and (job := each.allocation(environ))), None)
+
+
+def scheduler_of(site: Site | None) -> Scheduler | None:
+    """Return the scheduler of the job that this runs in, else of a site; None without one that is known."""
+    here = allocation()
+    stated = site.scheduler.name if site is not None and site.scheduler is not None else ""
+    return scheduler(here.scheduler if here else stated)
+
+
+def default_launcher(site: Site | None) -> str:
+    """Return the launcher of the job that this runs in, else of the site's scheduler, else ``mpiexec``."""
+    found = scheduler_of(site)
+    return found.launcher if found is not None else "mpiexec"
+
+
+def queue_of_job() -> str:
+    """Return the queue of the job that this runs in; empty outside of a job."""
+    here = allocation()
+    return here.queue if here is not None else ""
+
+
+def nodes_here() -> int:
+    """Return the nodes of the job that this runs in (count); 1 without one."""
+    here = allocation()
+    return here.nodes if here is not None else 1
+
+
+def other_nodes(site: Site | None) -> str | None:
+    """Return why there may be other nodes, which ranks started here do not reach; None without a sign."""
+    here = allocation()
+    if here is not None and here.nodes > 1:
+        return f"the job has {here.nodes} nodes, and nothing of it starts ranks on the others"
+    for name in _NODE_FILES:
+        hosts = lines_of(os.environ.get(name, ""))
+        if len({line.split()[0] for line in hosts}) > 1:
+            return f"the job has several nodes ({name}), and nothing of it starts ranks on the others"
+    stated = site.scheduler if site else None
+    if stated is not None:
+        return f"the site starts jobs by {stated.name}, by which envbuild starts nothing"
+    if site is not None and site.fabric is not None:
+        return f"the site `{site.name}` has a fabric, and names no scheduler"
+    return None
+
+
+def lines_of(path: str) -> list[str]:
+    """Return the lines with words of a file of hosts; none if it cannot be read."""
+    try:
+        text = read_input(Path(path), limit_bytes=_MAX_NODES_BYTES).decode(errors="replace") if path else ""
+    except EnvbuildError:
+        return []
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def count_of(environ: Mapping[str, str], name: str) -> int:
+    """Return a variable that is a count; 0 if it is none."""
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,64 @@
+"""Choose the PMI of ranks under srun: one decision for rules, checks, starts and exports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from envbuild.rules.judge import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PmiChoice:
+    """A type for ``srun --mpi``, and whether ranks find each other by it."""
+
+    type: str
+    """Empty if no type can be named."""
+    outcome: Outcome
+    """``compatible``: they do; ``unknown``: they may; ``incompatible``: each runs as rank 0 of 1."""
+    reason: str = ""
+    """Why they do not, or why that is unknown; empty for ``compatible``."""
+
+
+def choose_pmi(
+    *,
+    mpi: str,
+    spoken: Sequence[str] | None,
+    optional: Sequence[str] | None,
+    offered: Collection[str],
+    more_offered: bool = False,
+) -> PmiChoice:
+    """Choose a type that both an MPI and the scheduler know.
+
+    Parameters
+    ----------
+    mpi : str
+        Name and version of the MPI, for the reason.
+    spoken, optional : sequence of str or None
+        Types that the MPI surely speaks, and those that it speaks only if it was built to; the first ones are
+        preferred. None if that is unknown.
+    offered : collection of str
+        Types that ``srun --mpi`` takes.
+    more_offered : bool
+        Whether srun may take other types than `offered`.
+    """
+    sure, possible = tuple(spoken or ()), tuple(optional or ())
+    if spoken is None and optional is None:
+        return PmiChoice(type="", outcome="unknown", reason=f"the PMI that {mpi} speaks is not known")
+    known = (*sure, *possible)
+    common = next((pmi_type for pmi_type in known if pmi_type in offered), "")
+    if common in sure:
+        return PmiChoice(type=common, outcome="compatible")
+    if common:
+        reason = f"{mpi} speaks {common} only where it was built to"
+        return PmiChoice(type=common, outcome="unknown", reason=reason)
+    offers = f"{', '.join(offered) or 'no known type'}"
+    if more_offered and known:
+        reason = f"{mpi} speaks {known[0]}, and of the types of `srun --mpi` only {offers} are known"
+        return PmiChoice(type=known[0], outcome="unknown", reason=reason)
+    if optional is None:
+        reason = f"whether {mpi} speaks {offers} is not known"
+        return PmiChoice(type="", outcome="unknown", reason=reason)
+    speaks = ", ".join(sure or possible) or "no type"
+    reason = f"{mpi} speaks {speaks}, and `srun --mpi` offers {offers}: each rank would run as rank 0 of 1"
+    return PmiChoice(type="", outcome="incompatible", reason=reason)
