@@ -110,7 +110,7 @@ def _test(
         else:
             result = JobResult(checks=(skip_gpu_job(job, f"{gpus} GPUs here"),))
         reports += result.reports
-        sections.add(job.id, result.checks, result.output)
+        sections.add(job.id, result.checks, result.output, result.measured)
     if manifest["jobs"]:
         sections.add("processes", [judge_mapped(reports)])
     else:
@@ -122,6 +122,7 @@ def _test(
         ranks=ranks,
         checks=sections.checks,
         outputs=sections.outputs,
+        measured=sections.measured,
         seconds=time.monotonic() - started,
         gpus=gpus,
     )

@@ -100,9 +100,9 @@ class Container:
         return f"{self.programs}/{name}" if self.programs else name
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> tuple[Job, ...]:
         """The image's jobs."""
-        return [Job.from_data(job.model_dump()) for job in self.runnable.jobs]
+        return self.runnable.jobs
 
 
 def launch_context(

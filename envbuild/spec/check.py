@@ -400,6 +400,7 @@ class _Check:
             files=source.files,
             digest=source.digest,
             at=reference.at,
+            jobs=source.jobs,
         )
 
 

@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, Location
+from envbuild.jobs.judge import Job
 from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import EnvSpec, SourcePackage
@@ -66,6 +67,8 @@ class ChosenRecipe:
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
+    jobs: tuple[Job, ...] = ()
+    """The jobs of its files, for all variants."""
     is_proven: bool = True
     """Whether the version has a test result; another is a release with its fixes (``2.5``)."""
 

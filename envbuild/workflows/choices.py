@@ -9,4 +9,4 @@ from envbuild.launch.formats import StartFormat
 # Of an image; a `StartFormat` is a text that starts one at a site.
 ExportFormat = Literal["squashfs", "shifter", "oci"]
 AnyFormat = Literal[ExportFormat, StartFormat]
-SchemaKind = Literal["spec", "recipe", "controls", "base", "site", "lock"]
+SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock"]

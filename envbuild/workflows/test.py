@@ -14,8 +14,7 @@ from envbuild.events import Judged, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
-from envbuild.image.metadata import packages_of
-from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.image.model import Manifest
 from envbuild.image.runnable import Runnable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
@@ -161,7 +160,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         reports += result.reports
         if result.reports and _spans_nodes(job):
             on_all_ranks[job.id] = result.reports[0]
-        sections.add(job.id, result.checks, result.output)
+        sections.add(job.id, result.checks, result.output, result.measured)
     _check_nodes(sections, on_all_ranks, container, launcher, site, request)
     if runnable.unproven:
         sections.add("versions", [_unproven(name, runnable.recipes[name]) for name in runnable.unproven])
@@ -177,6 +176,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         ranks=ranks,
         checks=sections.checks,
         outputs=sections.outputs,
+        measured=sections.measured,
         left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
         facts=host.facts,
@@ -403,12 +403,9 @@ def _check_imports(
 
 
 def _packages(image: ImageFile) -> list[Package]:
-    """Return the Python packages of an image; an image of the format before names them in its lock alone."""
-    packages = image.manifest.python_packages
-    if image.manifest.format != MANIFEST_FORMAT:
-        packages = packages_of(image.lock)
+    """Return the Python packages of an image."""
     sites = own_sites(image.manifest.python)
-    return [Package(**package.model_dump(), sites=sites) for package in packages]
+    return [Package(**package.model_dump(), sites=sites) for package in image.manifest.python_packages]
 
 
 def _run_job(

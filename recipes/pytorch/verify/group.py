@@ -1,6 +1,5 @@
 """How the PyTorch jobs find each other: a store on rank 0, then gloo, or NCCL with a GPU for each rank."""
 
-import os
 import socket
 
 import envbuild_gpus
@@ -8,8 +7,7 @@ import envbuild_job
 import torch
 import torch.distributed as dist
 
-# gloo, or nccl for a job on GPUs.
-BACKEND = os.environ.get("JOB_BACKEND", "gloo")
+BACKEND = "nccl" if envbuild_gpus.is_gpu_job() else "gloo"
 
 
 def start() -> "tuple[int, int]":

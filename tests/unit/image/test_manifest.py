@@ -2,16 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuild.digests import canonical_json
-from envbuild.image.model import MANIFEST_FORMAT, ImageJob, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.jobs.judge import Job, Measure
 from tests.support.trees import manifest
 
-JOB = ImageJob(
+JOB = Job(
     id="pytorch.ddp",
     recipe="pytorch",
     file="ddp.py",
@@ -21,6 +23,7 @@ JOB = ImageJob(
     compare_with_single={"loss": 1e-5},
     compare_with_reported={"fit": {"newton": 1e-6}},
     hint="look at the fabric",
+    measures={"words_per_s": Measure(unit="words/s")},
     timeout_s=None,
 )
 GOOD = manifest(jobs=(JOB,))
@@ -28,9 +31,7 @@ GOOD = manifest(jobs=(JOB,))
 
 def test_a_good_one_comes_back() -> None:
     assert Manifest.from_json(GOOD.to_json()) == GOOD
-    bare = manifest(
-        mpi="", recipes={}, summary="", jobs=(JOB.model_copy(update={"timeout_s": 2.5}),), file_system=None
-    )
+    bare = manifest(mpi="", recipes={}, summary="", jobs=(replace(JOB, timeout_s=2.5),), file_system=None)
     assert Manifest.from_json(bare.to_json()) == bare
 
 
@@ -141,13 +142,14 @@ def test_a_manifest_of_another_version_says_so() -> None:
 
 
 def test_an_image_of_the_format_before_keeps_its_identity() -> None:
-    """It names no packages; its digest is that of its text, without the key."""
+    """Its jobs measure nothing; its digest is that of its text, without the key."""
     document = json.loads(GOOD.to_json())
-    del document["python_packages"]
+    for job in document["jobs"]:
+        del job["measures"]
     text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
     manifest = Manifest.from_json(text)
     assert manifest.to_json() == text
-    assert manifest.python_packages == ()
+    assert manifest.jobs == (replace(JOB, measures={}),)
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 

@@ -18,7 +18,7 @@ from envbuild.launch import start
 from envbuild.launch.launchers import Launcher
 from envbuild.launch.start import check_imports, gpu_flags, own_launcher, rank_line, start_ranks, with_gpus
 from envbuild.site.host_libs import HostLibraryPlan
-from envbuild.spec.recipe import LauncherName
+from envbuild.spec.job import LauncherName
 from envbuild.spec.site import Site, SiteGpus, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError

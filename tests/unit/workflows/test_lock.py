@@ -39,7 +39,7 @@ def test_of_many_changes_the_first_are_shown(changes: tuple[str, ...], shown: li
         (
             "frameworks: [pytorch]\n",
             [
-                "without an MPI, `test` runs pytorch.ddp, pytorch.tensor-parallel and 2 more only under srun;"
+                "without an MPI, `test` runs pytorch.ddp, pytorch.pipeline and 2 more only under srun;"
                 " `mpi: mpich` in the spec adds one"
             ],
         ),
