@@ -184,14 +184,13 @@ def _oracles() -> str:
         if oracle.functions:
             functions = " and ".join(f"`{function}`" for function in oracle.functions)
             parts.append(f"`envbuild_job` helps with it: {functions}.")
-        shown = oracle.model_dump(
-            include={"expect", "same_on_all_ranks", "compare_with_single"}, exclude_defaults=True
-        )
+        keys = ("expect", "same_on_all_ranks", "compare_with_single")
+        shown: dict[str, Any] = {key: getattr(oracle, key) for key in keys if getattr(oracle, key)}
         shown["controls"] = {
             fault: {"fails": control.fails, "environment": control.environment}
             if control.environment
             else control.fails
-            for fault, control in oracle.named_controls.items()
+            for fault, control in oracle.controls.items()
         }
         parts.append(f"```yaml\n{_dumped(json.loads(json.dumps(shown)))}```")
     return "\n\n".join(parts) + "\n"

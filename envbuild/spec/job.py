@@ -114,12 +114,16 @@ class MeasuredValue(Model):
     """Whether a larger value is better; of several ranks the worst value counts."""
 
 
-class Expectations(Model):
-    """What ranks must report, and the faults by which the job must fail.
+class JobHeader(Model):
+    """The header of a job.
 
     A job reports facts; the parent process judges them.
     """
 
+    id: JobId
+    """``WHAT.NAME`` (``pytorch.ddp``), unique in the image."""
+    oracle: OracleName | None = None
+    """Standard expectations and controls to start from; keys of the header add to them or replace them."""
     title: Text = ""
     """Claim that the job proves, in one line; that of its oracle if omitted."""
     hint: Text = ""
@@ -142,26 +146,6 @@ class Expectations(Model):
     says: dict[ReportedName, Annotated[tuple[LogText, ...], Field(min_length=1)]] = {}
     """Name → texts, one of which the output of every rank must contain, such as a library's log line about
     the transport in use."""
-    controls: dict[ControlName, ControlEntry] = {}
-    """Control's name → the checks that must fail, or a mapping. Those of the oracle, and "every rank alone",
-    come without being named."""
-
-    @property
-    def named_controls(self) -> dict[str, Control]:
-        """The controls by name."""
-        return {
-            name: entry if isinstance(entry, Control) else Control(fails=entry)
-            for name, entry in self.controls.items()
-        }
-
-
-class JobHeader(Expectations):
-    """The header of a job."""
-
-    id: JobId
-    """``WHAT.NAME`` (``pytorch.ddp``), unique in the image."""
-    oracle: OracleName | None = None
-    """Standard expectations and controls to start from; keys of the header add to them or replace them."""
     devices: Annotated[tuple[Device, ...], Field(min_length=1)] = ("cpu",)
     """Devices that ranks compute on. With ``[cpu, gpu]`` the job has a twin ``ID-gpu`` on GPUs."""
     gpus_per_rank: Annotated[int, Field(ge=0, le=64)] = 0
@@ -179,3 +163,14 @@ class JobHeader(Expectations):
     """Whether it tests the image's own MPI only, not the host's in its place."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """Wall-clock limit in seconds, if it differs from the default."""
+    controls: dict[ControlName, ControlEntry] = {}
+    """Control's name → the checks that must fail, or a mapping. Those of the oracle, and "every rank alone",
+    come without being named."""
+
+    @property
+    def named_controls(self) -> dict[str, Control]:
+        """The controls by name."""
+        return {
+            name: entry if isinstance(entry, Control) else Control(fails=entry)
+            for name, entry in self.controls.items()
+        }

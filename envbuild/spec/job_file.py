@@ -81,13 +81,14 @@ class Mark:
 
 def marks_of(text: str) -> Iterator[Mark]:
     """Yield the marks of a job or module, in order."""
-    lines = text.split("\n")
-    for index, line in enumerate(lines):
+    waiting: list[tuple[int, re.Match[str]]] = []
+    for number, line in enumerate(text.split("\n"), 1):
         if match := _MARK.fullmatch(line):
-            code = (number for number in range(index + 1, len(lines)) if not _is_comment(lines[number]))
-            replaced = next(code, -1) + 1
-            name = " ".join(match["name"].split())
-            yield Mark(control=name, line=index + 1, replaced=replaced, code=match["code"] or "")
+            waiting.append((number, match))
+        elif line.strip() and not line.lstrip().startswith("#"):
+            yield from (_mark(found, at, number) for at, found in waiting)
+            waiting.clear()
+    yield from (_mark(found, at, 0) for at, found in waiting)
 
 
 def with_fault(text: str, control: str) -> str:
@@ -116,5 +117,6 @@ def with_modules(file: str, texts: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _is_comment(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
+def _mark(match: re.Match[str], line: int, replaced: int) -> Mark:
+    name = " ".join(match["name"].split())
+    return Mark(control=name, line=line, replaced=replaced, code=match["code"] or "")

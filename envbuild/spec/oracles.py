@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from envbuild.jobs.judge import Job, Measure
-from envbuild.spec.job import Control, Expectations, JobHeader
+from envbuild.spec.job import Control, JobHeader
 
 
-class Oracle(Expectations):
-    """Expectations that a job takes over by the oracle's name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oracle:
+    """Expectations that a job takes over by the oracle's name; `JobHeader` documents those of its keys."""
 
-    explanation: str
+    title: str
+    hint: str
+    expect: Mapping[str, str]
+    same_on_all_ranks: tuple[str, ...] = ()
+    compare_with_single: Mapping[str, float] = field(default_factory=dict)
+    controls: Mapping[str, Control] = field(default_factory=dict)
+    explanation: str = ""
     """What the job computes, and why the result is right only if the ranks communicate; Markdown."""
     functions: tuple[str, ...] = ()
     """Functions of `envbuild_job` that report the values."""
@@ -83,22 +91,17 @@ its index, every element of the sum is N(N+1)/2, which `payload_least` and `payl
 """,
     ),
 }
-_NONE = Expectations()
-
-
-def oracle_of(header: JobHeader) -> Expectations:
-    """Return the standard expectations that a header starts from."""
-    return ORACLES[header.oracle] if header.oracle else _NONE
+_NONE = Oracle(title="", hint="", expect={})
 
 
 def controls_of(header: JobHeader) -> dict[str, Control]:
     """Return the controls of a header and of its oracle: name → control."""
-    return {**oracle_of(header).named_controls, **header.named_controls}
+    return {**_oracle_of(header).controls, **header.named_controls}
 
 
 def jobs_of(header: JobHeader, recipe: str, file: str) -> Iterator[Job]:
     """Yield the job of a header, and its twin on GPUs; `file` is its name under ``verify/`` of the recipe."""
-    oracle = oracle_of(header)
+    oracle = _oracle_of(header)
     title = header.title or oracle.title
     for device in header.devices:
         is_twin = device == "gpu" and "cpu" in header.devices
@@ -111,9 +114,9 @@ def jobs_of(header: JobHeader, recipe: str, file: str) -> Iterator[Job]:
             expect={**oracle.expect, **header.expect},
             same_on_all_ranks=tuple(dict.fromkeys((*oracle.same_on_all_ranks, *header.same_on_all_ranks))),
             compare_with_single={**oracle.compare_with_single, **header.compare_with_single},
-            compare_with_reported={**oracle.compare_with_reported, **header.compare_with_reported},
-            at_least={**oracle.at_least, **header.at_least},
-            says={**oracle.says, **header.says},
+            compare_with_reported=header.compare_with_reported,
+            at_least=header.at_least,
+            says=header.says,
             measures={
                 name: Measure(unit=value.unit, higher_is_better=value.higher_is_better)
                 for name, value in header.measures.items()
@@ -125,3 +128,7 @@ def jobs_of(header: JobHeader, recipe: str, file: str) -> Iterator[Job]:
             timeout_s=header.timeout_s,
             gpus_per_rank=max(1, header.gpus_per_rank) if device == "gpu" else 0,
         )
+
+
+def _oracle_of(header: JobHeader) -> Oracle:
+    return ORACLES[header.oracle] if header.oracle else _NONE
