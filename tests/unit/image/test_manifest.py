@@ -94,6 +94,13 @@ def test_a_good_one_comes_back() -> None:
         ("jobs.0.compare_with_single", {"x": float("inf")}, "Input should be a finite number"),
         ("jobs.0.compare_with_reported", {"x": {"y": 0.0}}, "Input should be greater than 0"),
         ("jobs.0.compare_with_reported", {"x": {"y\n": 1.0}}, "`y\n` is not a name of a reported value"),
+        ("jobs.0.expect", {"x": "__import__('os')"}, "is not allowed: integers, n, r, h"),
+        ("jobs.0.measures", {"x": {"unit": "s\x1b"}}, "it holds a control character or a line break"),
+        ("jobs.0.measures", {"x": {"unit": "s", "worst": 1}}, "Extra inputs are not permitted"),
+        # A header's own keys lead to the others; an image has none of them.
+        ("jobs.0.controls", {"no sum": ["sum"]}, "unknown keys: controls"),
+        ("jobs.0.oracle", "averaging", "unknown keys: oracle"),
+        ("jobs.0.surprise", 1, "surprise: Extra inputs are not permitted"),
     ],
 )
 def test_each_bad_value_is_named(place: str, value: object, problem: str) -> None:
