@@ -18,6 +18,8 @@ from envbuild.lock.model import Lock
 from envbuild.rules.tables import at_least, look_up
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, not_known, recipe_not_known, select_and_check
+from envbuild.spec.job import JobHeader
+from envbuild.spec.job_file import read_header
 from envbuild.spec.load import Loaded, examine, load
 from envbuild.spec.model import (
     NAME,
@@ -350,8 +352,17 @@ def _recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         if _RECIPE in files
         else None
     )
+    headers: dict[str, Loaded[JobHeader]] = {}
+    for path, content in files.items():
+        folder, _, file = path.rpartition("/")
+        if folder == "verify" and (
+            header := reading.collect(partial(read_header, content, directory / path))
+        ):
+            headers[file] = header
     raise_all(reading.errors)
-    return None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files)
+    return (
+        None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files, headers=headers)
+    )
 
 
 def _read_below(directory: Path, name: str) -> bytes:
