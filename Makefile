@@ -55,7 +55,7 @@ man: venv ## write the man pages, docs/man/*.1, from what --help says
 recordings: venv ## record plan, build and test on a terminal as docs/recordings/*.svg (ten minutes)
 	@$(BIN)/python setup/recordings.py
 
-reference: venv ## write schemas and reference pages of spec, recipe, controls, base image, site and lock
+reference: venv ## write schemas and reference pages of spec, recipe, job, base image, site and lock
 	@$(BIN)/python setup/reference.py
 
 toolkits: venv ## build, test and break every toolkit (two hours); ARGS="--only horovod"

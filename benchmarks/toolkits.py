@@ -140,9 +140,9 @@ class Shop:
         controls = [
             (job, control)
             for job, control in controls_of(container)
-            if (control.recipe, control.name) not in seen
+            if (control.job.recipe, control.name) not in seen
         ]
-        seen.update((control.recipe, control.name) for _, control in controls)
+        seen.update((control.job.recipe, control.name) for _, control in controls)
         detected = 0
         for job, control in controls:
             missed = undetected(container, job, control)

@@ -50,14 +50,14 @@ versions: ["1"]
 variants: {{any: {{requirements: []}}}}
 owns: []
 needs_mpi: true
-verify:
-  - id: {name}.sum
-    job: job.py
-    title: a sum over the ranks
-    timeout_s: 20
-    expect: {{sum: "n"}}
 """
 JOB = """\
+# /// job
+# id: {name}.sum
+# title: a sum over the ranks
+# timeout_s: 20
+# expect: {{sum: n}}
+# ///
 import os
 import signal
 import time
@@ -151,7 +151,7 @@ def write(place: Path) -> None:
         recipe = place / "recipes" / name
         (recipe / "verify").mkdir(parents=True)
         (recipe / "recipe.yaml").write_text(RECIPE.format(name=name))
-        (recipe / "verify/job.py").write_text(JOB.format(fault=fault))
+        (recipe / "verify/job.py").write_text(JOB.format(name=name, fault=fault))
     for name, text in SITES.items():
         (place / name).write_text(text)
     (place / "slow.py").write_text(SLOW)

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import yaml
 
+from envbuild.spec.oracles import ORACLES
 from envbuild.workflows.choices import SchemaKind
 from envbuild.workflows.schema import schema_text
 
@@ -65,11 +66,17 @@ ALL = (
         "`envbuild recipes check` checks it. The example shows every key once, more than a real recipe has.",
     ),
     Page(
-        name="controls",
-        title="The controls",
-        prose="Jobs of a recipe with deliberate errors, and the findings that must fail: "
-        "`recipes/NAME/controls.yaml`. "
-        "`envbuild recipes check NAME --image IMAGE.sif` runs them.",
+        name="job",
+        title="The job",
+        prose="The header of a job, a Python file `recipes/NAME/verify/FILE.py`: what the job proves, what "
+        "its ranks must report, and by which faults it must fail. "
+        "The header is a comment block with YAML inside. "
+        "It begins with a line `# /// job` and ends with `# ///`; each line between begins with `# `. "
+        "A file without a header is a module that jobs import. "
+        "[Write a job](../howto/write-a-job.md) explains one; "
+        "[the standard oracles](oracles.md) are those that `oracle` names. "
+        "`envbuild recipes check NAME` checks headers, and with `--image IMAGE.sif` it runs all controls. "
+        "The example shows every key once, without the `# ` before each line.",
     ),
     Page(
         name="base",
@@ -101,7 +108,7 @@ ALL = (
 
 def pages() -> dict[str, str]:
     """Return all pages: file name → text."""
-    return {f"{page.name}.md": _page(page) for page in ALL}
+    return {**{f"{page.name}.md": _page(page) for page in ALL}, "oracles.md": _oracles()}
 
 
 def examples(page: Page) -> list[Path]:
@@ -159,6 +166,33 @@ def _page(page: Page) -> str:
         # Something that is there rather than an empty list.
         shown = max((value for whole in values for value in values_at(whole, path)), key=bool, default=None)
         parts.append(_example(path, shown))
+    return "\n\n".join(parts) + "\n"
+
+
+def _oracles() -> str:
+    parts = [
+        "# The standard oracles",
+        _LINE,
+        "Expectations that many jobs share. A job takes them over with `oracle: NAME` in "
+        "[its header](job.md), and can add to them or replace parts. "
+        "Expressions are in n (ranks) and r (the rank that reports).",
+        "The controls come along. For one with variables, envbuild sets them; for any other the job marks "
+        "the line that the fault replaces: `# control NAME: CODE`.",
+    ]
+    for name, oracle in ORACLES.items():
+        parts += [f"## {name}", f"Title: {oracle.title}.", oracle.explanation.strip()]
+        if oracle.functions:
+            functions = " and ".join(f"`{function}`" for function in oracle.functions)
+            parts.append(f"`envbuild_job` helps with it: {functions}.")
+        keys = ("expect", "same_on_all_ranks", "compare_with_single")
+        shown: dict[str, Any] = {key: getattr(oracle, key) for key in keys if getattr(oracle, key)}
+        shown["controls"] = {
+            fault: {"fails": control.fails, "environment": control.environment}
+            if control.environment
+            else control.fails
+            for fault, control in oracle.controls.items()
+        }
+        parts.append(f"```yaml\n{_dumped(json.loads(json.dumps(shown)))}```")
     return "\n\n".join(parts) + "\n"
 
 

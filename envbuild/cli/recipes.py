@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,9 @@ from envbuild.errors import pluralize, raise_all
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
-    from envbuild.spec.load import Loaded
-    from envbuild.spec.recipe import BaseRequirement, Recipe, VerifyJob
+    from envbuild.jobs.judge import Job
+    from envbuild.spec.recipe import BaseRequirement, Recipe
+    from envbuild.spec.recipe_rules import RecipeSource
     from envbuild.workflows.recipe_check import CheckedRecipe
 
 app = typer.Typer(help="The recipes that a spec can name.", no_args_is_help=True, rich_markup_mode=None)
@@ -59,30 +61,31 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a recipe's versions, variants, needs, jobs, commands and variables."""
-    loaded = workflows.recipes.show_recipe(name, recipes or ())
+    source = workflows.recipes.show_recipe(name, recipes or ())
     if json:
-        print_json(_recipe_data(loaded))
+        print_json(_recipe_data(source))
     else:
-        print_data(named_lines(_rows(loaded.value, loaded.path)))
+        print_data(named_lines(_rows(source)))
 
 
-def _recipe_data(loaded: Loaded[Recipe]) -> dict[str, object]:
-    recipe = loaded.value
+def _recipe_data(source: RecipeSource) -> dict[str, object]:
+    recipe = source.loaded.value
     return {
-        **recipe.model_dump(mode="json", exclude={"schema_", "requires", "verify"}),
+        **recipe.model_dump(mode="json", exclude={"schema_", "requires"}),
         "requires": [str(choice) for choice in recipe.requires],
-        "jobs": [job.model_dump(mode="json", by_alias=True) for job in recipe.verify],
-        "path": loaded.path,
+        "jobs": [asdict(job) for job in source.jobs],
+        "path": source.loaded.path,
     }
 
 
-def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
+def _rows(source: RecipeSource) -> Iterator[tuple[str, str]]:
+    recipe = source.loaded.value
     yield "recipe", recipe.name
     yield "kind", recipe.kind
     yield "summary", recipe.summary
     yield "homepage", recipe.homepage
     yield "frozen", recipe.frozen
-    yield "file", str(path)
+    yield "file", str(source.loaded.path)
     yield "versions", workflows.recipes.newest_first(recipe.versions)
     for name, variant in recipe.variants.items():
         origins = f" (from {', '.join((*variant.origins, 'pypi'))})" if variant.origins else ""
@@ -102,7 +105,7 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
         yield "built", f"{recipe.source.distribution} from its source{against}"
     yield "system", ", ".join(recipe.system) + (", seen by Python" if recipe.debian_python else "")
     yield "python", ", ".join(recipe.python)
-    for job in recipe.verify:
+    for job in source.jobs:
         carried = f" ({', '.join(job.variants)})" if job.variants else ""
         by = f", started by {job.launcher}" if job.launcher != "mpiexec" else ""
         yield "job", f"{job.id}: {job.title}{by}{carried}"
@@ -120,7 +123,7 @@ def _rows(recipe: Recipe, path: Path) -> Iterator[tuple[str, str]]:
             yield "environment", f"{variable} = {value}, with {other}"
 
 
-def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:
+def _oracles(job: Job) -> Iterator[tuple[str, str]]:
     """Yield the kinds of a job's oracles, each with its values."""
     if job.expect:
         yield "exact", ", ".join(f"{name} = {value}" for name, value in job.expect.items())
@@ -137,6 +140,8 @@ def _oracles(job: VerifyJob) -> Iterator[tuple[str, str]]:
         yield "on each rank", ", ".join(limits)
     if job.says:
         yield "each rank says", ", ".join(job.says)
+    if job.measures:
+        yield "measured", ", ".join(f"{name} ({value.unit})" for name, value in job.measures.items())
 
 
 def _base(needs: BaseRequirement) -> str:
@@ -191,7 +196,7 @@ def check(
 def format_checked(checked: CheckedRecipe) -> str:
     """Return a summary, and a line for each control."""
     recipe = checked.recipe
-    counts = f"{pluralize(len(recipe.verify), 'job')}, {pluralize(checked.controls, 'control')}"
+    counts = f"{pluralize(checked.jobs, 'job')}, {pluralize(checked.controls, 'control')}"
     lines = [f"{recipe.name}: keeps the rules; {counts}"]
     for name, missed in checked.ran.items():
         lines.append(f"{'MISS' if missed else 'SEEN'}  {name}" + (f"  ({missed[0]})" if missed else ""))
@@ -232,7 +237,7 @@ def new(
     )
     print_messages(
         f"""\
-written: {written}/recipe.yaml, tutorial.py, verify/sums.py, controls.yaml, README.md, example.yaml
+written: {written}/recipe.yaml, tutorial.py, verify/sums.py, README.md, example.yaml
 next:
   envbuild build {spec} --recipes {recipes}
   envbuild test {image} --ranks 2

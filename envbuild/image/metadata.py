@@ -18,12 +18,11 @@ from envbuild.image.model import (
     MANIFEST_FORMAT,
     MANIFEST_PATH,
     METADATA_DIR,
-    ImageJob,
     ImagePackage,
     Manifest,
 )
 from envbuild.jobs import envbuild_ranks
-from envbuild.jobs.judge import JOBS, tutorial_file
+from envbuild.jobs.judge import JOBS, Job, tutorial_file
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
@@ -140,13 +139,13 @@ def _entry(path: str, content: bytes, mode: int = 0o644) -> InlineFile:
     return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
 
 
-def image_jobs(resolved: ResolvedSpec) -> tuple[ImageJob, ...]:
+def image_jobs(resolved: ResolvedSpec) -> tuple[Job, ...]:
     """Return the jobs of an image's recipes, for its variants and its accelerator."""
     for_gpus = resolved.spec.accelerator.name != "cpu"
     return tuple(
-        ImageJob(**job.model_dump(), recipe=chosen.recipe.name)
+        job
         for chosen in resolved.recipes
-        for job in chosen.recipe.verify
+        for job in chosen.jobs
         if (not job.variants or chosen.variant_name in job.variants) and (for_gpus or not job.gpus_per_rank)
     )
 

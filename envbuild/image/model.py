@@ -6,12 +6,22 @@ modulefiles. They have the types of a spec's fields, and creating a manifest val
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from envbuild.digests import canonical_json, sha256_of
+from envbuild.jobs.judge import Job
 from envbuild.lock.model import PythonName
+from envbuild.spec.job import JobFile, JobHeader
 from envbuild.spec.model import (
     VARIABLE,
     CommandName,
@@ -29,11 +39,10 @@ from envbuild.spec.model import (
     first_problem,
     full_match,
 )
-from envbuild.spec.recipe import JobFile, VerifyJob
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
 MANIFEST_FORMAT: Final = 12
-# Of the images before; they have no `ranks.sh`.
+# Of the images before; their jobs measure nothing, and they have no `ranks.sh`.
 _FORMAT_BEFORE: Final = 11
 
 # The directory of the metadata layer.
@@ -95,12 +104,31 @@ class Variable(Model):
     """A literal; never expanded."""
 
 
-class ImageJob(VerifyJob):
-    """A job that the image carries."""
+_RECIPE_NAME, _JOB_FILE = TypeAdapter[str](Name), TypeAdapter[str](JobFile)
+# A header's own; the stored job has what they lead to.
+_HEADER_KEYS = frozenset({"oracle", "devices", "controls"})
 
-    file: JobFile
-    recipe: Name
-    """Its file is ``JOBS/<recipe>/<file>``."""
+
+def _stored_job(value: object) -> Job:
+    """Return a job of a manifest, checked by the model of headers."""
+    data = asdict(value) if isinstance(value, Job) else value
+    if not isinstance(data, dict):
+        raise ValueError("expected a job")
+    try:
+        recipe, file = (
+            _RECIPE_NAME.validate_python(data.get("recipe")),
+            _JOB_FILE.validate_python(data.get("file")),
+        )
+        fields = {key: entry for key, entry in data.items() if key not in ("recipe", "file")}
+        if foreign := _HEADER_KEYS & fields.keys():
+            raise ValueError(f"unknown keys: {', '.join(sorted(foreign))}")
+        header = JobHeader.model_validate_json(canonical_json(fields))
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    return Job.from_data({**header.model_dump(exclude=set(_HEADER_KEYS)), "recipe": recipe, "file": file})
+
+
+StoredJob = Annotated[Job, PlainValidator(_stored_job), PlainSerializer(asdict)]
 
 
 class ImagePackage(Model):
@@ -152,7 +180,7 @@ class Manifest(Model):
     """Commands that get a wrapper."""
     conflicts: tuple[ConflictName, ...]
     """Modules that conflict."""
-    jobs: tuple[ImageJob, ...]
+    jobs: tuple[StoredJob, ...]
     ranks: Annotated[int, Field(ge=2, le=4096)]
     timeout_s: _Seconds
     """Defaults of `envbuild test`."""
@@ -161,7 +189,11 @@ class Manifest(Model):
 
     def to_json(self) -> str:
         """Return the canonical text: one line of JSON, keys sorted, without spaces."""
-        return canonical_json(self.model_dump()) + "\n"
+        data = self.model_dump()
+        if self.format == _FORMAT_BEFORE:
+            for job in data["jobs"]:
+                del job["measures"]
+        return canonical_json(data) + "\n"
 
     @property
     def sets_ranks(self) -> bool:

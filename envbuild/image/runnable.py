@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.image.file import ImageFile
-from envbuild.image.model import ImageJob, Variable
+from envbuild.image.model import StoredJob, Variable
+from envbuild.jobs.judge import Job
 from envbuild.spec.model import (
     Digest,
     Model,
@@ -122,7 +123,7 @@ class Runnable(Protocol):
         """Recipes whose tutorial must run."""
 
     @property
-    def jobs(self) -> tuple[ImageJob, ...]:
+    def jobs(self) -> tuple[Job, ...]:
         """The jobs that test it."""
 
     @property
@@ -148,7 +149,7 @@ class DescribedImage(Model):
     accelerator: Name
     mpi: Name | Literal[""] = "unknown"
     mpi_family: Name | Literal[""] = ""
-    jobs: tuple[ImageJob, ...] = ()
+    jobs: tuple[StoredJob, ...] = ()
     environment: tuple[Variable, ...] = ()
     recipes: dict[str, str] = {}
     unproven: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import not_known, recipe_not_known
+from envbuild.spec.job import JobHeader
+from envbuild.spec.job_file import read_header
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import NAME
 from envbuild.spec.recipe import Recipe
@@ -182,8 +184,17 @@ def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         if _RECIPE in files
         else None
     )
+    headers: dict[str, Loaded[JobHeader]] = {}
+    for path, content in files.items():
+        folder, _, file = path.rpartition("/")
+        if folder == "verify" and (
+            header := reading.collect(partial(read_header, content, directory / path))
+        ):
+            headers[file] = header
     raise_all(reading.errors)
-    return None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files)
+    return (
+        None if loaded is None else RecipeSource(directory=name, loaded=loaded, files=files, headers=headers)
+    )
 
 
 def _read_below(directory: Path, name: str) -> bytes:

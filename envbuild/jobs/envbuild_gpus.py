@@ -188,6 +188,19 @@ def own_gpu(visible: int) -> int:
     return local_rank
 
 
+def is_gpu_job() -> bool:
+    """Return whether the ranks of this job have GPUs: `devices` of its header, or its twin."""
+    return os.environ.get("ENVBUILD_GPUS_PER_RANK", "0") != "0"
+
+
+def own_ids() -> list[str]:
+    """Return the id of this rank's GPU, for its report; nothing in a job on CPUs."""
+    if not is_gpu_job():
+        return []
+    driver = Driver()
+    return [driver.describe(own_gpu(driver.count()))["id"]]
+
+
 def nccl_log(text: str) -> dict[str, Any]:
     """Return what NCCL's own log (``NCCL_DEBUG=INFO``) says of the way that messages take.
 

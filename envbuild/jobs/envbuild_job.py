@@ -1,4 +1,4 @@
-"""The module that mini jobs import: a rank's place, its report, how ranks meet, a training problem.
+"""The module that mini jobs import: a rank's place, its report, how ranks meet, two standard problems.
 
 Standard library only (`training_data` uses the image's NumPy), Python 2.7 or 3.9
 and newer; it travels in every image. The parent starts each rank as
@@ -32,23 +32,18 @@ import time
 
 try:
     import faulthandler
+    from collections.abc import Callable  # noqa: F401  # of type comments
     from typing import Any  # noqa: F401  # of type comments
 except ImportError:  # Python 2.7: no traceback of a rank that hangs
     faulthandler = None  # type: ignore[assignment]
 
 REPORT_FORMAT = 1
 
-# The training problem of `training_data`: 25 steps of gradient descent with a learning rate of 0.05.
-ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, 25
+# The training problem of `training_data`: 25 steps of gradient descent with a learning rate of 0.05. Controls
+# of the oracle `training` set these variables: fewer steps, and one rank's share for all.
+ROWS, FEATURES, HIDDEN, STEPS = 64, 8, 16, int(os.environ.get("ENVBUILD_STEPS", "25"))
+_SHARE_OF_RANK = os.environ.get("ENVBUILD_SHARE_OF_RANK", "")
 
-# In this order; srun sets its own beside those of the PMI that it serves.
-RANK_VARIABLES = (
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "SLURM_NTASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("RANK", "WORLD_SIZE"),  # torchrun
-)
 # Interface -> bytes that it had received when this module was imported.
 _before = {}  # type: dict[str, int]
 _LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart|fabric|ucp|ibverbs|cxi)[-.\d]*\.so")
@@ -59,10 +54,19 @@ _MAX_VERSION_BYTES = 1 << 16
 def launched():
     # type: () -> tuple[int, int]
     """Return (rank, size) as the launcher set them; (0, 1) without one."""
-    for rank, size in RANK_VARIABLES:
+    for rank, size in _ranks().RANKS:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
+
+
+def _ranks():
+    # type: () -> Any
+    """Return the tables of launchers' variables: the module beside this one."""
+    try:
+        return importlib.import_module("envbuild_ranks")
+    except ImportError:  # part of a package, as the parent has it
+        return importlib.import_module("envbuild.jobs.envbuild_ranks")
 
 
 def report(rank, size, **values):
@@ -110,19 +114,35 @@ def training_data(rank, size, dtype="float32"):
     labels = (numpy.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(dtype)
     shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
     parameters = [(random.randn(*shape) / numpy.sqrt(shape[0])).astype(dtype) for shape in shapes]
-    own = slice(rank * ROWS // size, (rank + 1) * ROWS // size)
+    place = int(_SHARE_OF_RANK or rank)
+    own = slice(place * ROWS // size, (place + 1) * ROWS // size)
     return inputs[own], labels[own], parameters
 
 
-def report_training(rank, size, losses, parameters, **values):
-    # type: (int, int, list[float], list[Any], object) -> None
-    """Report a training run: the loss of each step, the final parameters (NumPy arrays) and their hash."""
+def run_training(rank, size, step, parameters, **values):
+    # type: (int, int, Callable[[], float], Callable[[], list[Any]], object) -> None
+    """Take `STEPS` steps and report the loss of each, the parameters in the end and their hash.
+
+    The oracle is `training`. `step` takes one and returns the loss over the rows of all ranks; `parameters`
+    returns the parameters (NumPy arrays).
+    """
+    losses = [float(step()) for _ in range(STEPS)]
     numbers, digest = [], hashlib.sha256()
-    for array in parameters:
+    for array in parameters():
         numbers += array.ravel().tolist()
         digest.update(array.tobytes())
     values.update(steps=len(losses), losses=losses, parameters=numbers, parameter_hash=digest.hexdigest())
     report(rank, size, **values)
+
+
+def run_averaging(rank, size, step, **values):
+    # type: (int, int, Callable[[], float], object) -> None
+    """Take three steps and report the weight after the first and the last.
+
+    The oracle is `averaging`. `step` takes one and returns the weight after it.
+    """
+    weights = [float(step()) for _ in range(3)]
+    report(rank, size, weight_first=weights[0], weight_last=weights[-1], **values)
 
 
 def publish(name, text):
@@ -155,6 +175,12 @@ def port_holder(host=""):
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((host, 0))
     return holder
+
+
+def received_bytes():
+    # type: () -> int
+    """Return how many bytes the interfaces here have received, loopback included."""
+    return sum(_received().values())
 
 
 def mapped_libraries():

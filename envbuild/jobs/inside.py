@@ -111,6 +111,7 @@ def _test(
         ranks=ranks,
         checks=sections.checks,
         outputs=sections.outputs,
+        measured=sections.measured,
         seconds=time.monotonic() - started,
         gpus=gpus,
     )

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.envbuild_gpus import ELEMENTS
 from envbuild.jobs.imports import is_private
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import GPU_VISIBLE, IMPORTS, NO_JOBS, NO_PACKAGES, CheckResult
+from envbuild.jobs.report import GPU_VISIBLE, IMPORTS, NO_JOBS, NO_PACKAGES, CheckResult, Measured
 
 TUTORIALS = "image.tutorials"
 GPU_KERNEL = "gpu.kernel"
@@ -54,8 +55,16 @@ _FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcuda
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A number that ranks report and that a test shows."""
+
+    unit: str
+    higher_is_better: bool = True
+
+
+@dataclass(frozen=True)
 class Job:
-    """A job of a recipe; `envbuild.spec.recipe.VerifyJob` documents the fields."""
+    """A job, as an image stores it and the judge takes it; `spec.job.JobHeader` documents its fields."""
 
     id: str
     recipe: str
@@ -71,14 +80,18 @@ class Job:
     launcher: str = "mpiexec"
     environment: Mapping[str, str] = field(default_factory=dict)
     says: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    variants: Sequence[str] = ()
     own_mpi: bool = False
     at_least: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, Measure] = field(default_factory=dict)
     gpus_per_rank: int = 0
 
     @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> Job:
+    def from_data(cls, data: Mapping[str, Any]) -> Job:
         """Return a job from a manifest's JSON; unknown keys are ignored."""
-        return cls(**{name: value for name, value in data.items() if name in cls.__dataclass_fields__})  # type: ignore[arg-type]
+        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
+        measures = {name: Measure(**value) for name, value in data.get("measures", {}).items()}
+        return cls(**{**known, "measures": measures})
 
     def tolerances(self) -> dict[str, float]:
         """Return the checks that compare numbers, each with its allowed relative difference."""
@@ -181,6 +194,7 @@ def judge_job(
     checks += [judge.exact(name) for name in sorted(job.expect)]
     checks += [judge.said(name) for name in sorted(job.says)]
     checks += [judge.at_least(name) for name in sorted(job.at_least)]
+    checks += [judge.measured(name) for name in sorted(job.measures)]
     checks += [judge.own_gpus()] if job.gpus_per_rank else []
     checks += [judge.same(name) for name in job.same_on_all_ranks]
     checks += [judge.as_single(name, single or Reports()) for name in sorted(job.compare_with_single)]
@@ -327,6 +341,17 @@ class _ValueJudge:
         judged = self._failed if numbers and least < floor else self._passed
         return judged(name, f">={floor:g}", f"{least:g}")
 
+    def measured(self, name: str) -> CheckResult:
+        """Judge that each rank reported a number, whatever its value."""
+        measure = self._job.measures[name]
+        expected = f"a number ({measure.unit})"
+        value = worst_of(measure, [_numbers(value) for value in self._values(name)])
+        if value is None:
+            return self._failed(
+                f"{name}-measured", expected, "no number", "the job must report it on each rank"
+            )
+        return self._passed(f"{name}-measured", expected, f"{value:.4g} {measure.unit}")
+
     def own_gpus(self) -> CheckResult:
         """Judge that each rank used as many GPUs as it needs, and none that another rank used."""
         wanted = self._job.gpus_per_rank
@@ -381,6 +406,34 @@ class _ValueJudge:
         worst = max(known, default=0.0)
         judged = self._failed if worst > limit else self._passed
         return judged(name, _at_most(limit), f"difference={worst:.1e}")
+
+
+def measured_by(job: Job, ranks: int, reports: Reports) -> tuple[Measured, ...]:
+    """Return the measured values of a job of which all ranks reported a number."""
+    found = []
+    for name, measure in sorted(job.measures.items()):
+        numbers = [_numbers(values_of(report).get(name)) for report in reports.good]
+        value = worst_of(measure, numbers) if len(numbers) == ranks else None
+        if value is not None:
+            found.append(
+                Measured(
+                    job=job.id,
+                    name=name,
+                    value=value,
+                    unit=measure.unit,
+                    higher_is_better=measure.higher_is_better,
+                    ranks=ranks,
+                )
+            )
+    return tuple(found)
+
+
+def worst_of(measure: Measure, numbers: Sequence[Sequence[float]]) -> float | None:
+    """Return the worst number of all ranks; None unless each has one."""
+    if not numbers or any(len(number) != 1 for number in numbers):
+        return None
+    worst = min if measure.higher_is_better else max
+    return worst(number[0] for number in numbers)
 
 
 def _at_most(limit: float) -> str:

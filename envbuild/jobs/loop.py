@@ -47,7 +47,7 @@ def run_jobs(jobs: Iterable[Job], host: JobHost, sections: Sections) -> JobResul
         if check is None:
             results[job.id] = result
         skipped = skipped or check is not None
-        sections.add(job.id, result.checks, result.output)
+        sections.add(job.id, result.checks, result.output, result.measured)
     return JobResults(by_job=results, skipped=skipped)
 
 

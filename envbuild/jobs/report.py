@@ -42,6 +42,25 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A number that the ranks of a job measured; it is shown, not judged."""
+
+    job: str
+    """Id of the job."""
+    name: str
+    value: float
+    """Of the rank with the worst value."""
+    unit: str
+    higher_is_better: bool
+    ranks: int
+    """Processes that ran (count)."""
+
+    def line(self) -> str:
+        """Return ``name = value unit``."""
+        return f"{self.name} = {self.value:.4g} {self.unit}"
+
+
+@dataclass(frozen=True)
 class Section:
     """Checks that belong together: of one job, or of the image's files."""
 
@@ -51,6 +70,8 @@ class Section:
     """Wall-clock duration."""
     output: str = ""
     """Last lines of the ranks of a job that did not pass."""
+    measured: Sequence[Measured] = ()
+    """What its job measured."""
 
     @property
     def status(self) -> str:
@@ -59,8 +80,9 @@ class Section:
         return "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """Return a line, and below it the checks that did not pass; with `verbose` all checks."""
+        """Return a line, and below it what was measured and the checks that did not pass; or all checks."""
         lines = [f"{self.status} {self.name:<24} {self.seconds:>6.1f} s  {self._counted()}"]
+        lines += [f"     {_visible(measured.line())}" for measured in self.measured]
         for check in self.checks:
             if check.status == "FAIL":
                 lines += [f"     {_visible(check.id)}"]
@@ -90,10 +112,12 @@ class Sections:
         self._show, self._since = show, time.monotonic()
         self._sections: list[Section] = []
 
-    def add(self, name: str, checks: Iterable[CheckResult], output: str = "") -> None:
+    def add(
+        self, name: str, checks: Iterable[CheckResult], output: str = "", measured: Sequence[Measured] = ()
+    ) -> None:
         """Add a section that ends now."""
         now = time.monotonic()
-        section = Section(name, tuple(checks), now - self._since, output)
+        section = Section(name, tuple(checks), now - self._since, output, measured)
         self._since = now
         self._sections.append(section)
         self._show(section)
@@ -102,6 +126,11 @@ class Sections:
     def checks(self) -> tuple[CheckResult, ...]:
         """All checks, in the order of judging."""
         return tuple(check for section in self._sections for check in section.checks)
+
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """All measured values, in the order of the jobs."""
+        return tuple(measured for section in self._sections for measured in section.measured)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -123,6 +152,8 @@ class Report:
     """In the order of judging."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Job id → last lines of its ranks, of jobs that did not pass."""
+    measured: Sequence[Measured] = ()
+    """Numbers that jobs measured; no value of them fails."""
     fingerprint: str = ""
     """``sha256:…`` of the host's facts."""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -229,7 +260,8 @@ class Report:
 
         Keys: ``schema`` (1), ``image`` (``name``, ``version``, ``digest``), ``ranks`` (count), ``passed``
         (bool), ``counts`` (by status), ``findings`` (``status``, ``id``, ``expected``, ``observed``,
-        ``hint``), ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
+        ``hint``), ``measured`` (``job``, ``name``, ``value``, ``unit``, ``higher_is_better``, ``ranks``),
+        ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
         clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run),
         ``gpus`` (count), ``gpu_untested`` (bool), ``launcher``, ``nodes`` (count), ``submitted_from``
         (facts).
@@ -241,6 +273,7 @@ class Report:
             "passed": self.passed,
             "counts": counts(self.checks),
             "findings": [asdict(check) for check in self.checks],
+            "measured": [asdict(measured) for measured in self.measured],
             "host": {"fingerprint": self.fingerprint, "facts": self.facts},
             "launcher": self.launcher,
             "nodes": self.nodes,

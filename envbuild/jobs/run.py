@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuild.jobs.judge import Job, LaunchResult, judge_job
+from envbuild.jobs.judge import Job, LaunchResult, judge_job, measured_by
 from envbuild.jobs.rank_reports import Reports, rank_outputs, ranks_that_said, read_reports
-from envbuild.jobs.report import CheckResult
+from envbuild.jobs.report import CheckResult, Measured
 
 # (command line of one rank, ranks, private directory, variables, limit in seconds). It sets
 # ENVBUILD_RESULTS to the path under which the ranks see the directory.
@@ -29,6 +29,8 @@ class JobResult:
     """Of each run: on all ranks, and on one if the job is compared with it."""
     output: str = ""
     """The last lines of launcher and ranks if something did not pass; else empty."""
+    measured: tuple[Measured, ...] = ()
+    """What the run on all ranks measured."""
 
 
 def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
@@ -60,7 +62,12 @@ def run_job(job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s
         runs.append(single)
     checks = judge_job(job, ranks, reports, ended, single)
     passed = all(check.status == "PASS" for check in checks)
-    return JobResult(checks=tuple(checks), reports=tuple(runs), output="" if passed else output.strip("\n"))
+    return JobResult(
+        checks=tuple(checks),
+        reports=tuple(runs),
+        output="" if passed else output.strip("\n"),
+        measured=measured_by(job, ranks, reports),
+    )
 
 
 def _run(
@@ -72,6 +79,7 @@ def _run(
         "ENVBUILD_TOKEN": token,
         # Each rank writes where it stands shortly before the limit ends it.
         "ENVBUILD_DUMP_AFTER_S": f"{0.8 * limit_s:.3f}",
+        "ENVBUILD_GPUS_PER_RANK": str(job.gpus_per_rank),
         "OMP_NUM_THREADS": "1",
     }
     ended = start(command, ranks, results, variables, limit_s)

@@ -12,7 +12,7 @@ from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Value, facts_from, pmi_facts, texts_of
 from envbuild.rules.judge import RuleResult, refusal
 from envbuild.rules.pmi import PmiChoice, choose_pmi
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rulebook import judge_by
 from envbuild.spec.site import Site, SiteMpi
 
 PMI_CHECK = "slurm.pmi"
@@ -133,7 +133,9 @@ def _judge_pmi(
         **spoken,
         **facts_from(offer, source),
     }
-    (result,) = judge(facts, about=(_RULE,))
+    result = judge_by(facts, _RULE)
+    if result is None:
+        raise ValueError(f"{_RULE} concerns every stack")
     choice = choose_pmi(
         mpi=f"{family} {version}".rstrip(),
         spoken=texts_of(facts, "pmi.spoken") if "pmi.spoken" in facts else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from envbuild.jobs.judge import JOBS, Job
 from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.launchers import Shape
 from envbuild.launch.start import Container, own_launcher, run_image_job
-from envbuild.spec.recipe import Control, VerifyJob
+from envbuild.spec.job import Control
+from envbuild.spec.job_file import with_fault
 from envbuild.system.apptainer import Bind
 
 # A margin of a few times the tolerance would be luck.
@@ -29,6 +31,7 @@ for name in list(os.environ):
         del os.environ[name]
 if "RANK" in os.environ:
     os.environ.update(RANK="0", WORLD_SIZE="1")
+    os.environ.pop("MASTER_ADDR", None)
 own = {}
 envbuild_job.publish = own.__setitem__
 envbuild_job.await_published = lambda name, timeout_s=0: own[name]
@@ -37,37 +40,47 @@ envbuild_job.await_published = lambda name, timeout_s=0: own[name]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutatedJob:
-    """A control, and the text of the job that it changes."""
+    """A job with one deliberate fault."""
 
-    recipe: str
+    job: Job
+    fault: str
+    """Name of the control, unique among those of the job."""
     control: Control
-    original: str
+    files: Mapping[str, str]
+    """File under ``verify/`` → its own text: of the job, and of the modules there that it imports."""
 
     @property
     def name(self) -> str:
-        """``jax.train: gradients not added``."""
-        return f"{self.control.job_id}: {self.control.name}"
+        """``jax.train: no averaging``."""
+        return f"{self.job.id}: {self.fault}"
 
-    def text(self) -> str:
-        """Return the changed job; ValueError if the control does not fit the job."""
-        return self.control.before + self.control.changed(self.original)
+    @property
+    def fails(self) -> tuple[str, ...]:
+        """The checks that must fail, by their ids in a report."""
+        return tuple(f"{self.job.id}/{check}" for check in self.control.fails)
+
+    def texts(self) -> dict[str, str]:
+        """Return the changed files: name → text."""
+        if self.fault == EVERY_RANK_ALONE:
+            return {self.job.file: _ALONE + self.files[self.job.file]}
+        changed = {name: with_fault(text, self.fault) for name, text in self.files.items()}
+        return {name: text for name, text in changed.items() if text != self.files[name]}
 
 
-def every_rank_alone(recipe: str, job: VerifyJob, original: str) -> MutatedJob:
-    """Return the control that every job has: each rank believes to be the only one."""
-    control = Control(name=EVERY_RANK_ALONE, job=job.file, fails=(f"{job.id}/ranks",), before=_ALONE)
-    return MutatedJob(recipe=recipe, control=control, original=original)
+def every_rank_alone(job: Job, files: Mapping[str, str]) -> MutatedJob:
+    """Return the control that every job has: each rank runs as rank 0 of 1."""
+    control = Control(fails=("ranks",), least_ranks=RANKS)
+    return MutatedJob(job=job, fault=EVERY_RANK_ALONE, control=control, files=files)
 
 
 def job_of(container: Container, mutated: MutatedJob) -> Job | None:
     """Return the job of an image that a control changes; None if image or machine lack something for it."""
-    control = mutated.control
-    if not set(control.needs) <= container.runnable.recipes.keys():
+    if not set(mutated.control.needs) <= container.runnable.recipes.keys():
         return None
-    place = (mutated.recipe, control.job, control.job_id)
-    job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == place), None)
-    least = RANKS if control.name == EVERY_RANK_ALONE else 1
-    return job if job is not None and ranks_on_gpus(job, RANKS, container.gpus) >= least else None
+    wanted = (mutated.job.recipe, mutated.job.file, mutated.job.id)
+    job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == wanted), None)
+    is_enough = job is not None and ranks_on_gpus(job, RANKS, container.gpus) >= mutated.control.least_ranks
+    return job if is_enough else None
 
 
 def undetected(container: Container, job: Job, mutated: MutatedJob) -> list[str]:
@@ -76,21 +89,23 @@ def undetected(container: Container, job: Job, mutated: MutatedJob) -> list[str]
     RequestError: nothing here can start the job.
     """
     ranks = ranks_on_gpus(job, RANKS, container.gpus)
-    result = run_changed_job(container, job, mutated.text(), ranks=ranks, limit_s=LIMIT_S)
-    return missed_by(result, job, mutated.control)
+    changed = replace(job, environment={**job.environment, **mutated.control.environment})
+    result = run_changed_job(container, changed, mutated.texts(), ranks=ranks, limit_s=LIMIT_S)
+    return missed_by(result, mutated)
 
 
-def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
+def missed_by(result: JobResult, mutated: MutatedJob) -> list[str]:
     """Return the failures of a control that the judge did not report. Pure."""
+    job = mutated.job
     failed = {check.id: check for check in result.checks if check.status == "FAIL"}
     tolerances = job.tolerances()
-    missed = [f"{name} did not fail" for name in control.fails if name not in failed]
+    missed = [f"{name} did not fail" for name in mutated.fails if name not in failed]
     for name, check in failed.items():
         if name in tolerances and check.observed.startswith("difference="):
             distance = float(check.observed.removeprefix("difference="))
             if not distance > BY_FAR * tolerances[name]:
                 missed.append(f"{name} failed by {distance:g} only")
-    if control.name == EVERY_RANK_ALONE and not missed:
+    if mutated.fault == EVERY_RANK_ALONE and not missed:
         # A job that only crashes proves nothing: each process must report itself as rank 0 of 1.
         observed = failed[f"{job.id}/ranks"].observed
         if observed != f"ranks={','.join('0' * RANKS)} size=1 processes={RANKS}":
@@ -98,16 +113,23 @@ def missed_by(result: JobResult, job: Job, control: Control) -> list[str]:
     return [*missed, *(check.line() for check in result.checks), result.output] if missed else []
 
 
-def run_changed_job(container: Container, job: Job, text: str, *, ranks: int, limit_s: float) -> JobResult:
-    """Run a job with another text, and judge it; RequestError if nothing can start its ranks here."""
+def run_changed_job(
+    container: Container, job: Job, texts: Mapping[str, str], *, ranks: int, limit_s: float
+) -> JobResult:
+    """Run a job with other texts of its files, and judge it; RequestError if nothing here starts its ranks.
+
+    `texts`: file under ``verify/`` → text.
+    """
     launcher = own_launcher(container, job.launcher)
     if launcher is None:
         raise RequestError(
             f"nothing here starts the ranks of `{job.id}`", hint="`envbuild doctor test` says what is missing"
         )
     with tempfile.TemporaryDirectory(prefix="envbuild-control-") as name:
-        changed = Path(name) / "job.py"
-        changed.write_text(text)
-        bind = Bind(source=changed, target=f"{JOBS}/{job.recipe}/{job.file}")
-        container = replace(container, binds=(*container.binds, bind))
+        binds = []
+        for file, text in texts.items():
+            changed = Path(name) / file
+            changed.write_text(text)
+            binds.append(Bind(source=changed, target=f"{JOBS}/{job.recipe}/{file}"))
+        container = replace(container, binds=(*container.binds, *binds))
         return run_image_job(container, launcher, job, shape=Shape(ranks=ranks), limit_s=limit_s)

@@ -90,9 +90,9 @@ class Container:
         return f"{self.runnable.name}/{self.runnable.version}"
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> tuple[Job, ...]:
         """The image's jobs."""
-        return [Job.from_data(job.model_dump()) for job in self.runnable.jobs]
+        return self.runnable.jobs
 
 
 def context_of(

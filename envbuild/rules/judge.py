@@ -17,6 +17,13 @@ from envbuild.rules.tables import look_up
 
 Outcome = Literal["compatible", "incompatible", "unknown"]
 Severity = Literal["error", "warning", "note"]
+Occasion = Literal["start", "job", "export", "fabric", "host-libraries", "host-mpi"]
+"""When rules are judged, other than by `lock` and `check`, which judge all.
+
+``start``: an image starts here; ``job``: on nodes of a scheduler; ``export``: a text that starts it is
+written; ``fabric``: ranks use a fabric; ``host-libraries``, ``host-mpi``: those of the host take the place of
+the image's own.
+"""
 
 
 class UnknownFact(Exception):
@@ -116,6 +123,8 @@ class Rule:
     the result is unknown, and a ``warning`` is shown."""
     when: Callable[[Stack], bool] = lambda _: True
     """Whether the rule concerns the stack; if not, there is no result."""
+    judged_at: tuple[Occasion, ...] = ()
+    """When it is judged; `lock` and `check` judge all rules."""
     warn_if_unknown: bool = False
     """Whether people are warned if the rule concerns the stack and a fact for the check is unknown."""
     hint_if_unknown: str = ""

@@ -6,14 +6,20 @@ A new rule comes with a broken stack in `tests/unit/rules/cases`, and reads fact
 from __future__ import annotations
 
 from envbuild.rules.facts import Facts, shown, texts_of
-from envbuild.rules.judge import RULES, Rule, RuleResult, Stack, UnknownFact, judge_rules, require
+from envbuild.rules.judge import RULES, Occasion, Rule, RuleResult, Stack, UnknownFact, judge_rules, require
 from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.tables import at_least, in_range, run_code
 
 
-def judge(facts: Facts, about: tuple[str, ...] = ("",)) -> tuple[RuleResult, ...]:
-    """Judge a stack by the rules whose ids begin with one of `about` (``MPI.``); by all if absent."""
-    return judge_rules(facts, [rule for rule in RULES if rule.id.startswith(about)])
+def judge(facts: Facts, *occasions: Occasion) -> tuple[RuleResult, ...]:
+    """Judge a stack by the rules that are judged on one of these occasions; by all rules without one."""
+    rules = [rule for rule in RULES if not occasions or not {*occasions}.isdisjoint(rule.judged_at)]
+    return judge_rules(facts, rules)
+
+
+def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
+    """Judge a stack by one rule; None if the rule does not concern it."""
+    return next(iter(judge_rules(facts, [rule for rule in RULES if rule.id == rule_id])), None)
 
 
 def _for_gpus(stack: Stack) -> bool:
@@ -62,6 +68,7 @@ def _mpi_in_use(stack: Stack) -> str:
 
 @Rule(
     id="GPU.vendor",
+    judged_at=("export",),
     source=["CUDA is for NVIDIA's GPUs, ROCm for AMD's"],
     seen="2026-11-20",
     when=_for_gpus,
@@ -303,6 +310,7 @@ def rocm_of_cray_mpich(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.slingshot-needs-cxi",
+    judged_at=("fabric",),
     source=["eth-cscs/cscs-docs:docs/software/communication/nccl.md@80abed13"],
     seen="2026-08-20",
     severity="warning",
@@ -322,6 +330,7 @@ def slingshot_needs_cxi(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.provider-fails-closed",
+    judged_at=("fabric",),
     source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
     seen="2026-11-22",
     severity="warning",
@@ -339,6 +348,7 @@ def provider_fails_closed(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.settings-known",
+    judged_at=("fabric",),
     source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
     seen="2026-11-22",
     severity="warning",
@@ -354,6 +364,7 @@ def fabric_settings_known(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.settings-kept",
+    judged_at=("fabric",),
     source=["ofiwg/libfabric:man/fabric.7.md@v2.6.0"],
     seen="2026-11-22",
     severity="warning",
@@ -368,6 +379,7 @@ def fabric_settings_kept(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.ucx-may-take-tcp",
+    judged_at=("fabric",),
     source=[
         "openucx/ucx:docs/source/faq.md@9466d104",
         "MPICH 5.0.2 on UCX with `UCX_TLS=^tcp,cma`, and with `rc,self` and no card, run",
@@ -389,6 +401,7 @@ def ucx_may_take_tcp(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.image-mpi-on-slingshot",
+    judged_at=("fabric",),
     source=["Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0"],
     seen="2024-10-15",
     severity="warning",
@@ -406,6 +419,7 @@ def image_mpi_on_slingshot(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.libfabric-at-least-plugins",
+    judged_at=("fabric",),
     source=["aws/aws-ofi-nccl:RELEASENOTES.md v1.0.0 to v1.21.1"],
     seen="2026-08-20",
     hint="inject the host's libfabric together with the host's plug-in",
@@ -420,6 +434,7 @@ def libfabric_of_plugin(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.provider-in-libfabric",
+    judged_at=("fabric",),
     source=["ofiwg/libfabric: prov/ of the tags v1.20.0 and v1.21.0"],
     seen="2026-06-22",
     hint="inject the host's libfabric",
@@ -434,6 +449,7 @@ def provider_in_libfabric(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.nccl-plugin-present",
+    judged_at=("fabric",),
     source=["https://github.com/NVIDIA/nccl/issues/959"],
     seen="2026-11-20",
     when=lambda stack: _for_gpus(stack) and stack["fabric.provider"] in ("cxi", "efa"),
@@ -448,6 +464,7 @@ def nccl_plugin_present(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.nccl-net-fails-closed",
+    judged_at=("fabric",),
     source=[
         "https://github.com/SemiAnalysisAI/InferenceX/pull/2979",
         "NVIDIA/nccl:docs/userguide/source/env.rst@5067397c",
@@ -467,6 +484,7 @@ def nccl_net_fails_closed(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.nccl-net-plugin-overrides",
+    judged_at=("fabric",),
     source=["eth-cscs/cscs-docs:docs/software/communication/nccl.md@80abed13"],
     seen="2026-08-20",
     when=lambda stack: bool(stack["fabric.nccl_net"]),
@@ -482,6 +500,7 @@ def nccl_net_plugin_overrides(stack: Stack) -> None:
 
 @Rule(
     id="FABRIC.plugin-cuda-major",
+    judged_at=("fabric",),
     source=["eth-cscs/cscs-docs:docs/software/container-engine/resource-hook.md@80abed13"],
     seen="2026-08-20",
     when=lambda stack: bool(stack["fabric.plugin_majors"]),
@@ -499,6 +518,7 @@ def plugin_cuda_major(stack: Stack) -> None:
 
 @Rule(
     id="ARCH.same",
+    judged_at=("start", "export"),
     source=["a program of another architecture does not start"],
     seen="2026-11-20",
     hint="build it for that architecture; `architecture` of the site file is that of the compute nodes",
@@ -521,6 +541,7 @@ def _library_ceiling(stack: Stack, library: str, kind: str) -> None:
 
 @Rule(
     id="GLIBC.host-library-ceiling",
+    judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/2606"],
     seen="2026-11-20",
     hint="run on the image's own libraries, or build the image on a newer base",
@@ -532,6 +553,7 @@ def glibc_ceiling(stack: Stack) -> None:
 
 @Rule(
     id="GLIBCXX.host-library-ceiling",
+    judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/1622"],
     seen="2026-11-20",
     hint="run on the image's own libraries, or build the image on a newer base",
@@ -543,6 +565,7 @@ def glibcxx_ceiling(stack: Stack) -> None:
 
 @Rule(
     id="HOST.binds-exist",
+    judged_at=("host-libraries",),
     source=["https://github.com/Lumi-supercomputer/LUMI-EasyBuild-contrib/issues/422"],
     seen="2026-11-20",
     hint="update the site file: `envbuild site check` lists what has changed on the host",
@@ -555,6 +578,7 @@ def host_files_exist(stack: Stack) -> None:
 
 @Rule(
     id="HOST.injected-closure",
+    judged_at=("host-libraries",),
     source=[
         "https://github.com/Lumi-supercomputer/LUMI-EasyBuild-contrib/pull/51",
         "eth-cscs/cscs-docs:docs/software/container-engine/known-issue.md@80abed13",
@@ -570,6 +594,7 @@ def host_libraries_complete(stack: Stack) -> None:
 
 @Rule(
     id="RUNTIME.way-to-start",
+    judged_at=("start",),
     source=["https://apptainer.org/docs/admin/1.4/user_namespace.html"],
     seen="2026-11-22",
     when=lambda stack: stack["runtime.name"] in ("apptainer", "singularity", "singularityce"),
@@ -613,6 +638,7 @@ def _same_name_other_abi(stack: Stack) -> bool:
 
 @Rule(
     id="MPI.abi-family",
+    judged_at=("host-mpi",),
     source=[
         "pmodels/mpich:doc/wiki/testing/ABI_Compatibility_Initiative.md@6a79bf65",
         "https://docs.open-mpi.org/en/main/building-apps/abi-compatibility.html",
@@ -640,6 +666,7 @@ def mpi_abi_family(stack: Stack) -> None:
 
 @Rule(
     id="MPI.openmpi-1.10-is-not-mpich",
+    judged_at=("host-mpi",),
     source=[
         "open-mpi/ompi:VERSION@v1.10.7",
         "pmodels/mpich:doc/wiki/testing/ABI_Compatibility_Initiative.md@6a79bf65",
@@ -657,6 +684,7 @@ def libmpi_12_of_one_family(stack: Stack) -> None:
 
 @Rule(
     id="MPI.swap-direction",
+    judged_at=("host-mpi",),
     source=[
         "eth-cscs/sarus:doc/config/mpi-hook.rst@4a8fdc43",
         "https://github.com/cp2k/cp2k/pull/4006",
@@ -685,6 +713,7 @@ def _abi_differs(stack: Stack) -> bool:
 
 @Rule(
     id="MPI.companion-libraries",
+    judged_at=("host-mpi",),
     source=["olcf/olcf-user-docs:software/containers_on_frontier.rst@27459031"],
     seen="2026-07-22",
     # Libraries of another ABI have other names: `MPI.abi-family` refuses them.
@@ -700,6 +729,7 @@ def mpi_companion_libraries(stack: Stack) -> None:
 
 @Rule(
     id="MPI.rpath-defeats-swap",
+    judged_at=("host-mpi",),
     source=["https://github.com/NERSC/shifter/issues/287", "https://github.com/amanzi/amanzi/issues/787"],
     seen="2026-11-20",
     when=_on_host_mpi,
@@ -714,6 +744,7 @@ def no_rpath_to_mpi(stack: Stack) -> None:
 
 @Rule(
     id="MPI.standard-abi-soname",
+    judged_at=("host-mpi",),
     source=["mpi4py/mpi-publish:patches/mpich-5.0.0@26737d1b"],
     seen="2026-11-20",
     severity="warning",
@@ -728,6 +759,7 @@ def standard_abi_soname(stack: Stack) -> None:
 
 @Rule(
     id="MPI.gtl-linked",
+    judged_at=("host-mpi",),
     source=["https://github.com/APPFL/APPFL/issues/258"],
     seen="2026-11-20",
     when=_on_cray_with_gpus,
@@ -741,6 +773,7 @@ def mpi_gtl_linked(stack: Stack) -> None:
 
 @Rule(
     id="MPI.cray-host-buffers",
+    judged_at=("host-mpi",),
     source=["eth-cscs/cscs-docs:docs/software/communication/cray-mpich.md@80abed13"],
     seen="2026-07-08",
     severity="warning",
@@ -801,6 +834,7 @@ def _speaks_pmix(stack: Stack) -> bool:
 
 @Rule(
     id="PMI.pmix-of-slurm",
+    judged_at=("job", "export"),
     source=[
         "SchedMD/slurm:CHANGELOG/slurm-25.11.md@284c3b95",
         "https://github.com/openpmix/openpmix/issues/3645",

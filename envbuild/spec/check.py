@@ -416,6 +416,7 @@ class _Check:
             files=source.files,
             digest=source.digest,
             at=reference.at,
+            jobs=source.jobs,
         )
 
 

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envbuild.errors import Location
+from envbuild.jobs.judge import Job
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import RequirementEntry
 
@@ -60,6 +61,8 @@ class ChosenRecipe:
     digest: str
     """``sha256:…`` over `files`."""
     at: Location
+    jobs: tuple[Job, ...] = ()
+    """The jobs of its files, for all variants."""
     is_proven: bool = True
     """Whether the version has a test result; another is a release with its fixes (``2.5``)."""
 

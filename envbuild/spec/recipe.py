@@ -1,4 +1,4 @@
-"""Models of a recipe (an MPI, framework or fabric library) and of the controls of its jobs."""
+"""The model of a recipe: an MPI, framework or fabric library. `job.py` beside it has that of its jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import Discriminator, Field, Tag
 
-from envbuild.jobs.arithmetic import evaluate
 from envbuild.spec.fields import Checked, Distribution, Format, ProvenVersion
 from envbuild.spec.model import (
     CommandName,
@@ -35,23 +34,6 @@ from envbuild.spec.model import (
 
 def _variant_requirement(value: str) -> str:
     python_requirement(value.replace("{version}", "1"))
-    return value
-
-
-# An expression may have a value for one number of ranks and none for another.
-_RANKS = (1, 2, 3, 64, 4096)
-_SHOWN = 60
-
-
-def _arithmetic(value: str) -> str:
-    for ranks in _RANKS:
-        for rank, hosts in ((0, 1), (ranks - 1, ranks)):
-            try:
-                evaluate(value, n=ranks, r=rank, h=hosts)
-            except ValueError as error:
-                shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-                where = f"rank {rank} of {ranks}" + (f", {hosts} hosts" if hosts > 1 else "")
-                raise ValueError(f"{error} (`{shown}` on {where})") from error
     return value
 
 
@@ -81,75 +63,9 @@ Imports = Annotated[
     ),
 ]
 RecipeKind = Literal["mpi", "framework", "fabric"]
-LauncherName = Literal["mpiexec", "torchrun"]
 PatchName = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
 ]
-Arithmetic = Annotated[
-    Text,
-    Checked(
-        _arithmetic,
-        {"minLength": 1, "maxLength": 500},
-        "integer arithmetic in `n` (ranks), `r` (this rank) and `h` (hosts), such as `n*(n+1)//2`",
-    ),
-]
-JobId = Annotated[str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+", "a job id, such as `pytorch.ddp`")]
-JobFile = Annotated[str, full_match(r"[a-z0-9_]+\.py", "a file name under verify/, such as `ddp.py`")]
-SaidText = Annotated[Text, Field(min_length=1)]
-Tolerance = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Floor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-ReportedName = Annotated[str, full_match(r"[A-Za-z0-9_.:-]+", "a name of a reported value")]
-FailingCheck = Annotated[
-    str, full_match(r"[a-z0-9][a-z0-9-]*\.[a-z0-9-]+/[A-Za-z0-9_.:-]+", "a check, such as `pytorch.ddp/sum`")
-]
-
-
-class VerifyJob(Model):
-    """A mini job of a recipe, and the values that its ranks must report.
-
-    The job reports facts; the parent process judges them. Expected values are integer expressions in ``n``
-    (number of ranks), ``r`` (the reporting rank) and ``h`` (number of hosts), such as ``n*(n+1)//2``, and are
-    evaluated exactly. An expression must have a value on every rank of 1, 2, 3, 64 and 4096.
-    """
-
-    id: JobId
-    """``WHAT.NAME`` (``pytorch.ddp``), unique in the image."""
-    file: Annotated[JobFile, Field(alias="job")]
-    """A file under the recipe's ``verify/``."""
-    title: Text
-    """Claim that the job proves, in one line."""
-    expect: dict[ReportedName, Arithmetic] = {}
-    """Reported value's name → expression in ``n``, ``r`` and ``h``; compared for equality on every rank."""
-    same_on_all_ranks: tuple[ReportedName, ...] = ()
-    """Reported values that must be equal on all ranks."""
-    compare_with_single: dict[ReportedName, Tolerance] = {}
-    """Reported value's name (a number or list of numbers) → relative tolerance against the same job on one
-    rank."""
-    compare_with_reported: dict[
-        ReportedName, Annotated[dict[ReportedName, Tolerance], Field(min_length=1)]
-    ] = {}
-    """Reported value's name → name of another value of the same rank, such as the exact result → relative
-    tolerance between them."""
-    hint: Text = ""
-    """Hint for a failed job: the first things to check."""
-    timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    """Wall-clock limit in seconds, if it differs from the default."""
-    launcher: LauncherName = "mpiexec"
-    """Launcher of its ranks: the image's ``mpiexec``, or PyTorch's ``torchrun``."""
-    variants: tuple[Name, ...] = ()
-    """Variants of the recipe that the job is for; all if empty."""
-    environment: dict[VariableName, Text] = {}
-    """Variables of its ranks, such as those that select a transport."""
-    says: dict[ReportedName, Annotated[tuple[SaidText, ...], Field(min_length=1)]] = {}
-    """Name → texts, one of which the output of every rank must contain, such as a library's log line about
-    the transport in use."""
-    own_mpi: bool = False
-    """Whether it tests the image's own MPI only, not the host's in its place."""
-    at_least: dict[ReportedName, Floor] = {}
-    """Reported value's name → smallest number that passes on every rank, such as a bandwidth in GB/s."""
-    gpus_per_rank: Annotated[int, Field(ge=0, le=64)] = 0
-    """GPUs that each rank needs for itself (count). Such a job reports their ids as ``gpus``, starts no more
-    ranks than there are GPUs for, and is skipped without any."""
 
 
 class Variant(Model):
@@ -247,8 +163,6 @@ class Recipe(Model):
     imports: Imports = ()
     """Modules that must import in the finished image; or package → the only modules of it to import, none for
     an empty list. Of all other packages the top-level modules must import, too."""
-    verify: tuple[VerifyJob, ...] = ()
-    """Its mini jobs."""
     needs_mpi: bool = False
     """Whether it needs an MPI in the image."""
     environment: dict[VariableName, Setting] = {}
@@ -292,56 +206,3 @@ class Recipe(Model):
         """Return the variables that it adds to an image of the recipes of these names."""
         further = (settings for name, settings in self.environment_with.items() if name in names)
         return {**self.environment, **next(further, {})}
-
-
-class Change(Model):
-    """One change to a job."""
-
-    this: Annotated[str, Field(min_length=1)]
-    """Text that occurs exactly once in the job."""
-    becomes: str
-    """Text to replace it with."""
-
-
-class Control(Model):
-    """A job with one deliberate error."""
-
-    name: Text
-    """The error, unique among the job's controls."""
-    job: JobFile
-    """File under ``verify/`` to change."""
-    fails: Annotated[tuple[FailingCheck, ...], Field(min_length=1)]
-    """Findings of one job that must fail (``pytorch.ddp/sum``, ``pytorch.ddp/bor``); others may fail too."""
-    needs: tuple[Name, ...] = ()
-    """Recipes that the image must also contain for this control."""
-    before: str = ""
-    """Code to run before the job."""
-    changes: tuple[Change, ...] = ()
-    """Changes to the job, in order."""
-
-    @property
-    def job_id(self) -> str:
-        """The job that must fail; several may start one file."""
-        return self.fails[0].partition("/")[0]
-
-    def changed(self, text: str) -> str:
-        """Return the job's text with all changes made.
-
-        ValueError unless each text to change occurs exactly once.
-        """
-        for change in self.changes:
-            times = text.count(change.this)
-            if times != 1:
-                raise ValueError(f"`{change.this}` occurs {times} times in {self.job}, not once")
-            text = text.replace(change.this, change.becomes)
-        return text
-
-
-class Controls(Model):
-    """The file ``controls.yaml`` of a recipe: jobs with deliberate errors, which must fail."""
-
-    schema_: Annotated[Format, Field(alias="schema")] = 1
-    """Format of the file: 1."""
-    controls: tuple[Control, ...]
-    """At least one for each job, which makes one of its values fail. "Every rank alone" is run for each job
-    without an entry."""

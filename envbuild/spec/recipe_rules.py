@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean
+from envbuild.jobs.judge import Job
+from envbuild.spec.job import JobHeader
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Prepend
+from envbuild.spec.oracles import jobs_of
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.reserved import OWNED, reserved_at, search_path_problem
 
@@ -23,12 +27,12 @@ TUTORIAL = "tutorial.py"
 # The build sets these itself: they lead to its tools.
 _SET_BY_BUILD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR")
 # The test sets these for every rank.
-_SET_BY_TEST = ("OMP_NUM_THREADS",)
+_SET_BY_TEST = {"OMP_NUM_THREADS"}
 # The judge adds these checks to each job: which ranks reported, and how it ended.
 _CHECKS_OF_ALL = {"ranks", "end"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what is derived from it is kept
 class RecipeSource:
     """A recipe and its files."""
 
@@ -37,6 +41,15 @@ class RecipeSource:
     loaded: Loaded[Recipe]
     files: dict[str, bytes]
     """Relative path → content of recipe.yaml, tutorial.py, ``verify/*.py`` and ``patches/*.patch``."""
+    headers: dict[str, Loaded[JobHeader]] = field(default_factory=dict)
+    """File under ``verify/`` → its header, of the files that are jobs."""
+
+    @cached_property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs: those for all variants first, those on GPUs last."""
+        name = self.loaded.value.name
+        jobs = [job for file, header in self.headers.items() for job in jobs_of(header.value, name, file)]
+        return tuple(sorted(jobs, key=lambda job: (job.gpus_per_rank > 0, bool(job.variants), job.file)))
 
     @property
     def digest(self) -> str:
@@ -76,7 +89,14 @@ def recipe_errors(source: RecipeSource) -> Errors:
         yield from search_path_errors(loaded, settings, "environment_with", other)
     yield from _link_errors(loaded)
     yield from _source_errors(loaded, source.files)
-    yield from _job_errors(loaded, source.files)
+    seen: set[str] = set()
+    for file, header in source.headers.items():
+        yield from _job_errors(header, recipe)
+        for job in jobs_of(header.value, recipe.name, file):
+            if job.id in seen:
+                hint = "give each job another `id`"
+                yield RequestError(f"the job `{job.id}` is there twice", at=header.at("id"), hint=hint)
+            seen.add(job.id)
 
 
 def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend], *key: str) -> Errors:
@@ -135,30 +155,36 @@ def _source_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors
             yield RequestError(f"the build sets `{name}` itself", at=at, hint="leave it out")
 
 
-def _job_errors(loaded: Loaded[Recipe], files: Mapping[str, bytes]) -> Errors:
-    recipe = loaded.value
-    seen: set[str] = set()
-    for index, job in enumerate(recipe.verify):
-        if f"verify/{job.file}" not in files:
-            yield _no_file(f"verify/{job.file}", files, loaded.at("verify", index, "job"))
-        for name in job.environment:
-            if name in _SET_BY_TEST:
-                at = loaded.at("verify", index, "environment", name)
-                yield RequestError(f"`{name}` is set by the test itself", at=at, hint="leave it out")
-        for key in ("expect", "says", "same_on_all_ranks"):
-            for name in _CHECKS_OF_ALL & set(getattr(job, key)):
-                at = loaded.at("verify", index, key)
-                problem = f"`{name}` is the name of a check that every job has"
-                yield RequestError(problem, at=at, hint="report the value under another name")
-        for position, name in enumerate(job.variants):
-            if name not in recipe.variants:
-                at = loaded.at("verify", index, "variants", position)
-                hint = did_you_mean(name, list(recipe.variants)) or _listed(recipe.variants)
-                yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=hint)
-        if job.id in seen:
-            at = loaded.at("verify", index, "id")
-            yield RequestError(f"the job `{job.id}` is there twice", at=at, hint="give each job another `id`")
-        seen.add(job.id)
+def _job_errors(loaded: Loaded[JobHeader], recipe: Recipe) -> Errors:
+    """Yield the errors of a job's header that its model cannot express."""
+    header = loaded.value
+    if not (header.title or header.oracle):
+        hint = "state in one line what the job proves, or name an `oracle`, which has a title"
+        yield RequestError("the key `title` is missing", at=loaded.at(), hint=hint)
+    if header.gpus_per_rank and "gpu" not in header.devices:
+        problem = "`gpus_per_rank` is for jobs on GPUs"
+        yield RequestError(
+            problem, at=loaded.at("gpus_per_rank"), hint="add `devices: [gpu]` or `devices: [cpu, gpu]`"
+        )
+    environments: list[tuple[tuple[str, ...], Mapping[str, str]]] = [(("environment",), header.environment)]
+    environments += [
+        (("controls", name, "environment"), control.environment)
+        for name, control in header.named_controls.items()
+    ]
+    for steps, environment in environments:
+        for name in _SET_BY_TEST & environment.keys():
+            at = loaded.at(*steps, name)
+            yield RequestError(f"`{name}` is set by the test itself", at=at, hint="leave it out")
+    for key in ("expect", "says", "same_on_all_ranks"):
+        for name in _CHECKS_OF_ALL & set(getattr(header, key)):
+            problem = f"`{name}` is the name of a check that every job has"
+            at = loaded.at(key)
+            yield RequestError(problem, at=at, hint="report the value under another name")
+    for position, name in enumerate(header.variants):
+        if name not in recipe.variants:
+            at = loaded.at("variants", position)
+            hint = did_you_mean(name, list(recipe.variants)) or _listed(recipe.variants)
+            yield RequestError(f"the recipe has no variant `{name}`", at=at, hint=hint)
 
 
 def _no_file(path: str, files: Mapping[str, bytes], at: Location) -> RequestError:

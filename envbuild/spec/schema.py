@@ -15,8 +15,9 @@ from pydantic_core import core_schema
 
 from envbuild.spec.base import BaseImage
 from envbuild.spec.error_messages import one_line
+from envbuild.spec.job import JobHeader
 from envbuild.spec.model import Choice, EnvSpec
-from envbuild.spec.recipe import Controls, Recipe
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -25,7 +26,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"
 MODELS: Mapping[str, type[BaseModel]] = {
     "spec": EnvSpec,
     "recipe": Recipe,
-    "controls": Controls,
+    "job": JobHeader,
     "base": BaseImage,
     "site": Site,
 }

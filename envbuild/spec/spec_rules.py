@@ -12,7 +12,6 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
-from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.reserved import reserved_at
@@ -57,14 +56,14 @@ def _repeated(
 
 
 def _shared_names(recipes: Sequence[ChosenRecipe]) -> Errors:
-    claims: tuple[tuple[str, Callable[[Recipe], Sequence[str]]], ...] = (
-        ("own the distribution", lambda recipe: recipe.owns),
-        ("have the job", lambda recipe: [job.id for job in recipe.verify]),
+    claims: tuple[tuple[str, Callable[[ChosenRecipe], Sequence[str]]], ...] = (
+        ("own the distribution", lambda chosen: chosen.recipe.owns),
+        ("have the job", lambda chosen: [job.id for job in chosen.jobs]),
     )
     for verb, names in claims:
         holder: dict[str, str] = {}
         for chosen in recipes:
-            for name in names(chosen.recipe):
+            for name in names(chosen):
                 other = holder.setdefault(name, chosen.recipe.name)
                 if other != chosen.recipe.name:
                     problem = f"the recipes `{other}` and `{chosen.recipe.name}` both {verb} `{name}`"

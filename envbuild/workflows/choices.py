@@ -11,4 +11,4 @@ from envbuild.launch.launchers import launcher_names
 ExportFormat = Literal["squashfs", "shifter", "oci"]
 AnyFormat = Literal[ExportFormat, ScriptFormat]
 LAUNCHERS = launcher_names()
-SchemaKind = Literal["spec", "recipe", "controls", "base", "site", "lock"]
+SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock"]

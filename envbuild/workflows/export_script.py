@@ -29,7 +29,6 @@ from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
-_JUDGED = ("ARCH.", "GPU.vendor", "PMI.pmix-of-slurm")
 # Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _PYXIS_MOUNTS = "0.22"
 
@@ -58,7 +57,7 @@ def export_script(
         hint="name another file with -o PATH",
     )
     check_outside_store(path)
-    refuse_or_warn(judge(stack_facts(facts, site), about=_JUDGED), settings.emit)
+    refuse_or_warn(judge(stack_facts(facts, site), "export"), settings.emit)
     chosen = _choose_runtime(site, chosen_format, runtime_name, settings.emit)
     has_site_mpi = on_site_mpi(manifest, chosen)
     if not chosen.host_fabric:

@@ -17,7 +17,6 @@ from envbuild.extend.examine import ExaminedImage, examine_image
 from envbuild.extend.python import probe_python
 from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
-from envbuild.image.model import ImageJob
 from envbuild.image.runnable import DescribedImage, describe, identity_of
 from envbuild.inputs.catalog import read_recipe
 from envbuild.jobs.judge import Package
@@ -28,8 +27,8 @@ from envbuild.system.apptainer import Apptainer
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.settings import Settings
 
-# Whose job proves the collectives of any MPI.
-_RECIPE = "mpich"
+# Its job proves the collectives of any MPI.
+_RECIPE, _JOB = "mpich", "mpi.collectives"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,7 @@ def container_of(extended: ExtendedImage, path: Path, apptainer: Apptainer) -> C
     if programs and {"mpi4py", "numpy"} <= python.installed.keys():
         family = "openmpi" if extended.examined.has_openmpi else "mpich"
         source = read_recipe(_RECIPE)
-        job = ImageJob(**source.loaded.value.verify[0].model_dump(), recipe=_RECIPE)
+        job = next(job for job in source.jobs if job.id == _JOB)
         brought[job.id] = source.files[f"verify/{job.file}"]
         runnable = runnable.model_copy(update={"mpi": family, "mpi_family": family, "jobs": (job,)})
     else:

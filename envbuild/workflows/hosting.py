@@ -22,7 +22,7 @@ from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, plan_host_libraries
 from envbuild.spec.site import Site
@@ -40,7 +40,7 @@ def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
 
     They only warn: the job then has a slow fabric.
     """
-    for result in judge(facts, about=("FABRIC.",)):
+    for result in judge(facts, "fabric"):
         refused = result.outcome == "incompatible"
         yield replace(result, outcome="unknown", warn=True) if refused else result
 
@@ -59,8 +59,10 @@ def host_libraries_for(image: ImageFile, settings: Settings, wanted: HostLibrari
     scan = scan_image(image, settings.store)
     preflight, plan, facts = plan_on_host(scan, site, wanted)
     # Rules on the start of ranks are judged with the launcher.
-    about = ("GLIBC", "HOST.", *(["MPI."] if wanted.mpi else []), *(["FABRIC."] if wanted.fabric else []))
-    refuse_or_warn(judge(facts, about), settings.emit)
+    occasions: list[Occasion] = ["host-libraries"]
+    occasions += ["host-mpi"] if wanted.mpi else []
+    occasions += ["fabric"] if wanted.fabric else []
+    refuse_or_warn(judge(facts, *occasions), settings.emit)
     raise_all(plan.errors)
     if wanted.mpi:
         # Problems that exist on the image's own MPI, too, do not exclude the host's.

@@ -243,8 +243,7 @@ def _judge_start(
     foreign = not on_nodes and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
-    of_job = ("PMI.pmix-of-slurm",) if on_nodes else ()
-    yield from judge(facts, about=("ARCH.", "RUNTIME.", *of_job))
+    yield from judge(facts, "start", "job") if on_nodes else judge(facts, "start")
     if not from_host.fabric:
         yield from judge_own_fabric(facts)
 

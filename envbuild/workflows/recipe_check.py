@@ -15,7 +15,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean,
 from envbuild.events import task
 from envbuild.image.file import ImageFile
 from envbuild.inputs.catalog import find_catalog, read_recipe
-from envbuild.jobs.judge import TEMPLATE
+from envbuild.jobs.judge import TEMPLATE, Job
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
     LIMIT_S,
@@ -27,16 +27,18 @@ from envbuild.launch.controls import (
 from envbuild.launch.start import Container, with_gpus
 from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES, owned_by_vendor
 from envbuild.spec.check import recipe_not_known
-from envbuild.spec.load import Loaded, load
+from envbuild.spec.job import JobHeader
+from envbuild.spec.job_file import BEGIN, marks_of, with_modules
+from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
-from envbuild.spec.recipe import Control, Controls, Recipe, VerifyJob
+from envbuild.spec.oracles import controls_of
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
 from envbuild.workflows.settings import Settings
 
-CONTROLS = "controls.yaml"
 README = "README.md"
 # `envbuild recipes new` writes such a line in place of text that people have to write.
 BLANK = "…"
@@ -51,6 +53,7 @@ class CheckedRecipe:
     """A recipe that follows the rules, and the results of its controls in an image."""
 
     recipe: Recipe
+    jobs: int
     controls: int
     ran: dict[str, list[str]]
     """Control → checks that passed although they should fail; empty without an image."""
@@ -71,17 +74,13 @@ def check_recipe(name: str, settings: Settings, *, path: Path | None = None) -> 
     source = read_recipe(name, recipes=settings.recipes)
     others = _other_recipes(name, settings.recipes)
     errors = [*recipe_errors(source), *requirement_errors(source, others), *shared_id_errors(source, others)]
-    controls: list[MutatedJob] = []
-    try:
-        own = load_controls(source)
-    except EnvbuildError as error:
-        errors += error.each()
-    else:
-        controls = recipe_controls(source, own, others)
-        errors += control_errors(source, own, controls)
+    controls = recipe_controls(source)
+    errors += control_errors(source, controls)
     raise_all(sorted(errors, key=lambda error: error.at or Location(path=source.loaded.path)))
     if path is None:
-        return CheckedRecipe(recipe=source.loaded.value, controls=len(controls), ran={})
+        return CheckedRecipe(
+            recipe=source.loaded.value, jobs=len(source.jobs), controls=len(controls), ran={}
+        )
     with ImageFile.open(path) as image:
         return _run_controls(image, source, controls, settings)
 
@@ -108,7 +107,11 @@ def _run_controls(
             ran[control.name] = undetected(container, job, control)
             running.failed = bool(ran[control.name])
     return CheckedRecipe(
-        recipe=source.loaded.value, controls=len(controls), ran=ran, left_out=tuple(left_out)
+        recipe=source.loaded.value,
+        jobs=len(source.jobs),
+        controls=len(controls),
+        ran=ran,
+        left_out=tuple(left_out),
     )
 
 
@@ -159,14 +162,14 @@ def recipe_errors(source: RecipeSource) -> Errors:
         problem = f"there is no {TUTORIAL} beside the recipe"
         hint = "write 3 to 8 lines of the toolkit's own tutorial: `envbuild test` runs them as users do"
         yield RequestError(problem, at=Location(path=loaded.path.parent), hint=hint)
-    if not recipe.verify:
+    if not source.headers:
         problem = "the recipe has no mini job: nothing proves that its ranks communicate"
         yield RequestError(problem, at=loaded.at(), hint="`envbuild recipes new` writes one to start from")
-    for index, job in enumerate(recipe.verify):
+    for job in source.jobs:
         if not (job.expect or job.same_on_all_ranks or job.compare_with_single or job.compare_with_reported):
             problem = f"the job {job.id} has no oracle: any report would pass"
-            hint = "state the right result: `expect`, `same_on_all_ranks` or a `compare_with_…`"
-            yield RequestError(problem, at=loaded.at("verify", index), hint=hint)
+            hint = "state the right result: `oracle`, `expect`, `same_on_all_ranks` or a `compare_with_…`"
+            yield RequestError(problem, at=source.headers[job.file].at("id"), hint=hint)
     yield from _job_file_errors(source)
 
 
@@ -205,9 +208,8 @@ def _owner_errors(loaded: Loaded[Recipe]) -> Errors:
 
 def _job_file_errors(source: RecipeSource) -> Errors:
     """Yield files that are not Python, jobs that judge themselves, and files that nothing uses."""
-    started = {job.file for job in source.loaded.value.verify}
-    texts = {name: text.decode(errors="replace") for name, text in _job_files(source).items()}
-    code = "\n".join(texts[name] for name in sorted(started & texts.keys()))
+    texts = _job_texts(source)
+    used = {name for file in source.headers for name in with_modules(file, texts)}
     for name, text in sorted(texts.items()):
         path = source.loaded.path.parent / "verify" / name
         yield from _template_errors(path, text)
@@ -222,9 +224,8 @@ def _job_file_errors(source: RecipeSource) -> Errors:
                 at = Location(path=path, line=node.lineno, column=node.col_offset + 1)
                 hint = "report the value; the recipe states the right one, and the parent judges"
                 yield RequestError("the job judges itself", at=at, hint=hint)
-        stem = re.escape(name.removesuffix(".py"))
-        if name not in started and not re.search(rf"^\s*(import|from) {stem}\b", code, flags=re.MULTILINE):
-            hint = "start it under `verify` in the recipe, or remove it"
+        if name not in used:
+            hint = f"a job has a header, which begins with a line `{BEGIN}`; or remove the file"
             yield RequestError("no job starts or imports this file", at=Location(path=path), hint=hint)
 
 
@@ -237,10 +238,10 @@ def _template_errors(path: Path, text: str) -> Errors:
             yield RequestError("this job is still the template", at=at, hint=hint)
 
 
-def _job_files(source: RecipeSource) -> dict[str, bytes]:
-    """Return the files under ``verify/``: name → content."""
+def _job_texts(source: RecipeSource) -> dict[str, str]:
+    """Return the files under ``verify/``: name → text."""
     return {
-        path.removeprefix("verify/"): content
+        path.removeprefix("verify/"): content.decode(errors="replace")
         for path, content in source.files.items()
         if path.startswith("verify/")
     }
@@ -274,12 +275,12 @@ def shared_id_errors(source: RecipeSource, others: OtherRecipes) -> Errors:
     for name, other in others.items():
         if other is None or _may_share_jobs(source, other):
             continue
-        ids = {job.id for job in other.loaded.value.verify}
-        for index, job in enumerate(source.loaded.value.verify):
+        ids = {job.id for job in other.jobs}
+        for job in source.jobs:
             if job.id in ids:
                 problem = f"the recipe `{name}` has the job `{job.id}`, too"
                 hint = "choose another id: an image holds each job id once; only MPI recipes share theirs"
-                yield RequestError(problem, at=source.loaded.at("verify", index, "id"), hint=hint)
+                yield RequestError(problem, at=source.headers[job.file].at("id"), hint=hint)
 
 
 def _may_share_jobs(source: RecipeSource, other: RecipeSource) -> bool:
@@ -290,117 +291,96 @@ def _may_share_jobs(source: RecipeSource, other: RecipeSource) -> bool:
 # -- Controls ----------------------------------------------------------------------------------------------
 
 
-def recipe_controls(
-    source: RecipeSource, own: Loaded[Controls] | None, others: OtherRecipes
-) -> list[MutatedJob]:
-    """Return the controls of a recipe's jobs: every rank alone for each job, then those of its controls.yaml.
-
-    A job that is the same file in another MPI recipe shares that recipe's controls, unless it has its own.
-    """
-    recipe, files = source.loaded.value, _job_files(source)
-    controls = [
-        every_rank_alone(recipe.name, job, files[job.file].decode("utf-8", "replace"))
-        for job in recipe.verify
-    ]
-    listed = own.value.controls if own is not None else ()
-    controls += [_mutated(source, control) for control in listed if control.job in files]
-    missing = files.keys() - {control.job for control in listed}
-    ids = {job.id for job in recipe.verify}
-    for other in others.values():
-        if other is None or not _may_share_jobs(source, other):
-            continue
-        same = {name for name in missing if _job_files(other).get(name) == files[name]}
-        try:
-            loaded = load_controls(other) if same else None
-        except EnvbuildError:
-            continue  # checking that recipe reports its errors
-        if loaded is not None:
-            shared = [control for control in loaded.value.controls if control.job in same]
-            controls += [_mutated(source, control) for control in shared if control.job_id in ids]
-            missing -= {control.job for control in shared}
+def recipe_controls(source: RecipeSource) -> list[MutatedJob]:
+    """Return the controls of a recipe's jobs: of each every rank alone, its oracle's, and its own."""
+    texts = _job_texts(source)
+    controls = []
+    for job in source.jobs:
+        files = with_modules(job.file, texts)
+        controls.append(every_rank_alone(job, files))
+        named = controls_of(source.headers[job.file].value)
+        controls += [
+            MutatedJob(job=job, fault=name, control=control, files=files)
+            for name, control in named.items()
+            if name != EVERY_RANK_ALONE
+        ]
     return controls
 
 
-def load_controls(source: RecipeSource) -> Loaded[Controls] | None:
-    """Read the controls.yaml of a recipe; None if it has none."""
-    path = source.loaded.path.parent / CONTROLS
-    if not exists(path):
-        return None
-    return load(Controls, read_input(path, limit_bytes=MAX_BYTES), path)
-
-
-def _mutated(source: RecipeSource, control: Control) -> MutatedJob:
-    original = _job_files(source)[control.job].decode(errors="replace")
-    return MutatedJob(recipe=source.loaded.value.name, control=control, original=original)
-
-
-def control_errors(source: RecipeSource, own: Loaded[Controls] | None, controls: list[MutatedJob]) -> Errors:
-    """Yield the errors of a recipe's controls.yaml, and jobs without a control that makes a value fail.
-
-    `controls` are all controls of the recipe's jobs, including shared ones.
-    """
-    if own is not None:
-        yield from _misfit_errors(source, own)
-    failing = {check for mutated in controls for check in mutated.control.fails}
-    for index, job in enumerate(source.loaded.value.verify):
+def control_errors(source: RecipeSource, controls: Sequence[MutatedJob]) -> Errors:
+    """Yield controls that do not fit their jobs, marks that belong to none, and jobs that cannot fail."""
+    yield from _mark_errors(source, controls)
+    seen: set[tuple[str, str]] = set()
+    for mutated in controls:
+        header = source.headers[mutated.job.file]
+        # A twin on GPUs has the same header.
+        if (mutated.job.file, mutated.fault) not in seen:
+            yield from _misfit_errors(header, mutated)
+        seen.add((mutated.job.file, mutated.fault))
+    for file, header in source.headers.items():
+        if EVERY_RANK_ALONE in header.value.controls:
+            problem = f"every job already has a control `{EVERY_RANK_ALONE}`"
+            at = header.at_key("controls", EVERY_RANK_ALONE)
+            yield RequestError(problem, at=at, hint="choose another name")
+        job = next(job for job in source.jobs if job.file == file)
+        failing = {check for mutated in controls if mutated.job is job for check in mutated.fails}
         if failing.isdisjoint(_values_of(job)):
             problem = f"no control makes a value of `{job.id}` fail"
-            hint = f"add a copy of {job.file} whose ranks do not communicate to {CONTROLS}"
-            yield RequestError(problem, at=source.loaded.at("verify", index), hint=hint)
+            hint = "add a control under `controls`, and mark the line that it breaks: `# control NAME: CODE`"
+            yield RequestError(problem, at=header.at("id"), hint=hint)
 
 
-def _misfit_errors(source: RecipeSource, loaded: Loaded[Controls]) -> Errors:
-    """Yield controls that do not fit their jobs, or change nothing."""
-    names = {(job.id, EVERY_RANK_ALONE) for job in source.loaded.value.verify}
-    for index, control in enumerate(loaded.value.controls):
-        if control.job not in _job_files(source):
-            problem = f"there is no file `verify/{control.job}` in the recipe"
-            at = loaded.at("controls", index, "job")
-            yield RequestError(problem, at=at, hint="correct the name, or write the file")
-            continue
-        if (control.job_id, control.name) in names:
-            problem = f"the job {control.job_id} already has a control `{control.name}`"
-            at = loaded.at("controls", index, "name")
-            yield RequestError(problem, at=at, hint="choose another name")
-        names.add((control.job_id, control.name))
-        yield from _unknown_check_errors(source, loaded, index)
-        if not (control.before or control.changes):
-            problem = "the control changes nothing"
-            hint = "add `before` or `changes`, which break the copy"
-            yield RequestError(problem, at=loaded.at("controls", index), hint=hint)
-        try:
-            ast.parse(_mutated(source, control).text())
-        except (ValueError, SyntaxError) as error:
-            problem = f"the control `{control.name}` does not fit: {error}"
-            at = loaded.at("controls", index, "changes")
-            hint = "`this` must occur once in the job, and the changed job must be valid Python"
-            yield RequestError(problem, at=at, hint=hint)
+def _mark_errors(source: RecipeSource, controls: Sequence[MutatedJob]) -> Errors:
+    """Yield marks in a file that no control of a job with that file names, or that stand above no code."""
+    names: dict[str, list[str]] = {}
+    for mutated in controls:
+        for file in mutated.files:
+            names.setdefault(file, []).append(mutated.fault)
+    for file, text in sorted(_job_texts(source).items()):
+        for mark in marks_of(text):
+            at = Location(path=source.loaded.path.parent / "verify" / file, line=mark.line, column=1)
+            known = sorted(set(names.get(file, ())) - {EVERY_RANK_ALONE})
+            if mark.control not in known:
+                hint = did_you_mean(mark.control, known) or f"there are: {', '.join(known) or 'none'}"
+                problem = f"no job that uses {file} has a control `{mark.control}`"
+                yield RequestError(problem, at=at, hint=hint)
+            elif not mark.replaced:
+                hint = "write the mark above the line that the control replaces"
+                yield RequestError("no line of code follows this mark", at=at, hint=hint)
 
 
-def _unknown_check_errors(source: RecipeSource, loaded: Loaded[Controls], index: int) -> Errors:
-    """Yield checks in a control's `fails` that its job does not have."""
-    control = loaded.value.controls[index]
-    jobs = [job for job in source.loaded.value.verify if job.file == control.job]
-    jobs = [job for job in jobs if job.id == control.job_id] or jobs
-    checks = [check for job in jobs for check in (f"{job.id}/ranks", f"{job.id}/end", *_values_of(job))]
-    for place, check in enumerate(control.fails):
+def _misfit_errors(header: Loaded[JobHeader], mutated: MutatedJob) -> Errors:
+    """Yield checks in a control's `fails` that its job does not have, and a control that changes nothing."""
+    fault, job = mutated.fault, mutated.job
+    is_own = fault in header.value.controls
+    checks = [check.partition("/")[2] for check in (f"{job.id}/ranks", f"{job.id}/end", *_values_of(job))]
+    for place, check in enumerate(mutated.control.fails):
         if check not in checks:
-            problem = f"no job that starts {control.job} has the check `{check}`"
-            if check.partition("/")[0] != control.job_id:
-                problem = f"the check `{check}` is not of the job {control.job_id}"
-            hint = did_you_mean(check, checks) or f"there are: {', '.join(checks) or 'none'}"
-            yield RequestError(problem, at=loaded.at("controls", index, "fails", place), hint=hint)
+            at = header.at("controls", fault, "fails", place)
+            if isinstance(header.value.controls.get(fault), tuple):
+                at = header.at("controls", fault, place)
+            hint = did_you_mean(check, checks) or f"there are: {', '.join(checks)}"
+            yield RequestError(f"the job has no check `{check}`", at=at, hint=hint)
+    at = header.at_key("controls", fault) if is_own else header.at("oracle")
+    texts = mutated.texts()
+    if not (texts or mutated.control.environment):
+        hint = f"write `# control {fault}: CODE` above the line that CODE replaces"
+        if not is_own:
+            hint += f"; the oracle `{header.value.oracle}` has this control"
+        yield RequestError(f"the control `{fault}` changes nothing", at=at, hint=hint)
+    for file, text in texts.items():
+        try:
+            ast.parse(text)
+        except (ValueError, SyntaxError) as error:
+            problem = f"with the control `{fault}`, {file} is not valid Python: {error}"
+            yield RequestError(problem, at=at, hint="CODE takes the place of one line, with its indentation")
 
 
-def _values_of(job: VerifyJob) -> list[str]:
+def _values_of(job: Job) -> list[str]:
     """Return the checks of the values that a job reports, without those on ranks and exit."""
+    names = (*job.expect, *job.says, *job.at_least, *job.same_on_all_ranks)
     return [
-        *(f"{job.id}/{name}" for name in (*job.expect, *job.says, *job.at_least, *job.same_on_all_ranks)),
+        *(f"{job.id}/{name}" for name in names),
         *([f"{job.id}/gpus"] if job.gpus_per_rank else []),
-        *(f"{job.id}/{name}-as-one-rank" for name in job.compare_with_single),
-        *(
-            f"{job.id}/{name}-as-{other}"
-            for name, others in job.compare_with_reported.items()
-            for other in others
-        ),
+        *job.tolerances(),
     ]

@@ -1,4 +1,4 @@
-"""Write a new recipe from the template beside this file: it builds, its job passes, its controls fail."""
+"""Write a new recipe from the template beside this file: it builds, and its job can pass and fail."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from envbuild.errors import EnvbuildError
 from envbuild.inputs.catalog import find_catalog, read_each, read_recipe
-from envbuild.spec.load import Loaded
 from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe_rules import RecipeSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ def list_recipes(recipes: Sequence[Path] = ()) -> RecipeListing:
     return RecipeListing(recipes=tuple(source.loaded.value for source in sources), errors=tuple(errors))
 
 
-def show_recipe(name: str, recipes: Sequence[Path] = ()) -> Loaded[Recipe]:
+def show_recipe(name: str, recipes: Sequence[Path] = ()) -> RecipeSource:
     """Return a recipe, as a spec that names it would read it."""
-    return read_recipe(name, recipes=recipes).loaded
+    return read_recipe(name, recipes=recipes)
 
 
 def newest_first(versions: Sequence[str]) -> str:

@@ -172,6 +172,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         ranks=ranks,
         checks=sections.checks,
         outputs=sections.outputs,
+        measured=sections.measured,
         left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
         facts=host.facts,

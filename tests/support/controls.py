@@ -11,7 +11,7 @@ from envbuild.jobs.judge import Job
 from envbuild.launch.controls import EVERY_RANK_ALONE, MutatedJob, job_of
 from envbuild.launch.start import Container
 from envbuild.system import apptainer as runtime
-from envbuild.workflows.recipe_check import load_controls, recipe_controls
+from envbuild.workflows.recipe_check import recipe_controls
 from tests.support.images import read_manifest
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -20,25 +20,23 @@ NAMES = tuple(sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml"))
 
 @cache
 def every_control() -> tuple[MutatedJob, ...]:
-    """Return the controls of all shipped recipes: every rank alone for each job, and those of controls.yaml.
+    """Return the controls of all shipped recipes' jobs.
 
     The single run of a comparison is mutated as well; what differs with the number of ranks still shows.
     """
     sources = [read_recipe(name, recipes=[RECIPES]) for name in NAMES]
-    return tuple(
-        control for source in sources for control in recipe_controls(source, load_controls(source), {})
-    )
+    return tuple(control for source in sources for control in recipe_controls(source))
 
 
 def one_of_each_job(controls: Iterable[MutatedJob]) -> list[MutatedJob]:
-    """Return the first control of each job that is written by hand: a representative part.
+    """Return the first control of each job besides every rank alone: a representative part.
 
     `make toolkits` runs all.
     """
     first: dict[tuple[str, str], MutatedJob] = {}
     for mutated in controls:
-        if mutated.control.name != EVERY_RANK_ALONE:
-            first.setdefault((mutated.recipe, mutated.control.job_id), mutated)
+        if mutated.fault != EVERY_RANK_ALONE:
+            first.setdefault((mutated.job.recipe, mutated.job.id), mutated)
     return list(first.values())
 
 

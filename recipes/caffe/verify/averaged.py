@@ -1,9 +1,9 @@
-"""Gradients of Caffe averaged over MPI through pycaffe, with an exact oracle.
-
-The weight w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
-w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there.
-"""
+# /// job
+# id: caffe.averaging
+# oracle: averaging
+# title: Caffe's gradients averaged by MPI allreduce, exact oracle
+# ///
+"""Gradients of Caffe averaged over MPI through pycaffe."""
 
 import envbuild_job
 import numpy as np
@@ -22,7 +22,7 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "found" bottom: "wanted" top:
 
 
 def main() -> None:
-    """Take three steps and report."""
+    """Average gradients."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     solver = solving.solver(NET, learning_rate=1.0)
@@ -30,18 +30,18 @@ def main() -> None:
     net.blobs["one"].data[...] = 1
     net.blobs["wanted"].data[...] = -size * (rank + 1)
 
-    weights = []
-    for _ in range(3):
+    def step() -> float:
         net.clear_param_diffs()
         net.forward()
         net.backward()
         gradient = np.array(net.params["w"][0].diff)
+        # control no averaging: gradient *= size
         comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
         net.params["w"][0].diff[...] = gradient / size
         solver.apply_update()
-        weights.append(float(net.params["w"][0].data[0, 0]))
+        return float(net.params["w"][0].data[0, 0])
 
-    envbuild_job.report(rank=rank, size=size, weight_first=weights[0], weight_last=weights[-1])
+    envbuild_job.run_averaging(rank, size, step)
 
 
 if __name__ == "__main__":

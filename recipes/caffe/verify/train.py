@@ -1,9 +1,14 @@
+# /// job
+# id: caffe.train
+# oracle: training
+# title: a training run on N ranks over MPI against the same on one
+# ///
 """A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
 import numpy as np
 import solving
-from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
+from envbuild_job import FEATURES, HIDDEN, ROWS
 from mpi4py import MPI
 
 # Caffe's loss is half the mean over its own rows; so weighed, shares of any size add up to the mean over all.
@@ -26,7 +31,7 @@ layer {{
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
@@ -41,19 +46,19 @@ def main() -> None:
     for place, blob in enumerate(parameters):
         blob.data[...] = starts[place].T
 
-    losses = []
-    for _ in range(STEPS):
+    def step() -> float:
         net.clear_param_diffs()
         share = weight * float(net.forward()["loss"])
         net.backward()
         for blob in parameters:
             gradient = np.array(blob.diff)
+            # control no averaging: pass
             comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
             blob.diff[...] = gradient
         solver.apply_update()
-        losses.append(comm.allreduce(share, op=MPI.SUM))
+        return float(comm.allreduce(share, op=MPI.SUM))
 
-    envbuild_job.report_training(rank, size, losses, [blob.data for blob in parameters])
+    envbuild_job.run_training(rank, size, step, lambda: [blob.data for blob in parameters])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""ChainerMN's multi-node optimizer, with an exact oracle.
+# /// job
+# id: chainer.averaging
+# oracle: averaging
+# title: ChainerMN's multi-node optimizer over MPI, exact oracle
+# expect: {sum: n*(n+1)//2, weight_begun: 0}
+# controls:
+#   # The first update is a step then.
+#   no averaging: {fails: [weight_begun, weight_first, weight_last], least_ranks: 2}
+# ///
+"""ChainerMN's multi-node optimizer.
 
-The weight w starts at r on rank r; the first update broadcasts rank 0's, and
-does no more. Then rank r's loss is ½(w + N(r+1))²: with gradients averaged and
-a learning rate of 1, one step ends at exactly -N(N+1)/2, and further steps
-leave it there. ChainerMN averages by multiplying with 1/N, which is no exact
-number for every N: w is a float64, and the float32 nearest to it is exact.
+The weight starts at r on rank r; the first update broadcasts that of rank 0 and does nothing else. ChainerMN
+averages by multiplying with 1/N: w is a float64.
 """
 
 import chainer
@@ -23,29 +29,23 @@ class Weight(chainer.Link):
 
 
 def main() -> None:
-    """Sum over all ranks, broadcast, take three steps, and report."""
+    """Sum over all ranks, broadcast, and average gradients."""
     comm = chainermn.create_communicator("naive")
     rank, size = comm.rank, comm.size
     model = Weight(rank)
+    # control no averaging: optimizer = chainer.optimizers.SGD(lr=1.0)
     optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.SGD(lr=1.0), comm)
     optimizer.setup(model)
 
-    weights = []
-    for _ in range(4):
+    def step() -> float:
         loss = chainer.functions.sum(0.5 * (model.w + size * (rank + 1)) ** 2)
         model.cleargrads()
         loss.backward()
         optimizer.update()
-        weights.append(float(np.float32(model.w.array[0])))
+        return float(np.float32(model.w.array[0]))
 
-    envbuild_job.report(
-        rank=rank,
-        size=size,
-        sum=comm.allreduce_obj(rank + 1),
-        weight_begun=weights[0],
-        weight_first=weights[1],
-        weight_last=weights[-1],
-    )
+    total = comm.allreduce_obj(rank + 1)
+    envbuild_job.run_averaging(rank, size, step, sum=total, weight_begun=step())
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
+# /// job
+# id: horovod.train
+# oracle: training
+# title: a training run with Horovod on N ranks against the same on one
+# ///
 """A small training run with Horovod; N ranks with a share each do what one does with all of it."""
 
 import envbuild_job
 import horovod.torch as hvd
 import torch
-from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
+from envbuild_job import FEATURES, HIDDEN, ROWS
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
@@ -17,21 +22,22 @@ def main() -> None:
     with torch.no_grad():
         for parameter, start in zip(model.parameters(), starts, strict=True):
             parameter.copy_(torch.tensor(start.T))
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters()
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    # control no averaging: pass
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    losses = []
-    for _ in range(STEPS):
+    def step() -> float:
         optimizer.zero_grad()
         squares = (model(inputs) - labels).square().sum()
         # Gradients are averaged over ranks: so weighed, shares of any size make the mean over all rows.
         (squares * size / ROWS).backward()
         optimizer.step()
-        losses.append(float(hvd.allreduce(squares.detach() / ROWS, op=hvd.Sum)))
+        return float(hvd.allreduce(squares.detach() / ROWS, op=hvd.Sum))
 
-    parameters = [parameter.detach().numpy() for parameter in model.parameters()]
-    envbuild_job.report_training(rank, size, losses, parameters)
+    def parameters() -> list:
+        return [parameter.detach().numpy() for parameter in model.parameters()]
+
+    envbuild_job.run_training(rank, size, step, parameters)
     hvd.shutdown()
 
 

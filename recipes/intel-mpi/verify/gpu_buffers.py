@@ -1,3 +1,18 @@
+# /// job
+# id: mpi.gpu-buffers
+# title: MPI moves and adds up buffers on GPUs
+# devices: [gpu]
+# own_mpi: true
+# environment: {I_MPI_OFFLOAD: "1"}
+# expect:
+#   sum_least: n*(n+1)//2
+#   sum_most: n*(n+1)//2
+#   sender_least: r - n*((r-1)//n)
+#   sender_most: r - n*((r-1)//n)
+# hint: I_MPI_DEBUG=3 says whether Intel MPI took the CUDA driver
+# controls:
+#   another number in the buffers: [sum_least, sender_most]
+# ///
 """MPI moves and adds up buffers on GPUs; reports what came out, judges nothing.
 
 Each rank has its buffers on its own GPU, and hands MPI their addresses there.
@@ -46,7 +61,9 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
 
-    own, total, received = Buffer(driver, rank + 1), Buffer(driver, 0), Buffer(driver, 0)
+    # control another number in the buffers: own = Buffer(driver, rank + 2)
+    own = Buffer(driver, rank + 1)
+    total, received = Buffer(driver, 0), Buffer(driver, 0)
     comm.Allreduce(own, total, op=MPI.SUM)
     comm.Sendrecv(own, dest=(rank + 1) % size, recvbuf=received, source=(rank - 1) % size)
     sums, senders = total.values(), received.values()

@@ -1,13 +1,30 @@
+# /// job
+# id: jax.gpu
+# title: XLA's kernels and cuBLAS on each process's GPU, exact results
+# devices: [gpu]
+# expect:
+#   bfloat16_least: 4096
+#   bfloat16_most: 4096
+#   float32_least: 4096
+#   float32_most: 4096
+#   squares: (2**20 - 1) * 2**20 * (2**21 - 1) // 6
+# hint: is the driver new enough for the CUDA release of this variant?
+# controls:
+#   smaller matrices: [bfloat16_least, float32_most]
+#   no squares, and no GPU reported: [squares, gpus]
+# ///
 """XLA's kernels and cuBLAS on this rank's GPU; all numbers are whole, so the results are exact.
 
 A product of matrices of ones is their inner dimension, and the squares below n add up to (n-1)n(2n-1)/6.
 """
 
+import envbuild_gpus
 import envbuild_job
 import jax
 import jax.numpy as jnp
 import processes
 
+# control smaller matrices: SIDE = 2048
 SIDE = 4096
 NUMBERS = 1 << 20
 
@@ -24,7 +41,9 @@ def main() -> None:
     envbuild_job.report(
         rank=rank,
         size=size,
-        gpus=processes.gpus(),
+        # control no squares, and no GPU reported: gpus=[],
+        gpus=envbuild_gpus.own_ids(),
+        # control no squares, and no GPU reported: squares=int(numbers.sum()),
         squares=int((numbers * numbers).sum()),
         **values,
     )

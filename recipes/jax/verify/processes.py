@@ -1,14 +1,10 @@
 """How the JAX jobs find each other: a coordinator on rank 0, then gloo, or NCCL with a GPU a process."""
 
-import os
 import socket
 
 import envbuild_gpus
 import envbuild_job
 import jax
-
-# cpu, or cuda for a job on GPUs.
-PLATFORM = os.environ.get("JOB_PLATFORM", "cpu")
 
 
 def start() -> "tuple[int, int, jax.sharding.Mesh]":
@@ -21,9 +17,9 @@ def start() -> "tuple[int, int, jax.sharding.Mesh]":
         envbuild_job.publish("coordinator", f"{here} {holder.getsockname()[1]}")
     host, port = envbuild_job.await_published("coordinator").split()
     address = "127.0.0.1" if host == here else host
-    jax.config.update("jax_platforms", PLATFORM)
+    jax.config.update("jax_platforms", "cuda" if envbuild_gpus.is_gpu_job() else "cpu")
     jax.config.update("jax_enable_x64", True)
-    if PLATFORM == "cpu":
+    if not envbuild_gpus.is_gpu_job():
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         own = None
     else:
@@ -33,11 +29,3 @@ def start() -> "tuple[int, int, jax.sharding.Mesh]":
     jax.distributed.initialize(f"{address}:{port}", num_processes=size, process_id=rank, local_device_ids=own)
     holder.close()
     return jax.process_index(), jax.process_count(), jax.make_mesh((jax.device_count(),), ("ranks",))
-
-
-def gpus() -> "list[str]":
-    """Return the id of this process's GPU, for its report; nothing on a CPU."""
-    if PLATFORM == "cpu":
-        return []
-    driver = envbuild_gpus.Driver()
-    return [driver.describe(envbuild_gpus.own_gpu(driver.count()))["id"]]

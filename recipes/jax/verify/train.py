@@ -1,17 +1,23 @@
+# /// job
+# id: jax.train
+# oracle: training
+# devices: [cpu, gpu]
+# ///
 """A small training run; N processes with a share each of the batch do what one does with all of it."""
 
+import envbuild_gpus
 import envbuild_job
 import jax
 import jax.numpy as jnp
 import numpy as np
 import processes
-from envbuild_job import FEATURES, ROWS, STEPS
+from envbuild_job import FEATURES, ROWS
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     rank, size, mesh = processes.start()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
     spread, same = NamedSharding(mesh, Spec("ranks")), NamedSharding(mesh, Spec())
@@ -29,19 +35,23 @@ def main() -> None:
 
     def step(weights: "list[jax.Array]", own: jax.Array) -> "tuple[list[jax.Array], jax.Array]":
         value, gradients = jax.value_and_grad(loss)(weights, own)
+        # control no averaging: pass
         gradients = jax.lax.psum(gradients, "ranks")
         moved = [weight - 0.05 * gradient for weight, gradient in zip(weights, gradients, strict=True)]
         return moved, jax.lax.psum(value, "ranks")
 
     over_all = {"mesh": mesh, "out_specs": Spec(), "check_vma": False}
-    stepped = jax.jit(jax.shard_map(step, in_specs=(Spec(), Spec("ranks")), **over_all))
-    losses = []
-    for _ in range(STEPS):
-        parameters, value = stepped(parameters, data)
-        losses.append(float(value.addressable_data(0)))
+    compiled = jax.jit(jax.shard_map(step, in_specs=(Spec(), Spec("ranks")), **over_all))
 
-    arrays = [np.asarray(parameter.addressable_data(0)) for parameter in parameters]
-    envbuild_job.report_training(rank, size, losses, arrays, gpus=processes.gpus())
+    def train() -> float:
+        nonlocal parameters
+        parameters, value = compiled(parameters, data)
+        return float(value.addressable_data(0))
+
+    def arrays() -> "list[np.ndarray]":
+        return [np.asarray(parameter.addressable_data(0)) for parameter in parameters]
+
+    envbuild_job.run_training(rank, size, train, arrays, gpus=envbuild_gpus.own_ids())
 
 
 if __name__ == "__main__":

@@ -1,3 +1,19 @@
+# /// job
+# id: jupyterlab.notebook
+# title: a JupyterLab of its own on each rank, whose kernel answers a cell, and which ends cleanly
+# expect:
+#   without_token: 403
+#   lab_page: 200
+#   answer: (r + 1)*(r + 2)*(2*r + 3)//6
+#   kernels_left: 0
+#   exit_code: 0
+# hint: the server, its kernel or their connections over the loopback fail; the output shows the server's log
+# controls:
+#   a server that is open to everybody: [without_token]
+#   another cell: [answer]
+#   a kernel that stays: [kernels_left]
+#   a server that is killed: [exit_code]
+# ///
 """A JupyterLab starts on the loopback, its kernel answers a cell, and it ends cleanly.
 
 Each rank has a server, a port, a token and directories of its own.
@@ -18,7 +34,7 @@ import envbuild_job
 import websocket
 
 TOKEN = secrets.token_hex(32)
-# A site's proxy is not asked for the loopback.
+# The loopback is not reached through a site's proxy.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -27,9 +43,11 @@ def serve(directory: str) -> "tuple[int, subprocess.Popen[bytes]]":
     holder = envbuild_job.port_holder("127.0.0.1")
     port = holder.getsockname()[1]
     places = ("HOME", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
-    # Not on the command line: everybody on a host may read those.
+    # Not on the command line, which every user of a host can read.
     env = {**os.environ, **dict.fromkeys(places, directory), "JUPYTER_TOKEN": TOKEN}
     words = [
+        # control a server that is open to everybody: "--IdentityProvider.token=",
+        # control a server that is open to everybody: "--ServerApp.disable_check_xsrf=True",
         "--no-browser",
         "--allow-root",
         "--ip=127.0.0.1",
@@ -45,7 +63,7 @@ def serve(directory: str) -> "tuple[int, subprocess.Popen[bytes]]":
 
 
 def request(port: int, path: str, method: str = "GET", token: str = TOKEN) -> "tuple[int, bytes]":
-    """Return status and body of the server's answer; status 0 where nobody answers."""
+    """Return status and body of the server's answer; status 0 without an answer."""
     headers = {"Authorization": f"token {token}"} if token else {}
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method, headers=headers)
     try:
@@ -58,7 +76,7 @@ def request(port: int, path: str, method: str = "GET", token: str = TOKEN) -> "t
 
 
 def status(port: int, path: str, method: str = "GET", token: str = TOKEN) -> int:
-    """Return the status of the server's answer alone."""
+    """Return the status of the server's answer."""
     return request(port, path, method, token)[0]
 
 
@@ -89,14 +107,18 @@ def run_cell(port: int, kernel: str, code: str) -> str:
 
 
 def visit(port: int, rank: int) -> "dict[str, int]":
-    """Run a cell in a kernel of the server, end both, and return what was seen."""
-    seen = {"without_token": status(port, "/api/kernels", token=""), "lab_page": status(port, "/lab")}
+    """Run a cell in a kernel of the server, end both, and return the values to report."""
+    record = {"without_token": status(port, "/api/kernels", token=""), "lab_page": status(port, "/lab")}
     kernel = json.loads(request(port, "/api/kernels", "POST")[1])["id"]
-    seen["answer"] = int(run_cell(port, kernel, f"sum(k * k for k in range({rank} + 2))"))
+    # control another cell: cell = f"sum(k * k for k in range({rank} + 1))"
+    cell = f"sum(k * k for k in range({rank} + 2))"
+    record["answer"] = int(run_cell(port, kernel, cell))
+    # control a kernel that stays: pass
     status(port, f"/api/kernels/{kernel}", "DELETE")
-    seen["kernels_left"] = len(json.loads(request(port, "/api/kernels")[1]))
+    record["kernels_left"] = len(json.loads(request(port, "/api/kernels")[1]))
+    # control a server that is killed: pass
     status(port, "/api/shutdown", "POST")
-    return seen
+    return record
 
 
 def main() -> None:
@@ -105,11 +127,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         port, process = serve(directory)
         try:
-            seen = visit(port, rank)
+            record = visit(port, rank)
+            # control a server that is killed: process.kill()
+            # control a server that is killed: exit_code = process.wait(60)
             exit_code = process.wait(60)
         finally:
             process.kill()
-    envbuild_job.report(rank=rank, size=size, exit_code=exit_code, **seen)
+    envbuild_job.report(rank=rank, size=size, exit_code=exit_code, **record)
 
 
 if __name__ == "__main__":

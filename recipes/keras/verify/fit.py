@@ -1,4 +1,4 @@
-"""What one backend does: train a Keras model whose gradients pass through two pipes on their way."""
+"""Train a Keras model on one backend; its gradients pass through two pipes."""
 
 import importlib
 import os
@@ -14,22 +14,22 @@ def main() -> None:
     """Train on this rank's share; the pipes' numbers, rank and size are the arguments."""
     give, take, rank, size = map(int, sys.argv[1:5])
     out, back = os.fdopen(give, "wb"), os.fdopen(take, "rb")
-    # Keras reads KERAS_BACKEND when it is imported: so each backend has a process of its own.
+    # Keras reads KERAS_BACKEND when it is imported: each backend has its own process.
     keras = importlib.import_module("keras")
     out.write(keras.backend.backend().encode().ljust(NAME_BYTES))
 
-    def passed(flat: np.ndarray) -> np.ndarray:
+    def averaged(flat: np.ndarray) -> np.ndarray:
         out.write(flat.astype(np.float32).tobytes())
         out.flush()
         return np.frombuffer(back.read(flat.size * 4), dtype=np.float32)
 
     class Averaged(keras.optimizers.SGD):
-        """Steps along what came back for its gradients."""
+        """Steps along the gradients that come back."""
 
         def apply(self, grads: list, trainable_variables: "list | None" = None) -> None:
-            arrays = [keras.ops.convert_to_numpy(each) for each in grads]
-            flat = passed(np.concatenate([each.ravel() for each in arrays]))
-            ends = np.cumsum([each.size for each in arrays])[:-1]
+            arrays = [keras.ops.convert_to_numpy(gradient) for gradient in grads]
+            flat = averaged(np.concatenate([array.ravel() for array in arrays]))
+            ends = np.cumsum([array.size for array in arrays])[:-1]
             parts = [part.reshape(arrays[at].shape) for at, part in enumerate(np.split(flat, ends))]
             super().apply([keras.ops.convert_to_tensor(part) for part in parts], trainable_variables)
 
@@ -47,6 +47,6 @@ def main() -> None:
     for _ in range(STEPS):
         model.reset_metrics()
         losses.append(float(model.train_on_batch(inputs, labels)))
-    passed(np.array(losses))
+    averaged(np.array(losses))
     out.write(np.concatenate([weight.ravel() for weight in model.get_weights()]).tobytes())
     out.close()

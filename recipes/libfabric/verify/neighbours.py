@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import time
-from pathlib import Path
 
 import envbuild_job
 
@@ -11,30 +10,19 @@ WAIT_S = 20.0
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback that nobody uses."""
+    """Return a TCP port of the loopback that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def received_bytes() -> int:
-    """Return how many bytes the network interfaces here have received, loopback included."""
-    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
-    return sum(int(line.partition(":")[2].split()[0]) for line in lines)
-
-
 def exchange(server: list[str], client: list[str], sent_bytes: int) -> dict[str, int]:
-    """Run both ends and return what to report.
+    """Run both ends and return the values to report.
 
-    Parameters
-    ----------
-    server, client : list of str
-        Command lines; ``PORT`` stands for the port of whoever serves.
-    sent_bytes : int
-        What one client sends at least.
+    ``PORT`` in a command line stands for the port of the server; a client sends at least `sent_bytes`.
     """
     rank, size = envbuild_job.launched()
-    before = received_bytes()
+    before = envbuild_job.received_bytes()
     port = str(free_port())
     serving = subprocess.Popen([word.replace("PORT", port) for word in server])
     envbuild_job.publish(f"port-{rank}", port)
@@ -54,5 +42,5 @@ def exchange(server: list[str], client: list[str], sent_bytes: int) -> dict[str,
     return {
         "served": int(served == 0),
         "asked": int(asked == 0),
-        "over_network": int(received_bytes() - before >= sent_bytes),
+        "over_network": int(envbuild_job.received_bytes() - before >= sent_bytes),
     }

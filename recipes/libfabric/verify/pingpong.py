@@ -1,4 +1,4 @@
-"""libfabric's own ping-pong between neighbours; the environment chooses the provider."""
+"""libfabric's own ping-pong between neighbours; a job's environment chooses the provider."""
 
 import os
 
@@ -15,11 +15,8 @@ def main() -> None:
     words = ["-p", os.environ["FI_PROVIDER"], "-e", "rdm", "-c", "-I", str(ROUNDS), "-S", str(SIZE_BYTES)]
     values = exchange(
         ["fi_pingpong", *words, "-B", "PORT"],
+        # control no neighbour is asked: ["fi_pingpong", *words, "-P", "PORT", "999.0.0.1"],
         ["fi_pingpong", *words, "-P", "PORT", "127.0.0.1"],
         ROUNDS * SIZE_BYTES,
     )
     envbuild_job.report(rank=rank, size=size, **values)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,12 @@
-"""Gradients averaged by mpi4jax within a compiled function, with an exact oracle.
-
-The weight w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
-w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there. A compiled
-average may be a product with 1/N, which is no exact number for every N: w is a
-float64, and the float32 nearest to it is exact.
-"""
+# /// job
+# id: mpi4jax.averaging
+# oracle: averaging
+# title: gradients averaged over MPI within a compiled function, exact oracle
+# expect: {sum: n*(n+1)//2, from_last: n}
+# controls:
+#   what rank 0 has: {fails: [from_last], least_ranks: 2}
+# ///
+"""Gradients averaged by mpi4jax within a compiled function, which may multiply with 1/N: w is a float64."""
 
 import envbuild_job
 import jax
@@ -15,7 +16,7 @@ from mpi4py import MPI
 
 
 def main() -> None:
-    """Sum and broadcast over all ranks, take three steps, and report."""
+    """Sum and broadcast over all ranks, and average gradients."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     comm = MPI.COMM_WORLD
@@ -25,29 +26,25 @@ def main() -> None:
         return 0.5 * (w + size * (rank + 1)) ** 2
 
     @jax.jit
-    def step(w: jax.Array) -> jax.Array:
-        return w - 1.0 * mpi4jax.allreduce(jax.grad(loss)(w), op=MPI.SUM, comm=comm) / size
+    def averaged(w: jax.Array) -> jax.Array:
+        # control no averaging: return w - jax.grad(loss)(w)
+        return w - mpi4jax.allreduce(jax.grad(loss)(w), op=MPI.SUM, comm=comm) / size
 
     @jax.jit
-    def told(number: jax.Array) -> "tuple[jax.Array, jax.Array]":
+    def collected(number: jax.Array) -> "tuple[jax.Array, jax.Array]":
         total = mpi4jax.allreduce(number, op=MPI.SUM, comm=comm)
+        # control what rank 0 has: return total, mpi4jax.bcast(number, 0, comm=comm)
         return total, mpi4jax.bcast(number, size - 1, comm=comm)
 
-    total, from_last = told(jnp.array(rank + 1, dtype=jnp.int64))
     w = jnp.array(0.0, dtype=jnp.float64)
-    weights = []
-    for _ in range(3):
-        w = step(w)
-        weights.append(float(w.astype(jnp.float32)))
 
-    envbuild_job.report(
-        rank=rank,
-        size=size,
-        sum=int(total),
-        from_last=int(from_last),
-        weight_first=weights[0],
-        weight_last=weights[-1],
-    )
+    def step() -> float:
+        nonlocal w
+        w = averaged(w)
+        return float(w.astype(jnp.float32))
+
+    total, from_last = collected(jnp.array(rank + 1, dtype=jnp.int64))
+    envbuild_job.run_averaging(rank, size, step, sum=int(total), from_last=int(from_last))
 
 
 if __name__ == "__main__":

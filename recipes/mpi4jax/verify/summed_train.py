@@ -1,3 +1,8 @@
+# /// job
+# id: mpi4jax.train
+# oracle: training
+# title: a training run on N ranks over MPI against the same on one
+# ///
 """A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
@@ -5,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import mpi4jax
 import numpy as np
-from envbuild_job import ROWS, STEPS
+from envbuild_job import ROWS
 from mpi4py import MPI
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     jax.config.update("jax_platforms", "cpu")
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -23,18 +28,19 @@ def main() -> None:
         return jnp.square(found - labels).sum() / ROWS
 
     @jax.jit
-    def step(weights: "list[jax.Array]") -> "tuple[list[jax.Array], jax.Array]":
+    def averaged(weights: "list[jax.Array]") -> "tuple[list[jax.Array], jax.Array]":
         value, gradients = jax.value_and_grad(loss)(weights)
-        gradients = [mpi4jax.allreduce(each, op=MPI.SUM, comm=comm) for each in gradients]
+        # control no averaging: pass
+        gradients = [mpi4jax.allreduce(gradient, op=MPI.SUM, comm=comm) for gradient in gradients]
         moved = [weight - 0.05 * gradient for weight, gradient in zip(weights, gradients, strict=True)]
         return moved, mpi4jax.allreduce(value, op=MPI.SUM, comm=comm)
 
-    losses = []
-    for _ in range(STEPS):
-        parameters, value = step(parameters)
-        losses.append(float(value))
+    def step() -> float:
+        nonlocal parameters
+        parameters, value = averaged(parameters)
+        return float(value)
 
-    envbuild_job.report_training(rank, size, losses, [np.asarray(parameter) for parameter in parameters])
+    envbuild_job.run_training(rank, size, step, lambda: [np.asarray(parameter) for parameter in parameters])
 
 
 if __name__ == "__main__":

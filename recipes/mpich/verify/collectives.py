@@ -1,4 +1,19 @@
-"""MPI's collectives through mpi4py; reports what came out, judges nothing."""
+# /// job
+# id: mpi.collectives
+# oracle: collectives
+# title: MPI collectives through mpi4py, 64 MiB a rank
+# expect: {payload_bytes: 64 * 2**20}
+# hint: >-
+#   `apptainer exec IMAGE python -c 'from mpi4py import MPI; print(MPI.Get_library_version())'`
+#   shows which MPI is loaded
+# controls:
+#   one wrong element: [payload_most]
+#   a rank that calls itself 0: [ranks]
+#   a size that is not: [ranks]
+#   a rank without a report: [ranks]
+#   a rank that dies: [end]
+# ///
+"""MPI's collectives through mpi4py."""
 
 import envbuild_job
 import numpy as np
@@ -19,21 +34,29 @@ def main() -> None:
     words = np.zeros(size // BITS + 1, dtype=np.int64)
     words[rank // BITS] = 1 << (rank % BITS)
     united = np.zeros_like(words)
+    # control bits of one rank: united = words
     comm.Allreduce(words, united, op=MPI.BOR)
 
     # Rank s sends s * size + d to rank d; the weights tell senders apart.
     sent = rank * size + np.arange(size, dtype=np.int64)
     received = np.zeros_like(sent)
+    # control senders mixed up: received = sent
     comm.Alltoall(sent, received)
 
     # Every element has a value of its own: index * N(N+1)/2, exact in float64.
     index = np.arange(ELEMENTS, dtype=np.float64)
     large = index * (rank + 1)
+    # control no large message: pass
     comm.Allreduce(MPI.IN_PLACE, large, op=MPI.SUM)
+    # control one wrong element: large[-1] += 1e7
+    # control one wrong element: factors = large[1:] / index[1:]
     factors = large[1:] / index[1:]
 
+    # control a rank without a report: rank == 1 or envbuild_job.report(
     envbuild_job.report(
+        # control a rank that calls itself 0: rank=0,
         rank=rank,
+        # control a size that is not: size=size + 1,
         size=size,
         sum=int(total[0]),
         bor=sum(int(word) << (BITS * place) for place, word in enumerate(united)),
@@ -45,4 +68,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # control a rank that dies: main()
+    # control a rank that dies: raise SystemExit(3)
     main()

@@ -1,9 +1,9 @@
-"""Gradients of MXNet averaged over MPI, with an exact oracle.
-
-The weight w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
-w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there.
-"""
+# /// job
+# id: mxnet.averaging
+# oracle: averaging
+# title: MXNet's gradients averaged by MPI allreduce, exact oracle
+# ///
+"""Gradients of MXNet averaged over MPI."""
 
 import envbuild_job
 import mxnet as mx
@@ -11,24 +11,24 @@ from mpi4py import MPI
 
 
 def main() -> None:
-    """Take three steps and report."""
+    """Average gradients."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     w = mx.nd.zeros(1, dtype="float64")
     w.attach_grad()
     optimizer = mx.optimizer.SGD(learning_rate=1.0)
 
-    weights = []
-    for _ in range(3):
+    def step() -> float:
         with mx.autograd.record():
             loss = 0.5 * mx.nd.square(w + size * (rank + 1))
         loss.backward()
         gradient = w.grad.asnumpy()
+        # control no averaging: gradient *= size
         comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
         optimizer.update(0, w, mx.nd.array(gradient / size, dtype="float64"), None)
-        weights.append(float(w.asscalar()))
+        return float(w.asscalar())
 
-    envbuild_job.report(rank=rank, size=size, weight_first=weights[0], weight_last=weights[-1])
+    envbuild_job.run_averaging(rank, size, step)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
+# /// job
+# id: mxnet.train
+# oracle: training
+# title: a training run on N ranks over MPI against the same on one
+# ///
 """A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
 import mxnet as mx
-from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
+from envbuild_job import FEATURES, HIDDEN, ROWS
 from mpi4py import MPI
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
@@ -21,21 +26,24 @@ def main() -> None:
     trainer = mx.gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=None)
 
     rows, wanted = mx.nd.array(inputs), mx.nd.array(labels)
-    losses = []
-    for _ in range(STEPS):
+
+    def step() -> float:
         with mx.autograd.record():
             # A share of the mean over all rows; shares of any size add up to it.
             loss = mx.nd.square(model(rows) - wanted).sum() / ROWS
         loss.backward()
         for parameter in parameters:
             gradient = parameter.grad().asnumpy()
+            # control no averaging: pass
             comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
             parameter.grad()[:] = gradient
         trainer.step(batch_size=1)
-        losses.append(comm.allreduce(float(loss.asscalar()), op=MPI.SUM))
+        return float(comm.allreduce(float(loss.asscalar()), op=MPI.SUM))
 
-    arrays = [parameter.data().asnumpy() for parameter in parameters]
-    envbuild_job.report_training(rank, size, losses, arrays)
+    def arrays() -> list:
+        return [parameter.data().asnumpy() for parameter in parameters]
+
+    envbuild_job.run_training(rank, size, step, arrays)
 
 
 if __name__ == "__main__":

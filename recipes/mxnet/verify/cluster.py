@@ -1,7 +1,6 @@
-"""How the MXNet workers find each other: a scheduler and a server beside rank 0.
+"""How the MXNet workers find each other: a scheduler and a server run beside rank 0.
 
-Each is a process that does nothing but import MXNet, and serves until the
-workers leave.
+Each is a process that only imports MXNet, and serves until the workers leave.
 """
 
 import os
@@ -17,8 +16,8 @@ def start() -> "list[subprocess.Popen[bytes]]":
     rank, size = envbuild_job.launched()
     here = socket.gethostname()
     envbuild_job.publish(f"host-{rank}", here)
-    hosts = {envbuild_job.await_published(f"host-{each}") for each in range(size)}
-    # Only where there are several hosts must somebody know their names.
+    hosts = {envbuild_job.await_published(f"host-{other}") for other in range(size)}
+    # Names are resolved only if there are several hosts.
     address = "127.0.0.1" if hosts == {here} else socket.gethostbyname(here)
     # Rank 0's, until the scheduler listens there.
     holder = envbuild_job.port_holder()

@@ -1,10 +1,15 @@
-"""MXNet's distributed key-value store (dist_sync), with an exact oracle.
+# /// job
+# id: mxnet.kvstore
+# oracle: averaging
+# title: a distributed key-value store (dist_sync) that sums and steps, exact oracle
+# expect: {sum: n*(n+1)//2, sum_again: n*(n+1), worst_exit_code: 0}
+# hint: the workers did not share one store; scheduler and server run beside rank 0
+# controls:
+#   a server that fails: [worst_exit_code]
+# ///
+"""MXNet's distributed key-value store (dist_sync).
 
-The weight w starts at 0; worker r's loss is ½(w + N(r+1))², its gradient
-w + N(r+1). The server sums what the workers push, the gradient's N-th part, and
-steps with a learning rate of 1: the first step ends at exactly -N(N+1)/2, and
-further steps leave it there. All these are integers or halves of them below
-2²⁴ up to 4096 workers: float32 holds them exactly.
+The workers push the N-th part of their gradients; the server adds them up and steps.
 """
 
 import importlib
@@ -15,6 +20,7 @@ import envbuild_job
 
 def main() -> None:
     """Sum over all workers twice, let the server take three steps, and report."""
+    # control a server that fails: processes = [*cluster.start(), cluster.subprocess.Popen(["false"])]
     processes = cluster.start()
     # MXNet reads its role when it is imported.
     mx = importlib.import_module("mxnet")
@@ -29,7 +35,7 @@ def main() -> None:
         store.pull("number", out=total)
         sums.append(float(total.asscalar()))
 
-    # From here on the server steps with what is pushed.
+    # From here on the server steps with the pushed gradients.
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
     w = mx.nd.zeros(1)
     w.attach_grad()
@@ -39,7 +45,9 @@ def main() -> None:
         with mx.autograd.record():
             loss = 0.5 * mx.nd.square(w + size * (rank + 1))
         loss.backward()
+        # control no averaging: w[:] -= w.grad
         store.push("weight", w.grad / size)
+        # control no averaging: pass
         store.pull("weight", out=w)
         weights.append(float(w.asscalar()))
 

@@ -1,8 +1,26 @@
-"""An ONNX model runs in ONNX Runtime, and gives exactly what it must.
+# /// job
+# id: onnxruntime.models
+# title: an ONNX model, by hand and from each framework of the image, run on each rank with an exact oracle
+# expect:
+#   below_least: -2*(10 + r) + 1
+#   below_most: -2*(10 + r) + 1
+#   above_least: 3*(10 + r) + 1
+#   above_most: 3*(10 + r) + 1
+# same_on_all_ranks: [writers]
+# hint: the runtime computes something else than the model's writer meant
+# controls:
+#   units that are not rectified: [below_least, above_most]
+#   exported without rectifiers: {fails: [below_least, above_most], needs: [pytorch]}
+#   exported with a bias that is no number:
+#     fails: [below_least, below_most, above_least, above_most]
+#     needs: [pytorch]
+#   other writers on each rank: {fails: [writers], least_ranks: 2}
+# ///
+"""An ONNX model runs in ONNX Runtime with exact results.
 
-The model is y = 3·relu(x - 10) - 2·relu(10 - x) + 1, a network with one hidden
-layer of two units. It is written by hand and, where PyTorch is in the image,
-exported from there as well. All numbers are small integers: float32 is exact.
+The model is y = 3·relu(x - 10) - 2·relu(10 - x) + 1, a network with one hidden layer of two units. It is
+written by hand and, if PyTorch is in the image, exported by it as well. The rows are x = -r and x = 20 + r.
+All numbers are small integers, so float32 is exact.
 """
 
 import importlib
@@ -30,6 +48,7 @@ def by_hand(path: Path) -> None:
     }
     nodes = [
         onnx.helper.make_node("Gemm", ["x", "to_hidden", "hidden_bias"], ["hidden"]),
+        # control units that are not rectified: onnx.helper.make_node("Identity", ["hidden"], ["active"]),
         onnx.helper.make_node("Relu", ["hidden"], ["active"]),
         onnx.helper.make_node("Gemm", ["active", "to_output", "output_bias"], ["y"]),
     ]
@@ -49,9 +68,13 @@ def by_hand(path: Path) -> None:
 def by_torch(path: Path) -> None:
     """Export the model from PyTorch."""
     torch = importlib.import_module("torch")
-    network = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    # control exported without rectifiers: activation = torch.nn.Identity()
+    activation = torch.nn.ReLU()
+    network = torch.nn.Sequential(torch.nn.Linear(1, 2), activation, torch.nn.Linear(2, 1))
     # PyTorch holds the transposed matrices.
-    values = (np.transpose(TO_HIDDEN), HIDDEN_BIAS, np.transpose(TO_OUTPUT), OUTPUT_BIAS)
+    # control exported with a bias that is no number: bias = [float("nan")]
+    bias = OUTPUT_BIAS
+    values = (np.transpose(TO_HIDDEN), HIDDEN_BIAS, np.transpose(TO_OUTPUT), bias)
     with torch.no_grad():
         for parameter, value in zip(network.parameters(), values, strict=True):
             parameter.copy_(torch.tensor(np.array(value, np.float32)))
@@ -85,6 +108,7 @@ def main() -> None:
     envbuild_job.report(
         rank=rank,
         size=size,
+        # control other writers on each rank: writers=writers[rank:],
         writers=writers,
         # NumPy's own: where one is NaN, so is the result.
         below_least=float(np.min(below)),

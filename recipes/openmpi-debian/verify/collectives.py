@@ -1,7 +1,11 @@
-"""Open MPI's collectives by their C names; reports what came out, judges nothing.
-
-Standard library only, Python 2.7 or newer: neither NumPy nor mpi4py need be there.
-"""
+# /// job
+# id: mpi.collectives
+# oracle: collectives
+# title: MPI collectives through ctypes, 8 MiB a rank
+# expect: {payload_bytes: 8 * 2**20}
+# hint: "`apptainer exec IMAGE mpirun --version` shows which Open MPI it is"
+# ///
+"""Open MPI's collectives by their C names, without NumPy and mpi4py; Python 2.7 or newer."""
 
 import ctypes
 
@@ -35,7 +39,7 @@ def call(name, *arguments):
 
 
 def number_of(name):
-    """Return what MPI_Comm_rank or MPI_Comm_size tells."""
+    """Return the result of MPI_Comm_rank or MPI_Comm_size."""
     number = ctypes.c_int(-1)
     call(name, WORLD, ctypes.byref(number))
     return number.value
@@ -52,15 +56,18 @@ def main():
     words = (ctypes.c_int64 * (size // BITS + 1))()
     words[rank // BITS] = 1 << (rank % BITS)
     united = (ctypes.c_int64 * len(words))()
+    # control bits of one rank: united = words
     call("MPI_Allreduce", words, united, len(words), INT64, BOR, WORLD)
 
     # Rank s sends s * size + d to rank d; the weights tell senders apart.
     sent = (ctypes.c_int64 * size)(*[rank * size + other for other in range(size)])
     received = (ctypes.c_int64 * size)()
+    # control senders mixed up: received = sent
     call("MPI_Alltoall", sent, 1, INT64, received, 1, INT64, WORLD)
 
     # Every element has a value of its own: index * N(N+1)/2, exact in float64.
     large = (ctypes.c_double * ELEMENTS)(*[float(index * (rank + 1)) for index in range(ELEMENTS)])
+    # control no large message: pass
     call("MPI_Allreduce", IN_PLACE, large, ELEMENTS, DOUBLE, SUM, WORLD)
     factors = [large[index] / index for index in range(1, ELEMENTS)]
 

@@ -1,12 +1,21 @@
-"""torch.distributed and DistributedDataParallel, with an exact oracle; over gloo, or NCCL on GPUs.
-
-The parameter w starts at 0; rank r's loss is ½(w + N(r+1))², its gradient
-w + N(r+1). Averaged over the ranks and with a learning rate of 1, the first
-step ends at exactly -N(N+1)/2, and further steps leave it there.
-"""
+# /// job
+# id: pytorch.ddp
+# launcher: any
+# oracle: averaging
+# devices: [cpu, gpu]
+# title: DistributedDataParallel, exact oracle
+# expect: {sum: n*(n+1)//2, bor: 2**n - 1}
+# hint: gradients were not averaged over all ranks; set GLOO_SOCKET_IFNAME if the host's name leads to no
+#   usable interface
+# controls:
+#   bits of one rank: {fails: [bor], least_ranks: 2}
+#   half a step: [weight_first]
+# ///
+"""torch.distributed and DistributedDataParallel over gloo, or NCCL on GPUs."""
 
 import envbuild_job
 import group
+import shift
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -14,20 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 BITS = 32
 
 
-class Shift(torch.nn.Module):
-    """Adds its one parameter to each element: no matrix product that could round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x + w."""
-        return x + self.w
-
-
 def main() -> None:
-    """Sum, unite, take three steps, and report."""
+    """Sum, unite bits, and average gradients."""
     rank, size = group.start()
     device = group.device()
     total = torch.tensor([rank + 1], dtype=torch.int64, device=device)
@@ -35,28 +32,25 @@ def main() -> None:
     # NCCL has no bitwise OR: with one rank's bit in each word, the sum is the same.
     words = torch.zeros(size // BITS + 1, dtype=torch.int64, device=device)
     words[rank // BITS] = 1 << (rank % BITS)
+    # control bits of one rank: pass
     dist.all_reduce(words, op=dist.ReduceOp.BOR if device.type == "cpu" else dist.ReduceOp.SUM)
 
-    model = DistributedDataParallel(Shift().to(device))
+    local = shift.Shift().to(device)
+    # control no averaging: model = local
+    model = DistributedDataParallel(local)
+    # control half a step: optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    weights = []
-    for _ in range(3):
+
+    def step() -> float:
         optimizer.zero_grad()
         number = torch.tensor([float(size * (rank + 1))], device=device)
         loss = 0.5 * model(number).square().sum()
         loss.backward()
         optimizer.step()
-        weights.append(float(model.module.w.item()))
+        return float(local.w.item())
 
-    envbuild_job.report(
-        rank=rank,
-        size=size,
-        gpus=group.gpus(),
-        sum=int(total.item()),
-        bor=sum(int(word) << (BITS * place) for place, word in enumerate(words.tolist())),
-        weight_first=weights[0],
-        weight_last=weights[-1],
-    )
+    bor = sum(int(word) << (BITS * place) for place, word in enumerate(words.tolist()))
+    envbuild_job.run_averaging(rank, size, step, sum=int(total.item()), bor=bor, gpus=group.gpus())
     dist.destroy_process_group()
 
 

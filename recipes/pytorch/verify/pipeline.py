@@ -1,4 +1,18 @@
-"""Pipeline parallel: a chain with one stage a rank, in four microbatches, with an exact oracle.
+# /// job
+# id: pytorch.pipeline
+# launcher: any
+# title: a chain of one stage a rank in microbatches (GPipe), exact oracle
+# expect:
+#   stages_held: 1
+#   sum_first: 10*n + 4*((n-1)*n*(n+1)//6)
+#   weight: 5*r + 1 - 4*n
+#   sum_last: 10*n + 4*(5*(n*(n-1)*(n-2)//6) + (1-4*n)*(n*(n-1)//2))
+# hint: a stage got other microbatches or gradients than its neighbours sent
+# controls:
+#   gradients summed over microbatches: [weight, sum_last]
+#   microbatches of one rank: {fails: [sum_first], least_ranks: 2}
+# ///
+"""Pipeline parallel: a chain with one stage a rank, in four microbatches, with exact results.
 
 Stage s (from 0) turns (u, v) into (u + w, v + u) with a parameter w of its own
 that starts at s + 1; the first u is the microbatch's number, 1 to 4, and the
@@ -39,7 +53,9 @@ def main() -> None:
     rank, size = group.start()
     module = Shear(rank + 1)
     stage = PipelineStage(module, rank, size, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=MICROBATCHES, loss_fn=loss)
+    # control gradients summed over microbatches: options = {"loss_fn": loss, "scale_grads": False}
+    options = {"loss_fn": loss}
+    schedule = ScheduleGPipe(stage, n_microbatches=MICROBATCHES, **options)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     inputs = torch.tensor([[float(number + 1), 0.0] for number in range(MICROBATCHES)], dtype=torch.float64)
     targets = torch.tensor([2.0 * number + 1.0 for number in range(MICROBATCHES)], dtype=torch.float64)
@@ -49,8 +65,9 @@ def main() -> None:
         optimizer.zero_grad()
         given = (inputs,) if rank == 0 else ()
         output = schedule.step(*given, target=targets if rank == size - 1 else None)
-        # The last stage alone sees the end of the chain, and tells the others.
+        # Only the last stage has the end of the chain; it sends it to the others.
         end = output.detach().clone() if rank == size - 1 else torch.zeros_like(inputs)
+        # control microbatches of one rank: pass
         dist.broadcast(end, src=size - 1)
         sums.append(float(end[:, 1].sum()))
         optimizer.step()

@@ -1,4 +1,20 @@
-"""Tensor parallel: one network whose hidden units are spread over the ranks, with an exact oracle.
+# /// job
+# id: pytorch.tensor-parallel
+# launcher: any
+# title: one network spread over the ranks by DTensor, exact oracle
+# # Two of 2n hidden units on each rank: their weights to and from the unit.
+# expect:
+#   weights_held: 4
+#   output_first: n*(2*n+1)
+#   output_last: -((2*n-1)*(2*n)*(4*n-1)//6)
+#   columns_sum: 4*r + 1
+#   rows_sum: -(4*r + 1)
+# hint: partial sums were not added over all ranks, or a rank held units that are not its own
+# controls:
+#   the whole network on every rank: {fails: [weights_held, columns_sum, rows_sum], least_ranks: 2}
+#   partial sums not added: {fails: [output_first, output_last], least_ranks: 2}
+# ///
+"""Tensor parallel: one network whose hidden units are spread over the ranks, with exact results.
 
 Of 2N hidden units each rank holds two. Unit j (from 0) weighs the input, which
 is 1, with j + 1 and the output with 1; the loss is the output y, so one step
@@ -30,7 +46,10 @@ def main() -> None:
     """Spread the network, take one step, and report outputs and own weights."""
     rank, size = group.start()
     mesh = init_device_mesh("cpu", (size,))
+    # control partial sums not added: partial = RowwiseParallel(output_layouts=dist.tensor.Partial())
+    # control partial sums not added: plan = {"0": ColwiseParallel(), "2": partial}
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    # control the whole network on every rank: model = network(UNITS_PER_RANK * size)
     model = parallelize_module(network(UNITS_PER_RANK * size), mesh, plan)
     # One parameter at a time: the fused form mixes plain and distributed tensors.
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, foreach=False)
@@ -41,6 +60,7 @@ def main() -> None:
     optimizer.step()
     last = model(ones).sum()
 
+    # control the whole network on every rank: own = [parameter.detach() for parameter in model.parameters()]
     own = [parameter.to_local().detach() for parameter in model.parameters()]
     envbuild_job.report(
         rank=rank,

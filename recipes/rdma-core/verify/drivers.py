@@ -1,3 +1,12 @@
+# /// job
+# id: rdma-core.drivers
+# title: libibverbs answers, and its drivers load
+# expect: {answers: 1, mlx5: 1, efa: 1, hfi1: 1}
+# hint: a driver lacks a library, or is not there
+# controls:
+#   no answer: [answers]
+#   no drivers: [mlx5, efa, hfi1]
+# ///
 """Every driver for InfiniBand and RoCE in user space loads beside libibverbs."""
 
 import ctypes
@@ -14,6 +23,7 @@ def main() -> None:
     count = ctypes.c_int(-1)
     # A host without RDMA gives none; that it answers is what counts.
     listed = verbs.ibv_get_device_list(ctypes.byref(count))
+    # control no drivers: drivers = []
     drivers = sorted(Path("/usr/lib").glob("*/libibverbs/lib*-rdmav*.so"))
     for driver in drivers:
         ctypes.CDLL(str(driver))
@@ -21,6 +31,7 @@ def main() -> None:
     envbuild_job.report(
         rank=rank,
         size=size,
+        # control no answer: answers=int(listed is not None or count.value > 0),
         answers=int(listed is not None or count.value <= 0),
         mlx5=names.count("libmlx5"),
         efa=names.count("libefa"),

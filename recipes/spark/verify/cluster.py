@@ -35,33 +35,26 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @dataclass(frozen=True)
-class Place:
-    """A rank's place in the cluster.
-
-    Attributes
-    ----------
-    rank, size : int
-        As the launcher set them (rank from 0).
-    master : str
-        The master's address (``spark://HOST:PORT``).
-    directory : Path
-        Where this rank's part of Spark writes.
-    """
+class ClusterMember:
+    """A rank as a member of the cluster."""
 
     rank: int
     size: int
+    """As the launcher set them (rank from 0)."""
     master: str
+    """The master's address (``spark://HOST:PORT``)."""
     directory: Path
+    """The directory that this rank's part of Spark writes to."""
 
-    def seen(self) -> dict:
-        """Return what `tasks.meet` left in the one executor of this rank's worker."""
-        (path,) = self.directory.glob(f"{tasks.worker_name(self.rank)}/app-*/*/{tasks.SEEN}")
+    def record(self) -> dict:
+        """Return what `tasks.gather` wrote in the one executor of this rank's worker."""
+        (path,) = self.directory.glob(f"{tasks.worker_name(self.rank)}/app-*/*/{tasks.RECORD}")
         return json.loads(path.read_text())
 
 
 @contextlib.contextmanager
-def joined() -> "Iterator[Place]":
-    """Start this rank's daemons and give its place in the cluster; at the end nothing of it is left."""
+def joined() -> "Iterator[ClusterMember]":
+    """Start this rank's daemons and yield it as a member of the cluster; at the end all are stopped."""
     rank, size = envbuild_job.launched()
     host = _meeting_host(rank, size)
     with tempfile.TemporaryDirectory(prefix="spark-") as name, contextlib.ExitStack() as daemons:
@@ -75,29 +68,29 @@ def joined() -> "Iterator[Place]":
         work = directory / tasks.worker_name(rank)
         offer = ("--cores", "1", "--memory", "512m", "--work-dir", str(work))
         daemons.enter_context(_daemon("worker.Worker", "--host", host, "--port", "0", *offer, master))
-        yield Place(rank=rank, size=size, master=master, directory=directory)
+        yield ClusterMember(rank=rank, size=size, master=master, directory=directory)
 
 
-def run(drive: "Callable[[Place], None]", place: Place) -> None:
+def run(run_driver: "Callable[[ClusterMember], None]", member: ClusterMember) -> None:
     """Run the driver on rank 0; the other ranks wait until it has ended."""
-    if place.rank > 0:
+    if member.rank > 0:
         envbuild_job.await_published("driver-ended", timeout_s=DRIVER_S)
         return
     try:
-        drive(place)
+        run_driver(member)
     finally:
         envbuild_job.publish("driver-ended", "")
 
 
 @contextlib.contextmanager
-def application(place: Place) -> "Iterator[SparkContext]":
-    """Give an application with one executor of one core on each rank's worker."""
-    context = SparkContext(place.master, "envbuild")
+def application(member: ClusterMember) -> "Iterator[SparkContext]":
+    """Yield an application with one executor of one core on each rank's worker."""
+    context = SparkContext(member.master, "envbuild")
     driver = context._gateway.proc
     try:
         yield context
     except Py4JJavaError as error:
-        # What it says is with the driver's JVM, which ends here.
+        # The text of the error is in the driver's JVM, which ends here.
         raise RuntimeError(error.java_exception.toString()) from None
     finally:
         context.stop()
@@ -107,9 +100,9 @@ def application(place: Place) -> "Iterator[SparkContext]":
 
 
 def _configure(directory: Path, host: str, size: int) -> None:
-    """Write what master, workers and driver of this rank read, and set what they inherit."""
+    """Write the configuration of master, workers and driver of this rank, and set their variables."""
     settings = {
-        # Whoever reaches the master's port could run programs as this user.
+        # Without it, every process that reaches the master's port could run programs as this user.
         "spark.authenticate": "true",
         "spark.authenticate.secret": envbuild_job.await_published("secret"),
         "spark.master.rest.enabled": "false",
@@ -124,7 +117,7 @@ def _configure(directory: Path, host: str, size: int) -> None:
         # No task before all executors are there.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{START_S:.0f}s",
-        # A lost executor fails the job, and is not waited for.
+        # A lost executor fails the job at once.
         "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
@@ -140,7 +133,7 @@ def _configure(directory: Path, host: str, size: int) -> None:
     os.environ.update(
         SPARK_CONF_DIR=str(directory),
         SPARK_LOCAL_DIRS=str(directory),
-        # What the host calls itself may not be where it listens.
+        # The host may not listen at its own name.
         SPARK_LOCAL_IP=socket.gethostbyname(host),
         SPARK_LOCAL_HOSTNAME=host,
         SPARK_DAEMON_MEMORY="256m",
@@ -149,16 +142,16 @@ def _configure(directory: Path, host: str, size: int) -> None:
 
 
 def _meeting_host(rank: int, size: int) -> str:
-    """Return where this rank listens: on the loopback where all ranks share a host."""
+    """Return the host that this rank listens on: the loopback if all ranks share a host."""
     here = socket.gethostname()
     envbuild_job.publish(f"host-{rank}", here)
-    hosts = {envbuild_job.await_published(f"host-{each}") for each in range(size)}
+    hosts = {envbuild_job.await_published(f"host-{other}") for other in range(size)}
     return "127.0.0.1" if hosts == {here} else here
 
 
 @contextlib.contextmanager
 def _master(host: str) -> "Iterator[str]":
-    """Start the master on a port that the system chose; give its address once it listens there."""
+    """Start the master on a port that the system chose; yield its address once it listens there."""
     with envbuild_job.port_holder(host) as holder:
         port = holder.getsockname()[1]
         with _daemon("master.Master", "--host", host, "--port", str(port)) as process:
@@ -184,7 +177,7 @@ def _daemon(name: str, *words: str) -> "Iterator[subprocess.Popen]":
     """Run one of Spark's daemons, as its own scripts do, but in the foreground."""
     program = Path(_find_spark_home(), "bin", "spark-class")
     argv = [str(program), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *words]
-    # A rank that is killed cannot end its daemons; a worker that is told to end, ends its executors.
+    # A rank that is killed cannot end its daemons; a worker that gets TERM ends its executors.
     process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *argv])
     try:
         yield process

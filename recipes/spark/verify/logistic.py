@@ -1,3 +1,14 @@
+# /// job
+# id: spark.logistic
+# title: MLlib's logistic regression on N workers against Newton's method in one process, and one worker
+# expect: {workers: n, holders: n, rows: 240}
+# compare_with_single: {fit: 1.0e-6, loss: 1.0e-6}
+# compare_with_reported: {fit: {newton: 1.0e-6}}
+# hint: a rank's rows took no part in the fit
+# controls:
+#   a fit to a share of the rows: {fails: [fit-as-newton, fit-as-one-rank, loss-as-one-rank], least_ranks: 2}
+#   all rows on one worker: {fails: [holders], least_ranks: 2}
+# ///
 """MLlib's logistic regression on Spark's executors, against Newton's method on all rows in one process.
 
 The labels are noisy, so that a fit to a share of the rows ends far from the
@@ -44,42 +55,45 @@ def newton() -> np.ndarray:
     return fitted
 
 
-def drive(place: cluster.Place) -> None:
-    """Fit, and have each executor weigh the fit on its share of the rows."""
+def run_driver(member: cluster.ClusterMember) -> None:
+    """Fit, and let each executor compute the loss of its share of the rows."""
     inputs, labels = data()
     rows = [(float(labels[at]), Vectors.dense(inputs[at])) for at in range(ROWS)]
-    with cluster.application(place) as context:
-        spread = context.parallelize(rows, place.size)
-        frame = SparkSession(context).createDataFrame(spread, TYPES).cache()
+    with cluster.application(member) as context:
+        spread = context.parallelize(rows, member.size)
+        # control all rows on one worker: placed = spread.coalesce(1)
+        placed = spread
+        frame = SparkSession(context).createDataFrame(placed, TYPES).cache()
         solver = LogisticRegression(regParam=0.0, standardization=False, tol=1e-10, maxIter=100)
+        # control a fit to a share of the rows: model = solver.fit(frame.limit(ROWS // member.size))
         model = solver.fit(frame)
         holders = frame.rdd.mapPartitions(lambda _: [tasks.worker()]).collect()
-        told = context.broadcast([*model.coefficients.tolist(), model.intercept])
+        received = context.broadcast([*model.coefficients.tolist(), model.intercept])
 
         def weigh(share: "Iterator[tuple]") -> "Iterator[dict]":
             loss = 0.0
             for label, features in share:
-                score = float(np.dot(told.value, [*features, 1.0]))
+                score = float(np.dot(received.value, [*features, 1.0]))
                 loss += math.log1p(math.exp(score)) - label * score
-            yield tasks.meet(losses=loss, fits=told.value, holders=len(set(holders)))
+            yield tasks.gather(losses=loss, fits=received.value, holders=len(set(holders)))
 
         spread.barrier().mapPartitions(weigh).collect()
 
 
 def main() -> None:
-    """Bring up the cluster, fit, and report what this rank's executor saw."""
-    with cluster.joined() as place:
-        cluster.run(drive, place)
-        seen = place.seen()
-    own = seen["workers"].index(seen["worker"])
+    """Start the cluster, fit, and report the record of this rank's executor."""
+    with cluster.joined() as member:
+        cluster.run(run_driver, member)
+        record = member.record()
+    own = record["workers"].index(record["worker"])
     envbuild_job.report(
-        rank=seen["worker"],
-        size=len(seen["workers"]),
-        workers=len(set(seen["workers"])),
-        holders=seen["holders"][own],
-        fit=seen["fits"][own],
+        rank=record["worker"],
+        size=len(record["workers"]),
+        workers=len(set(record["workers"])),
+        holders=record["holders"][own],
+        fit=record["fits"][own],
         newton=newton().tolist(),
-        loss=sum(seen["losses"]),
+        loss=sum(record["losses"]),
         rows=ROWS,
     )
 

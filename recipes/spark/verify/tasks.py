@@ -1,4 +1,4 @@
-"""What the Spark jobs run on the executors; the driver sends this file there."""
+"""Functions that the Spark jobs run on the executors; the driver sends this file there."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark import BarrierTaskContext
 
-SEEN = "seen.json"
+RECORD = "record.json"
 
 
 def worker_name(rank: int) -> str:
@@ -20,25 +20,15 @@ def worker() -> int:
     return int(Path.cwd().parents[1].name.rpartition("-")[2])
 
 
-def meet(**own: float) -> "dict[str, list]":
-    """Leave where the ranks look for it what all tasks of a barrier stage know, and return it.
+def gather(**own: float) -> "dict[str, list]":
+    """Gather the facts of all tasks of a barrier stage, write them for the rank, and return them.
 
-    A barrier stage has its tasks run at the same time: with one core an
-    executor, each runs on another one.
-
-    Parameters
-    ----------
-    **own
-        This task's facts; the others' are gathered.
-
-    Returns
-    -------
-    dict
-        Name of a fact → one value a task, in the order of the partitions.
+    A barrier stage runs its tasks at the same time: with one core an executor, each runs on another one.
+    Returns the name of a fact → one value a task, in the order of the partitions.
     """
-    mine = {"workers": worker(), "hosts": socket.gethostname(), "processes": os.getppid(), **own}
-    texts = BarrierTaskContext.get().allGather(json.dumps(mine))
-    told = [json.loads(text) for text in texts]
-    seen = {name: [each[name] for each in told] for name in mine}
-    Path(SEEN).write_text(json.dumps({"worker": worker(), **seen}))
-    return seen
+    facts = {"workers": worker(), "hosts": socket.gethostname(), "processes": os.getppid(), **own}
+    texts = BarrierTaskContext.get().allGather(json.dumps(facts))
+    received = [json.loads(text) for text in texts]
+    gathered = {name: [task[name] for task in received] for name in facts}
+    Path(RECORD).write_text(json.dumps({"worker": worker(), **gathered}))
+    return gathered

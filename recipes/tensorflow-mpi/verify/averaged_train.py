@@ -1,14 +1,19 @@
+# /// job
+# id: tensorflow-mpi.train
+# oracle: training
+# title: a training run on N ranks over MPI against the same on one
+# ///
 """A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import envbuild_job
 import numpy as np
 import tensorflow as tf
-from envbuild_job import FEATURES, HIDDEN, ROWS, STEPS
+from envbuild_job import FEATURES, HIDDEN, ROWS
 from mpi4py import MPI
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     inputs, labels, starts = envbuild_job.training_data(rank, size)
@@ -17,19 +22,23 @@ def main() -> None:
     model.set_weights(starts)
     optimizer = tf.keras.optimizers.SGD(learning_rate=0.05)
 
-    losses = []
-    for _ in range(STEPS):
+    def step() -> float:
         with tf.GradientTape() as tape:
             # A share of the mean over all rows; shares of any size add up to it.
             loss = tf.reduce_sum(tf.square(model(inputs) - labels)) / ROWS
-        gradients = [np.array(each.numpy()) for each in tape.gradient(loss, model.trainable_variables)]
+        gradients = [
+            np.array(gradient.numpy()) for gradient in tape.gradient(loss, model.trainable_variables)
+        ]
         for gradient in gradients:
+            # control no averaging: pass
             comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
         optimizer.apply_gradients(zip(map(tf.constant, gradients), model.trainable_variables, strict=True))
-        losses.append(comm.allreduce(float(loss.numpy()), op=MPI.SUM))
+        return float(comm.allreduce(float(loss.numpy()), op=MPI.SUM))
 
-    arrays = [variable.numpy() for variable in model.trainable_variables]
-    envbuild_job.report_training(rank, size, losses, arrays)
+    def arrays() -> list:
+        return [variable.numpy() for variable in model.trainable_variables]
+
+    envbuild_job.run_training(rank, size, step, arrays)
 
 
 if __name__ == "__main__":

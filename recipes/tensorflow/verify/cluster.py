@@ -8,9 +8,6 @@ import envbuild_gpus
 import envbuild_job
 import tensorflow as tf
 
-# cpu, or gpu for a job on GPUs.
-DEVICE = os.environ.get("JOB_DEVICE", "cpu")
-
 
 def start() -> "tuple[int, int, socket.socket]":
     """Set TF_CONFIG for this rank, before a strategy is made; return (rank, size, the port's holder).
@@ -34,7 +31,7 @@ def start() -> "tuple[int, int, socket.socket]":
 def strategy() -> "tf.distribute.Strategy":
     """Return the strategy of all workers; on GPUs over NCCL."""
     kinds = tf.distribute.experimental.CommunicationImplementation
-    kind = kinds.AUTO if DEVICE == "cpu" else kinds.NCCL
+    kind = kinds.NCCL if envbuild_gpus.is_gpu_job() else kinds.AUTO
     options = tf.distribute.experimental.CommunicationOptions(implementation=kind)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
@@ -42,15 +39,7 @@ def strategy() -> "tf.distribute.Strategy":
 def choose_devices() -> None:
     """Show TensorFlow this rank's GPU alone, or none in a job on the CPU; before it makes a device."""
     visible = tf.config.list_physical_devices("GPU")
-    own = [visible[envbuild_gpus.own_gpu(len(visible))]] if DEVICE == "gpu" else []
+    own = [visible[envbuild_gpus.own_gpu(len(visible))]] if envbuild_gpus.is_gpu_job() else []
     tf.config.set_visible_devices(own, "GPU")
     # TensorFloat-32 rounds: the results of one worker and of several are compared.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-
-
-def gpus() -> "list[str]":
-    """Return the id of this rank's GPU, for its report; nothing on a CPU."""
-    if DEVICE == "cpu":
-        return []
-    driver = envbuild_gpus.Driver()
-    return [driver.describe(envbuild_gpus.own_gpu(driver.count()))["id"]]

@@ -1,19 +1,27 @@
-"""MultiWorkerMirroredStrategy in a custom loop, with an exact oracle.
+# /// job
+# id: tensorflow.mirrored
+# oracle: averaging
+# devices: [cpu, gpu]
+# title: MultiWorkerMirroredStrategy in a custom loop, exact oracle
+# expect: {sum: n*(n+1)//2}
+# hint: the workers did not add their gradients
+# controls:
+#   half a step: [weight_first]
+# ///
+"""MultiWorkerMirroredStrategy in a custom loop.
 
-The variable w starts at 0; replica r's loss is ½(w + N(r+1))². TensorFlow adds
-the replicas' gradients, so each is divided by N, as a global batch wants it:
-with a learning rate of 1 the first step ends at exactly -N(N+1)/2, and further
-steps leave it there. The division may be a product with 1/N, which is no exact
-number for every N: w is a float64, and the float32 nearest to it is exact.
+TensorFlow adds the gradients of the replicas, so each is divided by N, as a global batch requires. The
+division may be a product with 1/N: w is a float64.
 """
 
 import cluster
+import envbuild_gpus
 import envbuild_job
 import tensorflow as tf
 
 
 def main() -> None:
-    """Join the workers, sum over replicas, take three steps, and report."""
+    """Join the workers, sum over replicas, and average gradients."""
     rank, _, port = cluster.start()
     strategy = cluster.strategy()
     port.close()
@@ -31,31 +39,26 @@ def main() -> None:
         return strategy.run(replica)
 
     @tf.function
-    def step() -> None:
+    def apply_gradient() -> None:
         def replica() -> None:
             with tf.GradientTape() as tape:
                 loss = 0.5 * tf.square(w + float(size * (rank + 1))) / size
             gradient = tape.gradient(loss, w)
             context = tf.distribute.get_replica_context()
-            w.assign_sub(1.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, gradient))
+            summed = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+            # control no averaging: w.assign_sub(gradient)
+            # control half a step: w.assign_sub(0.5 * summed)
+            w.assign_sub(summed)
 
         strategy.run(replica)
 
-    total = added()
-    weights = []
-    for _ in range(3):
-        step()
-        weights.append(float(tf.cast(w, tf.float32).numpy()))
+    def step() -> float:
+        apply_gradient()
+        return float(tf.cast(w, tf.float32).numpy())
 
-    resolver = strategy.cluster_resolver
-    envbuild_job.report(
-        rank=resolver.task_id if resolver.task_id is not None else 0,
-        size=size,
-        gpus=cluster.gpus(),
-        sum=int(total.numpy()[0]),
-        weight_first=weights[0],
-        weight_last=weights[-1],
-    )
+    total = int(added().numpy()[0])
+    task = strategy.cluster_resolver.task_id or 0
+    envbuild_job.run_averaging(task, size, step, sum=total, gpus=envbuild_gpus.own_ids())
 
 
 if __name__ == "__main__":

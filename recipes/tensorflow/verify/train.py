@@ -1,13 +1,20 @@
+# /// job
+# id: tensorflow.train
+# oracle: training
+# devices: [cpu, gpu]
+# title: a training run on N workers against the same on one
+# ///
 """A small training run; N workers with a share each of the batch do what one does with all of it."""
 
 import cluster
+import envbuild_gpus
 import envbuild_job
 import tensorflow as tf
-from envbuild_job import ROWS, STEPS
+from envbuild_job import ROWS
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     rank, size, port = cluster.start()
     strategy = cluster.strategy()
     port.close()
@@ -27,6 +34,7 @@ def main() -> None:
                 loss = tf.reduce_sum(tf.square(found - wanted)) / ROWS
             gradients = tape.gradient(loss, parameters)
             context = tf.distribute.get_replica_context()
+            # control no averaging: pass
             gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
             for place, parameter in enumerate(parameters):
                 parameter.assign_sub(0.05 * gradients[place])
@@ -34,10 +42,13 @@ def main() -> None:
 
         return strategy.run(replica)
 
-    losses = [float(step().numpy()) for _ in range(STEPS)]
-    arrays = [parameter.numpy() for parameter in parameters]
-    replicas = strategy.num_replicas_in_sync
-    envbuild_job.report_training(rank, replicas, losses, arrays, gpus=cluster.gpus())
+    envbuild_job.run_training(
+        rank,
+        strategy.num_replicas_in_sync,
+        lambda: float(step().numpy()),
+        lambda: [parameter.numpy() for parameter in parameters],
+        gpus=envbuild_gpus.own_ids(),
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
+# /// job
+# id: theano.train
+# oracle: training
+# title: a training run on N ranks over MPI against the same on one
+# compare_with_single: {losses: 1.0e-10, parameters: 1.0e-10}
+# ///
 """A small training run over MPI; N ranks with a share each of the batch do what one does with all of it."""
 
 import compiling
 import envbuild_job
 import numpy as np
-from envbuild_job import ROWS, STEPS
+from envbuild_job import ROWS
 from mpi4py import MPI
 
 theano = compiling.imported()
 
 
 def main() -> None:
-    """Train, and report losses, parameters and their hash."""
+    """Train on this rank's share of the rows."""
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     rows, wanted, starts = envbuild_job.training_data(rank, size, "float64")
@@ -24,16 +30,15 @@ def main() -> None:
     loss = theano.tensor.sqr(found - labels).sum() / ROWS
     gradients_of = theano.function([inputs, labels], [loss, *theano.grad(loss, parameters)])
 
-    losses = []
-    for _ in range(STEPS):
+    def step() -> float:
         share, *gradients = map(np.array, gradients_of(rows, wanted))
         for place, gradient in enumerate(gradients):
+            # control no averaging: pass
             comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM)
             parameters[place].set_value(parameters[place].get_value() - 0.05 * gradient)
-        losses.append(comm.allreduce(float(share), op=MPI.SUM))
+        return float(comm.allreduce(float(share), op=MPI.SUM))
 
-    arrays = [parameter.get_value() for parameter in parameters]
-    envbuild_job.report_training(rank, size, losses, arrays)
+    envbuild_job.run_training(rank, size, step, lambda: [parameter.get_value() for parameter in parameters])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def test_the_pages_that_people_follow_are_run() -> None:
         "howto/air-gapped.md",
         "howto/layers.md",
         "howto/reproduce.md",
+        "howto/write-a-job.md",
     } <= names
     assert {"modules.md", "export.md", "import.md", "editors.md", "sites.md", "add-a-toolkit.md"} <= names
 

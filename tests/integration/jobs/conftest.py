@@ -31,6 +31,6 @@ def try_text(small_container: Container) -> Try:
     """Run one of the small image's jobs with another text in its place, and judge it."""
 
     def try_text(job: Job, text: str, *, ranks: int = 2, limit_s: float = 120.0) -> JobResult:
-        return run_changed_job(small_container, job, text, ranks=ranks, limit_s=limit_s)
+        return run_changed_job(small_container, job, {job.file: text}, ranks=ranks, limit_s=limit_s)
 
     return try_text

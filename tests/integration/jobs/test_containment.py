@@ -103,7 +103,8 @@ from tests.support.controls import container_of
 from tests.integration.jobs.test_containment import HANG, job
 image, mark = sys.argv[1:]
 container = container_of(Path(image))
-run_changed_job(container, job(container), HANG.replace("@MARK@", mark), ranks=2, limit_s=300)
+tested = job(container)
+run_changed_job(container, tested, {tested.file: HANG.replace("@MARK@", mark)}, ranks=2, limit_s=300)
 """
 
 

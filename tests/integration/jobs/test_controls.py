@@ -44,7 +44,7 @@ def test_a_shipped_job_passes_on_three_ranks(container: Container, name: str) ->
 OF_THE_IMAGE = [
     mutated
     for mutated in every_control()
-    if mutated.recipe in ("mpich", "pytorch") and mutated.control.job != "built_for.py"
+    if mutated.job.recipe in ("mpich", "pytorch") and not (mutated.job.variants or mutated.job.gpus_per_rank)
 ]
 QUICK_CONTROLS = tuple(
     f"{job}: {EVERY_RANK_ALONE}" for job in ("mpi.collectives", "pytorch.ddp", "pytorch.torchrun")
@@ -60,8 +60,8 @@ def controls() -> Iterator[ParameterSet]:
     assert names >= set(QUICK_CONTROLS), sorted(names)
     for mutated in OF_THE_IMAGE:
         quick = mutated.name in QUICK_CONTROLS
-        alone = mutated.control.name == EVERY_RANK_ALONE
-        if alone or mutated.recipe == "mpich" or mutated in one_of_each_job(OF_THE_IMAGE):
+        alone = mutated.fault == EVERY_RANK_ALONE
+        if alone or mutated.job.recipe == "mpich" or mutated in one_of_each_job(OF_THE_IMAGE):
             marks = [] if quick else [pytest.mark.slow]
             yield pytest.param(mutated, id=mutated.name, marks=marks)
 
@@ -75,9 +75,8 @@ def test_a_mutated_copy_fails(container: Container, mutated: MutatedJob) -> None
 
 def test_a_harmless_copy_is_reported(container: Container) -> None:
     """The judge of controls can fail, too."""
-    mutated = next(each for each in OF_THE_IMAGE if each.name == "pytorch.ddp: no averaging")
-    harmless = mutated.control.model_copy(update={"changes": (), "before": "pass\n"})
+    mutated = next(control for control in OF_THE_IMAGE if control.name == "pytorch.ddp: no averaging")
     job = job_of(container, mutated)
     assert job is not None
-    missed = undetected(container, job, replace(mutated, control=harmless))
+    missed = undetected(container, job, replace(mutated, fault="a fault that no line is marked for"))
     assert missed[:2] == ["pytorch.ddp/weight_first did not fail", "pytorch.ddp/weight_last did not fail"]

@@ -60,15 +60,15 @@ def test_the_controls_of_a_written_recipe_run(desk: Desk, recipe: Path) -> None:
 
 
 def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> None:
-    controls = recipe / "controls.yaml"
-    text = controls.read_text()
+    job, image = recipe / "verify/sums.py", recipe / "harmless.sif"
+    text = job.read_text()
     try:
-        controls.write_text(
-            text.replace('becomes: "comm.rank + 1"', 'becomes: "comm.allreduce(comm.rank + 1)"')
-        )
-        found = json.loads(check(desk, "--image", recipe / "example.sif", "--json", code=4))
+        job.write_text(text.replace("total = comm.rank + 1", "total = comm.allreduce(comm.rank + 1)"))
+        # The mark is in a file of the image.
+        desk.envbuild("build", recipe / "example.yaml", "--recipes", "ours", "-o", image)
+        found = json.loads(check(desk, "--image", image, "--json", code=4))
     finally:
-        controls.write_text(text)
+        job.write_text(text)
     assert found["passed"] is False
     assert found["ran"]["tabulate.sums: every rank alone"] == []
     assert found["ran"]["tabulate.sums: own number alone"][0] == "tabulate.sums/sum did not fail"

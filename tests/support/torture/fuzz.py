@@ -22,6 +22,7 @@ from envbuild.image.sif import LOCK, PLAN
 from envbuild.inputs.spec import read_spec
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
+from envbuild.spec.job_file import marks_of, read_header
 from envbuild.spec.load import examine
 from envbuild.spec.recipe import Recipe
 from tests.support.images import compare_images, image_entries, read_data, read_manifest, verify_image
@@ -118,6 +119,12 @@ def try_recipe(content: bytes, place: Path) -> None:
     examine(Recipe, content, place / "recipe.yaml")
 
 
+def try_job(content: bytes, place: Path) -> None:
+    """Read the header of a job, and the lines that its controls mark."""
+    read_header(content, place / "job.py")
+    list(marks_of(content.decode(errors="replace")))
+
+
 def try_lock(content: bytes, place: Path) -> None:
     """Read a lock."""
     load(content, place / "spec.lock.yaml")
@@ -153,6 +160,7 @@ def try_image(content: bytes, place: Path) -> None:
 TARGETS: dict[str, Callable[[bytes, Path], None]] = {
     "spec": try_spec,
     "recipe": try_recipe,
+    "job": try_job,
     "lock": try_lock,
     "plan": try_plan,
     "image": try_image,
@@ -165,6 +173,8 @@ def seeds(ground: Ground, kind: str) -> list[bytes]:
         return [path.read_bytes() for path in sorted((ROOT / "examples").glob("*.yaml"))]
     if kind == "recipe":
         return [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*/recipe.yaml"))]
+    if kind == "job":
+        return [path.read_bytes() for path in sorted((ROOT / "recipes").glob("*/verify/*.py"))]
     if kind == "lock":
         return [(ground.place / "tiny.lock.yaml").read_bytes()]
     if kind == "plan":
@@ -186,7 +196,7 @@ def small_one(ground: Ground) -> Path:
 def fuzz(ground: Ground, *, cases: int, seed: int = 20261121) -> Outcome:
     """Try mutated inputs, a kind after the other; many also with coverage as a guide."""
     outcome = Outcome("mutated inputs")
-    shares = {"spec": 0.3, "recipe": 0.2, "lock": 0.2, "plan": 0.1, "image": 0.2}
+    shares = {"spec": 0.3, "recipe": 0.1, "job": 0.1, "lock": 0.2, "plan": 0.1, "image": 0.2}
     for number, (kind, share) in enumerate(shares.items()):
         _kind(ground, outcome, kind, int(cases * share), seed + number)
     if cases >= 1000:

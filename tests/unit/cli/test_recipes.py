@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,16 @@ environment_with: {poor: {RICH_FRIEND: poor}}
 lacks: [libgold.so.1]
 links: {/opt/env/bin/poor: rich-run}
 debian_python: true
-verify:
-  - {id: rich.sum, job: rich.py, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}
-  - {id: rich.train, job: rich.py, title: They stay so, launcher: torchrun, expect: {steps: "25"},
-    same_on_all_ranks: [hash], compare_with_single: {losses: 1.0e-5},
-    compare_with_reported: {fit: {newton: 1.0e-6}}, says: {gold: [ore, bar]}}
 """
+
+
+# File under verify/ → its header.
+JOBS = {
+    "rich.py": "{id: rich.sum, title: All ranks are rich, expect: {sum: n}, variants: [cuda]}",
+    "train.py": "{id: rich.train, title: They stay so, launcher: torchrun, oracle: training,"
+    " compare_with_reported: {fit: {newton: 1.0e-6}}, says: {gold: [ore, bar]},"
+    " measures: {coins_per_s: {unit: coins/s}}}",
+}
 
 
 @pytest.fixture
@@ -59,15 +64,16 @@ def ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
     monkeypatch.setattr(files, "_own_data", lambda: tmp_path / "own")
-    add(tmp_path / "own/recipes", "rich", RICH)
+    add(tmp_path / "own/recipes", "rich", RICH, JOBS)
     add(tmp_path / "own/recipes", "plain", PLAIN)
     return tmp_path / "own/recipes"
 
 
-def add(recipes: Path, name: str, text: str) -> None:
-    job = recipes / name / "verify/rich.py"
-    job.parent.mkdir(parents=True)
-    job.write_text("print()\n")
+def add(recipes: Path, name: str, text: str, jobs: Mapping[str, str] = {}) -> None:
+    directory = recipes / name / "verify"
+    directory.mkdir(parents=True)
+    for file, header in jobs.items():
+        (directory / file).write_text(f"# /// job\n# {header}\n# ///\nprint()\n")
     (recipes / name / "recipe.yaml").write_text(text)
 
 
@@ -147,14 +153,15 @@ base:        Python >=3.10, glibc >=2.28
 built:       rich from its source, against mpi
 system:      libgomp1, seen by Python
 python:      numpy>=2
-job:         rich.sum: All ranks are rich (cuda)
-               exact: sum = n
 job:         rich.train: They stay so, started by torchrun
                exact: steps = 25
-               equal on all ranks: hash
-               as on one rank: losses (<= 1e-05)
+               equal on all ranks: parameter_hash
+               as on one rank: losses (<= 1e-05), parameters (<= 1e-05)
                on each rank: fit as newton (<= 1e-06)
                each rank says: gold
+               measured: coins_per_s (coins/s)
+job:         rich.sum: All ranks are rich (cuda)
+               exact: sum = n
 commands:    rich-run
 link:        /opt/env/bin/poor -> rich-run
 lacks:       libgold.so.1
@@ -186,7 +193,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "show", "rich", "--json")
     assert (code, err) == (0, "")
     job: dict[str, object] = {
-        "job": "rich.py",
+        "recipe": "rich",
         "expect": {},
         "same_on_all_ranks": [],
         "compare_with_single": {},
@@ -199,6 +206,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "says": {},
         "own_mpi": False,
         "at_least": {},
+        "measures": {},
         "gpus_per_rank": 0,
     }
     assert json.loads(out) == {
@@ -249,21 +257,25 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "jobs": [
             {
                 **job,
-                "id": "rich.sum",
-                "title": "All ranks are rich",
-                "expect": {"sum": "n"},
-                "variants": ["cuda"],
+                "id": "rich.train",
+                "file": "train.py",
+                "title": "They stay so",
+                "hint": "gradients were not synchronised, or a rank used the wrong data shard",
+                "launcher": "torchrun",
+                "expect": {"steps": "25"},
+                "same_on_all_ranks": ["parameter_hash"],
+                "compare_with_single": {"losses": 1e-5, "parameters": 1e-5},
+                "compare_with_reported": {"fit": {"newton": 1e-6}},
+                "says": {"gold": ["ore", "bar"]},
+                "measures": {"coins_per_s": {"unit": "coins/s", "higher_is_better": True}},
             },
             {
                 **job,
-                "id": "rich.train",
-                "title": "They stay so",
-                "launcher": "torchrun",
-                "expect": {"steps": "25"},
-                "same_on_all_ranks": ["hash"],
-                "compare_with_single": {"losses": 1e-5},
-                "compare_with_reported": {"fit": {"newton": 1e-6}},
-                "says": {"gold": ["ore", "bar"]},
+                "id": "rich.sum",
+                "file": "rich.py",
+                "title": "All ranks are rich",
+                "expect": {"sum": "n"},
+                "variants": ["cuda"],
             },
         ],
         "commands": ["rich-run"],
@@ -306,10 +318,11 @@ def test_a_recipe_in_the_directory_that_was_not_named(
 
 
 def test_one_that_is_wrong(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add(ours, "wrong", RICH.replace("name: rich", "name: wrong").replace("rich.py", "poor.py"))
+    jobs = {"rich.py": JOBS["rich.py"].replace("cuda", "cudda")}
+    add(ours, "wrong", RICH.replace("name: rich", "name: wrong"), jobs)
     code, out, err = run(capsys, "show", "wrong")
     assert (code, out) == (2, "")
-    assert err.startswith("error: there is no file `verify/poor.py` in the recipe\n")
+    assert err.startswith("error: the recipe has no variant `cudda`\n")
 
 
 def test_a_recipe_that_cannot_be_read_is_told_once(

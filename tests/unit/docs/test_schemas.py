@@ -33,13 +33,12 @@ HEADER = re.compile(r"# yaml-language-server: \$schema=(\S+)\n")
 SHIPPED = {
     "examples/*.yaml": "spec",
     "recipes/*/recipe.yaml": "recipe",
-    "recipes/*/controls.yaml": "controls",
     "base-images/*.yaml": "base",
     "examples/base-images/*.yaml": "base",
     "sites/*.yaml": "site",
     "docs/reference/examples/spec.yaml": "spec",
     "docs/reference/examples/recipe.yaml": "recipe",
-    "docs/reference/examples/controls.yaml": "controls",
+    "docs/reference/examples/job.yaml": "job",
     "docs/reference/examples/base*.yaml": "base",
     "docs/reference/examples/site.yaml": "site",
 }

@@ -2,16 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuild.digests import canonical_json
-from envbuild.image.model import MANIFEST_FORMAT, ImageJob, Manifest
+from envbuild.image.model import MANIFEST_FORMAT, Manifest
+from envbuild.jobs.judge import Job, Measure
 from tests.support.trees import manifest
 
-JOB = ImageJob(
+JOB = Job(
     id="pytorch.ddp",
     recipe="pytorch",
     file="ddp.py",
@@ -21,6 +23,7 @@ JOB = ImageJob(
     compare_with_single={"loss": 1e-5},
     compare_with_reported={"fit": {"newton": 1e-6}},
     hint="look at the fabric",
+    measures={"words_per_s": Measure(unit="words/s")},
     timeout_s=None,
 )
 GOOD = manifest(jobs=(JOB,))
@@ -28,9 +31,7 @@ GOOD = manifest(jobs=(JOB,))
 
 def test_a_good_one_comes_back() -> None:
     assert Manifest.from_json(GOOD.to_json()) == GOOD
-    bare = manifest(
-        mpi="", recipes={}, summary="", jobs=(JOB.model_copy(update={"timeout_s": 2.5}),), file_system=None
-    )
+    bare = manifest(mpi="", recipes={}, summary="", jobs=(replace(JOB, timeout_s=2.5),), file_system=None)
     assert Manifest.from_json(bare.to_json()) == bare
 
 
@@ -82,7 +83,7 @@ def test_a_good_one_comes_back() -> None:
         ("file_system.size_bytes", 12288, "the tables do not lie behind the layers"),
         ("jobs.0.file", "../x.py", "`../x.py` is not a file name under verify/"),
         ("jobs.0.recipe", "..", "`..` is not a name"),
-        ("jobs.0.launcher", "sh", "Input should be 'mpiexec' or 'torchrun'"),
+        ("jobs.0.launcher", "sh", "Input should be 'mpiexec', 'torchrun' or 'any'"),
         ("jobs.0.environment", {"A=B": "x"}, "`A=B` is not a name of an environment variable"),
         ("jobs.0.environment", {"A": "x\n"}, "it holds a control character or a line break"),
         ("jobs.0.says", {"a": ["\x1b"]}, "it holds a control character or a line break"),
@@ -93,6 +94,13 @@ def test_a_good_one_comes_back() -> None:
         ("jobs.0.compare_with_single", {"x": float("inf")}, "Input should be a finite number"),
         ("jobs.0.compare_with_reported", {"x": {"y": 0.0}}, "Input should be greater than 0"),
         ("jobs.0.compare_with_reported", {"x": {"y\n": 1.0}}, "`y\n` is not a name of a reported value"),
+        ("jobs.0.expect", {"x": "__import__('os')"}, "is not allowed: integers, n, r, h"),
+        ("jobs.0.measures", {"x": {"unit": "s\x1b"}}, "it holds a control character or a line break"),
+        ("jobs.0.measures", {"x": {"unit": "s", "worst": 1}}, "Extra inputs are not permitted"),
+        # A header's own keys lead to the others; an image has none of them.
+        ("jobs.0.controls", {"no sum": ["sum"]}, "unknown keys: controls"),
+        ("jobs.0.oracle", "averaging", "unknown keys: oracle"),
+        ("jobs.0.surprise", 1, "surprise: Extra inputs are not permitted"),
     ],
 )
 def test_each_bad_value_is_named(place: str, value: object, problem: str) -> None:
@@ -141,14 +149,18 @@ def test_a_manifest_of_another_version_says_so() -> None:
 
 
 def test_an_image_of_the_format_before_keeps_its_identity() -> None:
-    """It has no script for the ranks of PyTorch; its digest is that of its text."""
+    """It has no script for ranks, and its jobs measure nothing; its digest is that of its text."""
     torch = {"modules": None, "name": "torch", "requested": True, "version": "2.13.0"}
-    document = {**json.loads(GOOD.to_json()), "python_packages": [torch]}
+    newer = {**json.loads(GOOD.to_json()), "python_packages": [torch]}
+    document = json.loads(json.dumps(newer))
+    for job in document["jobs"]:
+        del job["measures"]
     text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
     manifest = Manifest.from_json(text)
     assert manifest.to_json() == text
     assert not manifest.sets_ranks
-    assert Manifest.from_json(json.dumps(document)).sets_ranks
+    assert Manifest.from_json(json.dumps(newer)).sets_ranks
+    assert manifest.jobs == (replace(JOB, measures={}),)
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envbuild.image.model import ImageJob, Manifest
+from envbuild.image.model import Manifest
 from envbuild.jobs import envbuild_job
 from envbuild.jobs.judge import Job, LaunchResult
 from envbuild.jobs.rank_reports import Reports
@@ -91,7 +91,7 @@ def fake_start(script: Path, *, singletons: bool = False, leave_out: Sequence[in
     return start
 
 
-JOB = ImageJob(
+JOB = Job(
     id="demo.sum",
     recipe="demo",
     file="demo.py",

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import CheckResult, Report, Section
+from envbuild.jobs.report import CheckResult, Measured, Report, Section
 from envbuild.workflows.test import write_report
 
 PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
 FAIL = CheckResult("FAIL", "mpi.collectives/sum", "3", "2 on rank 0", "look \u202e at\x1b[31m it")
 SKIP = CheckResult("SKIP", "mpi.collectives/bor", "3", "1 of 2 ranks reported")
+MEASURED = Measured(
+    job="demo.train", name="words_per_s", value=812.25, unit="words/s", higher_is_better=True, ranks=2
+)
 STATIC = CheckResult("PASS", "image.imports", "torch", "all import")
 
 
@@ -101,10 +104,20 @@ def test_what_was_not_examined_says_why_in_its_line() -> None:
     assert Section("gpu", (skipped,)).to_text() == line
 
 
+def test_a_measured_value_is_shown_below_its_job() -> None:
+    section = Section("demo.train", (PASS,), 2.0, measured=(MEASURED,))
+    assert section.to_text().splitlines()[1:] == ["     words_per_s = 812.2 words/s"]
+
+
 def test_the_json_has_its_documented_keys() -> None:
     data = json.loads(
         report(
-            PASS, FAIL, facts={"kernel": "6.1"}, fingerprint="sha256:00", when="2026-11-21T00:00:00Z"
+            PASS,
+            FAIL,
+            facts={"kernel": "6.1"},
+            fingerprint="sha256:00",
+            when="2026-11-21T00:00:00Z",
+            measured=(MEASURED,),
         ).to_json()
     )
     assert data == {
@@ -122,6 +135,16 @@ def test_the_json_has_its_documented_keys() -> None:
                 "observed": "2 on rank 0",
                 "hint": "look \u202e at\x1b[31m it",
             },
+        ],
+        "measured": [
+            {
+                "job": "demo.train",
+                "name": "words_per_s",
+                "value": 812.25,
+                "unit": "words/s",
+                "higher_is_better": True,
+                "ranks": 2,
+            }
         ],
         "host": {"fingerprint": "sha256:00", "facts": {"kernel": "6.1"}},
         "when": "2026-11-21T00:00:00Z",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envbuild.jobs import envbuild_job
-from envbuild.jobs.judge import Job, judge_mapped, skip_job
+from envbuild.jobs.judge import Job, Measure, judge_mapped, skip_job
 from envbuild.jobs.run import JobResult, run_job
 from envbuild.launch.controls import every_rank_alone, missed_by
 from envbuild.launch.start import results_directory
-from envbuild.spec.recipe import VerifyJob
 from tests.unit.jobs.stage import fake_start, job
 
 DEMO = job()
@@ -64,15 +64,14 @@ def test_singletons_fail_with_the_reason(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", ["PMI", "torchrun"])
 def test_every_rank_alone_is_a_control_that_fails(tmp_path: Path, launcher: str) -> None:
-    job_model = VerifyJob.model_validate({"id": "demo.train", "job": "demo.py", "title": "demo"})
-    control = every_rank_alone("demo", job_model, HONEST)
-    text = control.text()
+    control = every_rank_alone(DEMO, {"demo.py": HONEST})
+    text = control.texts()["demo.py"]
     if launcher == "torchrun":
         text = f"import os\nos.environ.update(RANK='1', WORLD_SIZE='2')\n{text}"
-    assert missed_by(result(tmp_path, text), DEMO, control.control) == []
+    assert missed_by(result(tmp_path, text), control) == []
     # Ranks that communicate, or die, are no sign of it.
-    assert missed_by(result(tmp_path / "honest", HONEST), DEMO, control.control)
-    assert missed_by(result(tmp_path / "dead", "raise SystemExit(1)\n"), DEMO, control.control)
+    assert missed_by(result(tmp_path / "honest", HONEST), control)
+    assert missed_by(result(tmp_path / "dead", "raise SystemExit(1)\n"), control)
 
 
 def test_a_rank_that_was_not_started_is_missed(tmp_path: Path) -> None:
@@ -185,22 +184,71 @@ class Numbers:
         return array.array("d", self.numbers).tobytes()
 
 rank, size = envbuild_job.launched()
-envbuild_job.report_training(rank, size, [3.0, 2.0], [Numbers(1.0, 2.0), Numbers(4.0)])
+losses = iter(range(25, 0, -1))
+envbuild_job.run_training(rank, size, lambda: next(losses), lambda: [Numbers(1.0, 2.0), Numbers(4.0)])
 """
 
 
 def test_a_training_run_reports_steps_losses_parameters_and_their_hash(tmp_path: Path) -> None:
     demo = job(
-        expect={"steps": "2"},
+        expect={"steps": "25"},
         same_on_all_ranks=("parameter_hash",),
         compare_with_single={"losses": 1e-9, "parameters": 1e-9},
     )
     found = result(tmp_path, TRAINING, job=demo)
     assert failed(found) == {}, found.output
     assert found.reports[0].values("parameters") == [[1.0, 2.0, 4.0]] * 2
-    assert found.reports[0].values("losses") == [[3.0, 2.0]] * 2
+    assert found.reports[0].values("losses") == [[float(25 - step) for step in range(25)]] * 2
+    fewer = replace(demo, environment={"ENVBUILD_STEPS": "24"})
+    assert set(failed(result(tmp_path, TRAINING, job=fewer))) == {"demo.train/steps"}
     apart = result(tmp_path, TRAINING.replace("Numbers(4.0)", "Numbers(4.0 + rank)"), job=demo)
     assert set(failed(apart)) == {"demo.train/parameter_hash", "demo.train/parameters-as-one-rank"}
+
+
+AVERAGING = """
+import envbuild_job
+rank, size = envbuild_job.launched()
+weights = iter([-3.0, -2.0, -1.0])
+envbuild_job.run_averaging(rank, size, lambda: next(weights), sum=7)
+"""
+
+
+def test_three_steps_report_the_first_and_the_last_weight(tmp_path: Path) -> None:
+    demo = job(expect={"weight_first": "-3", "weight_last": "-1", "sum": "7"})
+    found = result(tmp_path, AVERAGING, job=demo)
+    assert failed(found) == {}, found.output
+
+
+MEASURING = """
+import envbuild_job
+rank, size = envbuild_job.launched()
+envbuild_job.report(rank, size, words_per_s=100.0 + rank, wait_s=2.0 + rank)
+"""
+MEASURES = {"words_per_s": Measure("words/s"), "wait_s": Measure("s", higher_is_better=False)}
+
+
+def test_a_measured_value_is_that_of_the_worst_rank_and_fails_nothing(tmp_path: Path) -> None:
+    found = result(tmp_path, MEASURING, job=job(measures=MEASURES))
+    assert failed(found) == {}, found.output
+    measured = {value.name: (value.value, value.unit, value.ranks) for value in found.measured}
+    assert measured == {"words_per_s": (100.0, "words/s", 2), "wait_s": (3.0, "s", 2)}
+    slow = result(tmp_path, MEASURING.replace("100.0", "1e-9"), job=job(measures=MEASURES))
+    assert failed(slow) == {}
+
+
+@pytest.mark.parametrize("value", ["None", "float('nan')", "'fast'", "[1.0, 2.0]"])
+def test_a_measure_without_a_number_fails_and_is_not_shown(tmp_path: Path, value: str) -> None:
+    text = MEASURING.replace("words_per_s=100.0 + rank", f"words_per_s={value}")
+    found = result(tmp_path, text, job=job(measures=MEASURES))
+    assert set(failed(found)) == {"demo.train/words_per_s-measured"}
+    assert [value.name for value in found.measured] == ["wait_s"]
+
+
+def test_a_measure_that_not_all_ranks_reported_is_not_shown(tmp_path: Path) -> None:
+    found = result(tmp_path, MEASURING, job=job(measures=MEASURES), ranks=3, leave_out=[1])
+    assert found.measured == ()
+    skipped = [check.id for check in found.checks if check.status == "SKIP"]
+    assert skipped == ["demo.train/wait_s-measured", "demo.train/words_per_s-measured"]
 
 
 def test_a_held_port_is_left_to_a_server_that_reuses_addresses() -> None:

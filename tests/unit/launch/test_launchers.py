@@ -24,7 +24,7 @@ from envbuild.launch.launchers.srun import Srun
 from envbuild.launch.runtimes import Entry, rank_line
 from envbuild.launch.schedulers import default_launcher
 from envbuild.rules.facts import facts_from, pmi_facts
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rulebook import judge_by
 from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteScheduler
 
 RUNTIME = ["apptainer", "exec", "i.sif"]
@@ -309,7 +309,8 @@ def test_the_check_says_what_the_rule_says(
     family: str, version: str, offered: tuple[str, ...], host: bool
 ) -> None:
     facts = facts_from({"mpi.family": family, "mpi.version": version, "pmi.offered": offered}, "here")
-    (verdict,) = judge({**facts, **pmi_facts(family, version, host=host)}, about=("PMI.intersection",))
+    verdict = judge_by({**facts, **pmi_facts(family, version, host=host)}, "PMI.intersection")
+    assert verdict is not None
     expected = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}[verdict.outcome]
     assert judge_pmi(family, version, host=host, offered=offered, default="")[0].status == expected
 

@@ -28,7 +28,7 @@ from envbuild.launch.start import (
     with_gpus,
 )
 from envbuild.site.host_libs import HostLibraryPlan
-from envbuild.spec.recipe import LauncherName
+from envbuild.spec.job import LauncherName
 from envbuild.spec.site import Site, SiteGpus, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError

@@ -14,7 +14,7 @@ from envbuild.rules.facts import Fact, Facts, Value, newest, plugin_file
 from envbuild.rules.from_lock import facts_of_image, facts_of_lock
 from envbuild.rules.from_site import Places, fabric_settings, facts_of_site, stack_facts
 from envbuild.rules.judge import RuleResult
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rulebook import judge_by
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
 from tests.support import resolved_specs
 from tests.support.resolved_specs import bare_lock, base_pin, recipe_pin
@@ -46,8 +46,9 @@ def values(facts: Facts, *paths: str) -> list[Value | None]:
 
 
 def of_rule(name: str, facts: Facts) -> RuleResult:
-    (verdict,) = judge(facts, about=(name,))
-    return verdict
+    result = judge_by(facts, name)
+    assert result is not None
+    return result
 
 
 RUNTIME = wheel("nvidia-cuda-runtime", "13.0.96")

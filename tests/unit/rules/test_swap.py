@@ -36,7 +36,7 @@ def site(implementation: str, version: str, *abis: MpiAbi, base: str | None = No
 
 def told(facts: Facts, host: Site) -> list[Event]:
     events: list[Event] = []
-    refuse_or_warn(judge(stack_facts(facts, host, host_mpi=True), about=("MPI.",)), events.append)
+    refuse_or_warn(judge(stack_facts(facts, host, host_mpi=True), "host-mpi"), events.append)
     return events
 
 

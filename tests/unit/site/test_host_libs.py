@@ -10,7 +10,7 @@ import pytest
 
 from envbuild.rules.facts import facts_from
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rulebook import judge, judge_by
 from envbuild.site.host_libs import (
     HOST_LIB_DIR,
     HostLibraryPlan,
@@ -270,7 +270,8 @@ def test_refused_where_nothing_needs_an_mpi(host: Host) -> None:
     site = host.site(host.add("mpi/libmpi.so.12", defined=MPICH))
     plan = plan_mpi(site, image(abis=()))
     facts = stack_facts({}, site, host_mpi=True, host=plan.facts)
-    (verdict,) = judge(facts, about=("MPI.abi-family",))
+    verdict = judge_by(facts, "MPI.abi-family")
+    assert verdict is not None
     assert verdict.outcome == "incompatible"
     assert verdict.reason.startswith("nothing in the image needs an MPI of a known ABI, and the host's")
 

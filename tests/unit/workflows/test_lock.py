@@ -37,13 +37,15 @@ def test_of_many_changes_the_first_are_shown(changes: tuple[str, ...], shown: li
     ("lines", "said"),
     [
         (
-            "frameworks: [pytorch]\n",
+            "frameworks: [jax]\n",
             [
-                "without an MPI, `test` runs pytorch.ddp, pytorch.tensor-parallel and 2 more only under srun;"
+                "without an MPI, `test` runs jax.distributed, jax.train only under srun;"
                 " `mpi: mpich` in the spec adds one"
             ],
         ),
-        ("frameworks: [pytorch]\nmpi: mpich\n", []),
+        ("frameworks: [jax]\nmpi: mpich\n", []),
+        # torchrun starts them.
+        ("frameworks: [pytorch]\n", []),
         ("packages: {python: [six]}\n", []),
     ],
 )

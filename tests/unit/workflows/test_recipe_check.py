@@ -13,9 +13,10 @@ from envbuild.errors import EnvbuildError, MachineError
 from envbuild.jobs.judge import Job
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
-from envbuild.launch.controls import every_rank_alone, missed_by
+from envbuild.launch.controls import MutatedJob, every_rank_alone, missed_by
+from envbuild.spec.job import Control
 from envbuild.spec.load import load
-from envbuild.spec.recipe import Control, Recipe, VerifyJob
+from envbuild.spec.recipe import Recipe
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -60,7 +61,7 @@ def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
     new_recipe("thing", "1.2", tmp_path)
     assert told(tmp_path) == [
         *(f"this section is still empty [thing/README.md:{line}:1]" for line in (3, 7, 11)),
-        "this job is still the template [thing/verify/sums.py:14:68]",
+        "this job is still the template [thing/verify/sums.py:26:68]",
     ]
 
 
@@ -68,8 +69,14 @@ def _no_readme(recipe: Path) -> None:
     (recipe / "README.md").unlink()
 
 
+JOB = "verify/sums.py"
+MARK = "    # control own number alone: total = comm.rank + 1\n"
+CONTROLS = "# controls:\n#   own number alone: [sum]\n"
+
+
 def _no_controls(recipe: Path) -> None:
-    (recipe / "controls.yaml").unlink()
+    replaced(recipe / JOB, CONTROLS, "")
+    replaced(recipe / JOB, MARK, "")
 
 
 def _no_tutorial(recipe: Path) -> None:
@@ -109,64 +116,65 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["the recipe names no module that must import [thing/recipe.yaml:1:1]"],
         ),
         (
-            _in("recipe.yaml", 'expect:\n      sum: "n*(n+1)//2"', "says: {word: [text]}"),
+            _in(JOB, "expect: {sum: n*(n+1)//2}", "says: {word: [text]}"),
             [
-                "no job that starts sums.py has the check `thing.sums/sum` [thing/controls.yaml:7:13]",
-                "the job thing.sums has no oracle: any report would pass [thing/recipe.yaml:19:5]",
-                "no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]",
+                "the job thing.sums has no oracle: any report would pass [thing/verify/sums.py:2:7]",
+                "no control makes a value of `thing.sums` fail [thing/verify/sums.py:2:7]",
+                "the job has no check `sum` [thing/verify/sums.py:10:24]",
             ],
         ),
         (
-            _in("verify/sums.py", "    total = ", "    assert comm.size > 1\n    total = "),
-            ["the job judges itself [thing/verify/sums.py:13:5]"],
+            _in(JOB, "    total = ", "    assert comm.size > 1\n    total = "),
+            ["the job judges itself [thing/verify/sums.py:25:5]"],
         ),
         (_no_tutorial, ["there is no tutorial.py beside the recipe [thing]"]),
         (_stray_file, ["no job starts or imports this file [thing/verify/stray.py]"]),
         (
             _no_controls,
-            ["no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]"],
+            ["no control makes a value of `thing.sums` fail [thing/verify/sums.py:2:7]"],
         ),
         (
-            _in("controls.yaml", 'this: "comm.allreduce(', 'this: "comm.reduce('),
+            _in(JOB, MARK, ""),
+            ["the control `own number alone` changes nothing [thing/verify/sums.py:10:5]"],
+        ),
+        (
+            _in(JOB, "# control own number alone:", "# control own numbr alone:"),
             [
-                "the control `own number alone` does not fit: `comm.reduce(comm.rank + 1, op=MPI.SUM)` "
-                "occurs 0 times in sums.py, not once [thing/controls.yaml:9:7]"
+                "the control `own number alone` changes nothing [thing/verify/sums.py:10:5]",
+                "no job that uses sums.py has a control `own numbr alone` [thing/verify/sums.py:24:1]",
             ],
         ),
         (
-            _in("controls.yaml", 'becomes: "comm.rank + 1"', 'becomes: "comm.rank + "'),
-            ["the control `own number alone` does not fit: invalid syntax"],
+            _in(JOB, "total = comm.rank + 1\n", "total = comm.rank + \n"),
+            ["with the control `own number alone`, sums.py is not valid Python: invalid syntax"],
+        ),
+        (
+            _in(JOB, "    main()\n", "    main()\n# control own number alone: pass\n"),
+            ["no line of code follows this mark [thing/verify/sums.py:31:1]"],
         ),
         (
             _in(
-                "controls.yaml",
-                '    changes:\n      - this: "comm.allreduce(comm.rank + 1, op=MPI.SUM)"\n'
-                '        becomes: "comm.rank + 1"\n',
-                "",
+                JOB,
+                "#   own number alone: [sum]\n",
+                "#   own number alone: [sum]\n#   every rank alone: [ranks]\n",
             ),
-            ["the control changes nothing [thing/controls.yaml:5:5]"],
+            ["every job already has a control `every rank alone` [thing/verify/sums.py:11:5]"],
         ),
         (
-            _in("controls.yaml", "name: own number alone", "name: every rank alone"),
-            ["the job thing.sums already has a control `every rank alone` [thing/controls.yaml:5:11]"],
+            _in(JOB, "own number alone: [sum]", "own number alone: [ranks, end]"),
+            ["no control makes a value of `thing.sums` fail [thing/verify/sums.py:2:7]"],
         ),
         (
-            _in("controls.yaml", "fails: [thing.sums/sum]", "fails: [thing.sums/ranks, thing.sums/end]"),
-            ["no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]"],
+            _in(JOB, "own number alone: [sum]", "own number alone: [sum, summ]"),
+            ["the job has no check `summ` [thing/verify/sums.py:10:29]"],
         ),
         (
-            _in("controls.yaml", "fails: [thing.sums/sum]", "fails: [thing.sums/sum, thing.sums/summ]"),
-            [
-                "no job that starts sums.py has the check `thing.sums/summ` [thing/controls.yaml:7:29]",
-            ],
+            _in(JOB, "own number alone: [sum]", "own number alone: {fails: [summ, sum]}"),
+            ["the job has no check `summ` [thing/verify/sums.py:10:32]"],
         ),
         (
-            _in(
-                "controls.yaml",
-                "fails: [thing.sums/sum]",
-                "fails: [thing.sums/sum, other.sums/ranks, thing.sums/end]",
-            ),
-            ["the check `other.sums/ranks` is not of the job thing.sums [thing/controls.yaml:7:29]"],
+            _in(JOB, "# title: a sum over all ranks, exact oracle\n", "# oracle: averaging\n"),
+            ["the control `no averaging` changes nothing [thing/verify/sums.py:3:11]"],
         ),
         (
             _in("recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [thing]"),
@@ -197,16 +205,14 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
             ["unknown variant `cuda-new` [thing/recipe.yaml:8:13]"],
         ),
         (
-            _in("recipe.yaml", "    job: sums.py\n", "    job: sums.py\n    variants: [cup]\n"),
-            ["the recipe has no variant `cup` [thing/recipe.yaml:21:16]"],
+            _in(JOB, "# hint:", "# variants: [cup]\n# hint:"),
+            ["the recipe has no variant `cup` [thing/verify/sums.py:6:14]"],
         ),
         (
-            _in(
-                "controls.yaml", "name: own number alone\n    job: sums.py", "name: other\n    job: other.py"
-            ),
+            _in(JOB, "# id: thing.sums", "# di: thing.sums"),
             [
-                "there is no file `verify/other.py` in the recipe [thing/controls.yaml:6:10]",
-                "no control makes a value of `thing.sums` fail [thing/recipe.yaml:19:5]",
+                "the key `id` is missing [thing/verify/sums.py:2:3]",
+                "unknown key `di` [thing/verify/sums.py:2:3]",
             ],
         ),
     ],
@@ -223,17 +229,13 @@ def test_a_rule_that_is_broken_is_told_with_its_place(
 
 def test_what_is_meant_is_offered(recipes: Path) -> None:
     replaced(recipes / "thing/recipe.yaml", "needs_mpi: true", "needs_mpi: true\nrequires: [pytroch]")
-    replaced(
-        recipes / "thing/controls.yaml",
-        "fails: [thing.sums/sum]",
-        "fails: [thing.sums/sum, thing.sums/smu]",
-    )
+    replaced(recipes / "thing" / JOB, "own number alone: [sum]", "own number alone: [sum, smu]")
     with pytest.raises(EnvbuildError) as caught:
         check(recipes)
     hints = sorted(str(error.hint) for error in caught.value.each())
     assert hints == [
         "did you mean `pytorch`? `envbuild recipes ls` lists all",
-        "did you mean `thing.sums/sum`?",
+        "did you mean `sum`?",
     ]
 
 
@@ -251,58 +253,48 @@ def test_all_that_is_wrong_is_told_at_once(recipes: Path) -> None:
     assert len(told(recipes)) == 3
 
 
-def copied(recipes: Path, name: str, **changes: str) -> Path:
-    """Copy `thing` under another name, without its controls; its job becomes a link."""
+def copied(recipes: Path, name: str) -> Path:
+    """Copy `thing` under another name; its job becomes a link."""
     new_recipe(name, "1", recipes)
     for file in ("README.md", "recipe.yaml"):
         text = (recipes / "thing" / file).read_text()
         (recipes / name / file).write_text(text.replace('name: "thing"', f"name: {name}"))
-    (recipes / name / "controls.yaml").unlink()
-    job = recipes / name / "verify/sums.py"
+    job = recipes / name / JOB
     job.unlink()
     job.symlink_to("../../thing/verify/sums.py")
     return job
 
 
-def test_its_own_controls_of_a_job_come_before_another_s(recipes: Path) -> None:
+def test_a_linked_job_brings_its_expectations_and_controls_along(recipes: Path) -> None:
     copied(recipes, "other")
     for name in ("thing", "other"):
         replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
-    text = (recipes / "thing/controls.yaml").read_text()
-    another = text.partition("controls:\n")[2].replace("own number alone", "another name")
-    (recipes / "thing/controls.yaml").write_text(text + another)
-    (recipes / "other/controls.yaml").write_text(text)
-    assert [check(recipes, name).controls for name in ("thing", "other")] == [3, 2]
+    assert [check(recipes, name).controls for name in ("thing", "other")] == [2, 2]
 
 
-def test_mpis_share_a_job_and_its_controls(recipes: Path) -> None:
-    job = copied(recipes, "other")
-    for name in ("thing", "other"):
-        replaced(recipes / name / "recipe.yaml", "kind: framework", "kind: mpi")
-    assert check(recipes, "other").controls == 2
-    # A copy that is changed is another job.
-    job.unlink()
-    job.write_text((recipes / "thing/verify/sums.py").read_text() + "# changed\n")
-    with pytest.raises(EnvbuildError, match="no control makes"):
-        check(recipes, "other")
-
-
-def test_a_copied_recipe_needs_checks_and_controls_of_its_own(recipes: Path) -> None:
+def test_a_copied_recipe_needs_ids_of_its_own(recipes: Path) -> None:
     copied(recipes, "other")
-    assert told(recipes) == ["the recipe `other` has the job `thing.sums`, too [thing/recipe.yaml:19:9]"]
-    with pytest.raises(EnvbuildError) as caught:
-        check(recipes, "other")
-    assert [error.problem for error in caught.value.each()] == [
-        "no control makes a value of `thing.sums` fail",
-        "the recipe `thing` has the job `thing.sums`, too",
-    ]
+    assert told(recipes) == ["the recipe `other` has the job `thing.sums`, too [thing/verify/sums.py:2:7]"]
 
 
-def test_a_check_of_a_shipped_recipe_is_told(recipes: Path) -> None:
-    for file in ("recipe.yaml", "controls.yaml"):
-        path = recipes / "thing" / file
-        path.write_text(path.read_text().replace("thing.sums", "pytorch.ddp"))
-    assert told(recipes) == ["the recipe `pytorch` has the job `pytorch.ddp`, too [thing/recipe.yaml:19:9]"]
+def test_an_id_of_a_shipped_recipe_is_refused(recipes: Path) -> None:
+    replaced(recipes / "thing" / JOB, "thing.sums", "pytorch.ddp")
+    assert told(recipes) == ["the recipe `pytorch` has the job `pytorch.ddp`, too [thing/verify/sums.py:2:7]"]
+
+
+def test_a_module_belongs_to_the_jobs_that_import_it(recipes: Path) -> None:
+    verify = recipes / "thing/verify"
+    replaced(verify / "sums.py", "import envbuild_job\n", "import adding\nimport envbuild_job\n")
+    replaced(verify / "sums.py", MARK, "")
+    (verify / "adding.py").write_text("import numbers_\n# control own number alone: LAST = 1\nLAST = 2\n")
+    (verify / "numbers_.py").write_text("# control own number alone:\nprint()\n")
+    assert check(recipes).controls == 2
+
+
+def test_a_twin_on_gpus_has_the_controls_of_its_job(recipes: Path) -> None:
+    replaced(recipes / "thing" / JOB, "# hint:", "# devices: [cpu, gpu]\n# hint:")
+    checked = check(recipes)
+    assert (checked.jobs, checked.controls) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -353,18 +345,20 @@ def test_a_name_that_differs_from_the_distribution_and_the_module(tmp_path: Path
     text = (tmp_path / "scikit-learn.x/recipe.yaml").read_text()
     assert 'requirements: ["scikit-learn=={version}"]' in text
     assert 'imports: ["sklearn"]' in text
-    assert "id: scikit-learn-x.sums" in text
+    assert "id: scikit-learn-x.sums" in (tmp_path / "scikit-learn.x" / JOB).read_text()
     new_recipe("scikit-learn", "1.7", tmp_path)
     assert 'imports: ["scikit_learn"]' in (tmp_path / "scikit-learn/recipe.yaml").read_text()
 
 
 class TestWhatTheJudgeMissed:
     job = Job(id="demo.y", recipe="y", file="y.py", compare_with_single={"losses": 1e-5})
-    control = Control(name="c", job="y.py", fails=("demo.y/losses-as-one-rank",), before="pass")
+    mutated = MutatedJob(
+        job=job, fault="c", control=Control(fails=("losses-as-one-rank",)), files={"y.py": "pass\n"}
+    )
 
     def missed(self, status: str, observed: str) -> list[str]:
         finding = CheckResult(status, "demo.y/losses-as-one-rank", "difference<=1e-05", observed)
-        return missed_by(JobResult(checks=(finding,), output="out"), self.job, self.control)
+        return missed_by(JobResult(checks=(finding,), output="out"), self.mutated)
 
     def test_by_far_is_seen(self) -> None:
         assert self.missed("FAIL", "difference=0.2") == []
@@ -376,12 +370,12 @@ class TestWhatTheJudgeMissed:
 
     def test_a_narrow_distance_from_what_is_reported_is_luck_too(self) -> None:
         job = replace(self.job, compare_with_reported={"fit": {"newton": 1e-6}})
-        control = self.control.model_copy(update={"fails": ("demo.y/fit-as-newton",)})
+        mutated = replace(self.mutated, job=job, control=Control(fails=("fit-as-newton",)))
         for distance, told in (("1e-5", ["demo.y/fit-as-newton failed by 1e-05 only"]), ("0.1", [])):
             finding = CheckResult(
                 "FAIL", "demo.y/fit-as-newton", "difference<=1e-06", f"difference={distance}"
             )
-            assert missed_by(JobResult(checks=(finding,)), job, control)[:1] == told
+            assert missed_by(JobResult(checks=(finding,)), mutated)[:1] == told
 
     @pytest.mark.parametrize(
         ("observed", "missed"),
@@ -391,11 +385,9 @@ class TestWhatTheJudgeMissed:
         ],
     )
     def test_ranks_that_crash_were_not_alone(self, observed: str, missed: list[str]) -> None:
-        control = every_rank_alone(
-            "y", VerifyJob.model_validate({"id": "demo.y", "job": "y.py", "title": "y"}), "pass\n"
-        ).control
+        mutated = every_rank_alone(self.job, {"y.py": "pass\n"})
         finding = CheckResult("FAIL", "demo.y/ranks", "ranks=0,1 size=2 processes=2", observed)
-        result = missed_by(JobResult(checks=(finding,)), self.job, control)
+        result = missed_by(JobResult(checks=(finding,)), mutated)
         assert [line.partition("ranks=")[0] for line in result[:1]] == missed
 
     def test_a_pass_is_missed(self) -> None:
@@ -403,9 +395,7 @@ class TestWhatTheJudgeMissed:
 
 
 def test_a_recipe_without_a_job_proves_nothing(recipes: Path) -> None:
-    path = recipes / "thing/recipe.yaml"
-    text = path.read_text()
-    path.write_text(text[: text.index("\nverify:") + 1])
+    (recipes / "thing" / JOB).write_text("print()\n")
     assert any(
         "the recipe has no mini job: nothing proves that its ranks communicate" in line
         for line in told(recipes)

@@ -420,7 +420,7 @@ def test_a_store_that_cannot_be_written_costs_the_record_alone(stage: Stage) -> 
 def test_a_quick_test_runs_one_job_of_each_framework_and_keeps_no_verdict(stage: Stage) -> None:
     (job,) = stage.manifest.jobs
     names = {"mpi.sum": "mpich", "torch.ddp": "pytorch", "torch.train": "pytorch", "jax.sum": "jax"}
-    jobs = tuple(job.model_copy(update={"id": name, "recipe": recipe}) for name, recipe in names.items())
+    jobs = tuple(replace(job, id=name, recipe=recipe) for name, recipe in names.items())
     stage.manifest = stage.manifest.model_copy(update={"jobs": jobs, "mpi": "mpich"})
     report = stage.test(quick=True)
     assert len(stage.started) == 2
@@ -434,7 +434,7 @@ def with_torchrun(stage: Stage) -> None:
     """Give the image a job of its MPI and one that torchrun starts, which stays on one node."""
     (job,) = stage.manifest.jobs
     names = {"mpi.sum": "mpiexec", "torch.run": "torchrun"}
-    jobs = tuple(job.model_copy(update={"id": name, "launcher": words}) for name, words in names.items())
+    jobs = tuple(replace(job, id=name, launcher=words) for name, words in names.items())
     stage.manifest = stage.manifest.model_copy(update={"jobs": jobs})
 
 
@@ -464,7 +464,7 @@ def test_without_a_job_on_all_nodes_nothing_is_said_of_them(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job,) = stage.manifest.jobs
-    jobs = (job.model_copy(update={"launcher": "torchrun"}),)
+    jobs = (replace(job, launcher="torchrun"),)
     stage.manifest = stage.manifest.model_copy(update={"jobs": jobs})
     stage.in_slurm(monkeypatch, nodes=2, tasks=4)
     report = stage.test(nodes=2, launcher="srun")

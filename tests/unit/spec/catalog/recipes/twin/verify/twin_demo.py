@@ -1,1 +1,5 @@
+# /// job
+# id: pytorch.ddp
+# title: Data in parallel
+# ///
 """A mini job."""

@@ -1,0 +1,5 @@
+# /// job
+# id: daring.sum
+# title: sums: and more
+# ///
+print('a job')

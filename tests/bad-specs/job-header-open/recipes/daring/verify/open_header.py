@@ -1,0 +1,5 @@
+# /// job
+# id: daring.sum
+# title: sums
+print('a job')
+# ///

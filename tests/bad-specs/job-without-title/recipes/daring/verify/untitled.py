@@ -1,0 +1,5 @@
+# /// job
+# id: daring.sum
+# expect: {sum: n}
+# ///
+print('a job')

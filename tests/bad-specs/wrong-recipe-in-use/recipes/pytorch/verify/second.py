@@ -1,0 +1,4 @@
+# /// job
+# id: pytorch.x
+# title: y
+# ///
