@@ -36,7 +36,9 @@ def test_the_keys_of_a_test() -> None:
         left_out=["b"],
         submitted_from={"kernel": "6.1"},
     )
-    assert keys_of_page("envbuild test --json") == keys(json.loads(report.to_json()))
+    document = json.loads(report.to_json())
+    assert keys_of_page("envbuild test --json") == keys(document)
+    assert PAGE.count(f"| `schema` | `{document['schema']}` |") == 2
 
 
 def test_the_keys_of_a_check() -> None:
@@ -66,6 +68,7 @@ def test_the_keys_of_a_check() -> None:
     )
     document = json.loads(json.dumps(checked.document()))
     assert keys_of_page("envbuild check --json") == keys(document)
+    assert PAGE.count(f"| `schema` | `{document['schema']}` |") == 2
 
 
 def keys(value: Any, path: str = "") -> set[str]:
