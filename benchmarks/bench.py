@@ -1,4 +1,4 @@
-"""Times envbuild against `apptainer build`, buildah and uv, and writes docs/benchmarks.md.
+"""Times envbuild against `apptainer build`, buildah and uv, and writes docs/reference/benchmarks.md.
 
     make bench                                   # about an hour on two cores
     make bench ARGS="--only build --only start"

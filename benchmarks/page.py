@@ -1,4 +1,4 @@
-"""Writes docs/benchmarks.md from the newest results of each row."""
+"""Writes docs/reference/benchmarks.md from the newest results of each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.results import Row, newest
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/benchmarks.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/benchmarks.md"
 NONE = "-"
 
 HEAD = """\

@@ -1,4 +1,4 @@
-"""Builds, tests and breaks every toolkit, and writes docs/benchmarks.md.
+"""Builds, tests and breaks every toolkit, and writes docs/reference/benchmarks.md.
 
     make toolkits                                # about two hours
     make toolkits ARGS="--only horovod spark"

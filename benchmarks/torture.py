@@ -1,4 +1,4 @@
-"""Builds under hostile conditions, and writes docs/benchmarks.md.
+"""Builds under hostile conditions, and writes docs/reference/benchmarks.md.
 
     make torture                                 # a quarter of an hour
     make torture ARGS="--only killed crowd"

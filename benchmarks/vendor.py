@@ -1,4 +1,4 @@
-"""Tests images on every MPI, in the image and of a host, and writes docs/benchmarks.md.
+"""Tests images on every MPI, in the image and of a host, and writes docs/reference/benchmarks.md.
 
     make vendor                                  # about an hour
     make vendor ARGS="--only mpich intel-mpi --without suite speed"

@@ -62,7 +62,8 @@ ALL = (
         name="recipe",
         title="The recipe",
         prose="One framework, MPI or fabric library: `recipes/NAME/recipe.yaml`. "
-        "[Add a toolkit](../add-a-toolkit.md) explains one; `envbuild recipes new` writes a first one, and "
+        "[Add a toolkit](../tutorials/add-a-toolkit.md) explains one; "
+        "`envbuild recipes new` writes a first one, and "
         "`envbuild recipes check` checks it. The example shows every key once, more than a real recipe has.",
     ),
     Page(
@@ -81,7 +82,7 @@ ALL = (
     Page(
         name="base",
         title="The base image",
-        prose="The operating system of an image: `base-images/NAME.yaml`. [Base images](../bases.md) "
+        prose="The operating system of an image: `base-images/NAME.yaml`. [Base images](../howto/bases.md) "
         "describes the existing ones and finished roots. "
         "Either `origins` or `root` names the source of the files.",
         more=("base-root",),
@@ -90,7 +91,8 @@ ALL = (
         name="site",
         title="The site",
         prose="Facts about a machine: `site.yaml`, or `sites/NAME.yaml`. "
-        "[Describing a machine](../sites.md) explains how to write one; `envbuild site probe` drafts it. "
+        "[Describing a machine](../howto/sites.md) explains how to write one; "
+        "`envbuild site probe` drafts it. "
         "Every key but `name` is optional; an omitted key means unknown.",
     ),
     Page(
@@ -156,7 +158,9 @@ def _page(page: Page) -> str:
     texts = [path.read_text() for path in examples(page)]
     values = [yaml.safe_load(text) for text in texts]
     parts = [f"# {page.title}", _LINE, page.prose]
-    parts.append(f"`envbuild schema {page.name}` prints the schema for [editors](../editors.md). {_TEXTS}")
+    parts.append(
+        f"`envbuild schema {page.name}` prints the schema for [editors](../howto/editors.md). {_TEXTS}"
+    )
     parts.append("## Example")
     parts += [f"```yaml\n{text}```" for text in texts]
     parts.append("## Keys")

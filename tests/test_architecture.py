@@ -1,4 +1,4 @@
-"""Hold the code to docs/architecture.md: which package imports which, and what may touch the machine."""
+"""Hold the code to docs/explanation/architecture.md: imports of packages, and what may touch the machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PACKAGE = TOP / "envbuild"
 
 # Modules beside the packages, which every package may import.
 LEAVES = frozenset({"digests", "errors", "events", "quoting"})
-TOUR = (TOP / "docs/architecture.md").read_text()
+TOUR = (TOP / "docs/explanation/architecture.md").read_text()
 
 
 def read_table() -> dict[str, frozenset[str]]:
-    """Return the table of docs/architecture.md: package → the packages that it may import."""
+    """Return the table of docs/explanation/architecture.md: package → the packages that it may import."""
     table: dict[str, frozenset[str]] = {}
     for name, imports in re.findall(r"^\| `(\w+)/` \| [^|]+ \| ([^|]+) \|$", TOUR, re.MULTILINE):
         above = imports == "every package above"

@@ -53,7 +53,7 @@ _REASONS = {
 _WIDTH = 100
 _HEAD = """\
 # Drafted by `envbuild site probe`. Check every value: rules rely on them. A key that is left out is
-# unknown, which is never reported as a pass. docs/sites.md explains the keys.
+# unknown, which is never reported as a pass. docs/howto/sites.md explains the keys.
 """
 _TAIL = """
 # Where the facts are published, and when they were read.

@@ -308,7 +308,7 @@ def no_fitting_base(
         yield RequestError(
             f"no base image is made for {architecture}",
             at=constraints[0].at if constraints else None,
-            hint="write a definition for it: docs/bases.md",
+            hint="write a definition for it: docs/howto/bases.md",
         )
         return
     impossible = [

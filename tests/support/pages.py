@@ -2,9 +2,9 @@
 
 A fence ``console`` holds commands after ``$ `` and what they print; ``…`` in it
 stands for anything, on a line of its own for any lines. A fence ``yaml`` whose first line is
-``# FILE.yaml`` or ``# FILE.yml`` is that file; so are a fence ``python`` that begins with ``# FILE.py``
-and a fence ``docker`` that begins with ``# Dockerfile``. Commands in a plain fence are for other machines,
-or show a form.
+``# FILE.yaml`` or ``# FILE.yml`` is that file, and so are a fence ``docker`` that begins with
+``# Dockerfile`` and a fence ``python`` that begins with ``# FILE.py``. Commands in a plain fence are for
+other machines, or show a form.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _FILE = {
     "yaml": re.compile(r"# ([A-Za-z0-9_./-]+\.ya?ml)\n"),
     "python": re.compile(r"# ([A-Za-z0-9_./-]+\.py)\n"),
     "docker": re.compile(r"# (Dockerfile)\n"),
+    "python": re.compile(r"# ([A-Za-z0-9_./-]+\.py)\n"),
 }
 _MARK = "--- envbuild-docs"
 

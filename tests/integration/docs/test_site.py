@@ -29,8 +29,8 @@ def build(docs: Path, out: Path) -> subprocess.CompletedProcess[str]:
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     done = build(ROOT / "docs", tmp_path / "site")
     assert (done.returncode, done.stderr) == (0, "")
-    page = (tmp_path / "site/tutorial.html").read_text()
-    assert 'href="explanation/verdict.html"' in page
+    page = (tmp_path / "site/tutorials/first-image.html").read_text()
+    assert 'href="../explanation/verdict.html"' in page
     assert "<h1>Your first image in ten minutes" in page
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/limits.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/limits.md"
 ROWS = [line for line in PAGE.read_text().splitlines() if re.match(r"\| (?!limited \|)[^|-]", line)]
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -10,7 +10,7 @@ from envbuild.rules.judge import RULES
 from envbuild.rules.rulebook import judge
 from envbuild.rules.tables import tables
 
-PAGE = Path(__file__).parents[3] / "docs/compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/rules.md"
 LINE = "<!-- Generated below this line: `pytest --update-golden tests/unit/rules`. -->\n"
 OTHERWISE = {"error": "refused", "warning": "warning", "note": "reported as unknown"}
 

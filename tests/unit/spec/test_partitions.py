@@ -238,7 +238,7 @@ def test_a_release_is_chosen_that_all_partitions_run() -> None:
 
 
 def test_the_example_of_the_page_means_what_the_page_says() -> None:
-    page = (Path(__file__).parents[3] / "docs/sites.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/howto/sites.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(name: cluster\n.*?)```", page, re.DOTALL)
     cpu, a100, h100 = (site.value for site in each_partition(loaded(text)))
     assert cpu.gpus

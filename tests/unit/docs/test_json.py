@@ -1,0 +1,93 @@
+"""The page of the JSON documents lists their keys, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from envbuild.image.runnable import Runnable
+from envbuild.jobs.report import CheckResult, Measured, Report
+from envbuild.preflight.problems import Problem
+from envbuild.preflight.report import PreflightReport
+from envbuild.rules.facts import Fact
+from envbuild.rules.judge import RuleResult
+from envbuild.spec.model import Excuse
+from envbuild.workflows.check import CheckedImage, PartitionFit
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()
+# Keys of the documents that are names: page and document are compared without them.
+NAMES = re.compile(r"^(host\.facts|submitted_from|outputs)\.\w+$")
+PROBLEM = Problem("loader.libraries", "/usr/bin/a", "libz.so.1", "nothing", "add it")
+
+
+def test_the_keys_of_a_test() -> None:
+    report = Report(
+        name="a",
+        version="1",
+        digest="sha256:1",
+        ranks=2,
+        checks=[CheckResult("PASS", "a/ranks", "2", "2")],
+        outputs={"a": "line"},
+        facts={"kernel": "6.1"},
+        left_out=["b"],
+        submitted_from={"kernel": "6.1"},
+        measured=[Measured(job="a", name="rate", value=1.0, unit="1/s", higher_is_better=True, ranks=2)],
+    )
+    document = json.loads(report.to_json())
+    assert keys_of_page("envbuild test --json") == keys(document)
+    assert PAGE.count(f"| `schema` | `{document['schema']}` |") == 2
+
+
+def test_the_keys_of_a_check() -> None:
+    rule = RuleResult(
+        rule="A.b",
+        title="t",
+        outcome="unknown",
+        facts={"driver.version": Fact("580", "site:a")},
+        missing=("glibc.host",),
+        reason="r",
+        hint="h",
+        source="s",
+    )
+    checked = CheckedImage(
+        runnable=cast("Runnable", SimpleNamespace(name="a", version="1", digest="sha256:1")),
+        preflight=PreflightReport(
+            problems=(PROBLEM,),
+            excused=("libcuda.so.1",),
+            objects=1,
+            processes=1,
+            excuses={Excuse(id="loader.libraries", reason="unused"): (PROBLEM,)},
+        ),
+        rule_results=(rule,),
+        others=(),
+        partitions=(PartitionFit(name="a/b", reasons=("no",)),),
+        seconds=1.0,
+    )
+    document = json.loads(json.dumps(checked.document()))
+    assert keys_of_page("envbuild check --json") == keys(document)
+    assert PAGE.count(f"| `schema` | `{document['schema']}` |") == 2
+
+
+def keys(value: Any, path: str = "") -> set[str]:
+    """Return the paths of all values that are neither lists nor objects."""
+
+    def parts() -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            yield from ((f"{path}.{key}".lstrip("."), each) for key, each in value.items())
+        else:
+            yield from ((f"{path}[]", each) for each in value)
+
+    if not isinstance(value, dict | list):
+        return {NAMES.sub(r"\1.NAME", path)}
+    assert value, f"{path} is empty, so its keys are not compared"
+    return set().union(*(keys(each, name) for name, each in parts()))
+
+
+def keys_of_page(heading: str) -> set[str]:
+    section = PAGE.partition(f"## `{heading}`")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]+`) \|", section, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
