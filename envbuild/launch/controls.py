@@ -31,7 +31,9 @@ for name in list(os.environ):
         del os.environ[name]
 if "RANK" in os.environ:
     os.environ.update(RANK="0", WORLD_SIZE="1")
-    os.environ.pop("MASTER_ADDR", None)
+    # The agent of torchrun serves each of its ranks.
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        os.environ.pop("MASTER_ADDR", None)
 own = {}
 envbuild_job.publish = own.__setitem__
 envbuild_job.await_published = lambda name, timeout_s=0: own[name]

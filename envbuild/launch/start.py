@@ -114,10 +114,12 @@ def context_of(
 
 
 def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
-    """Return the image's own mpiexec or torchrun; None if it cannot start ranks on this machine."""
+    """Return the image's own launcher for jobs whose `launcher` is `name`; None if it has none for here."""
     if judge_architecture(container.runnable):
         return None
-    return launcher_for(name, context_of(container, None))
+    context = context_of(container, None)
+    found = (launcher_for(each, context) for each in ("mpiexec", "torchrun") if name in (each, "any"))
+    return next((launcher for launcher in found if launcher is not None), None)
 
 
 def line_of_ranks(

@@ -451,9 +451,7 @@ class _Host:
         """Return what starts the ranks of a job: that of the test, or the image's own that it names."""
         if self.launcher is not None and job.launcher in self.launcher.starts:
             return self.launcher
-        names = ("mpiexec", "torchrun") if job.launcher == "any" else (job.launcher,)
-        own = (own_launcher(self.container, name) for name in names)
-        return next((launcher for launcher in own if launcher is not None), None)
+        return own_launcher(self.container, job.launcher)
 
     def _ranks(self, job: Job) -> int:
         """Return the ranks of a job (count); 0 if this machine lacks GPUs for one."""

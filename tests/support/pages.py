@@ -20,7 +20,6 @@ _FILE = {
     "yaml": re.compile(r"# ([A-Za-z0-9_./-]+\.ya?ml)\n"),
     "python": re.compile(r"# ([A-Za-z0-9_./-]+\.py)\n"),
     "docker": re.compile(r"# (Dockerfile)\n"),
-    "python": re.compile(r"# ([A-Za-z0-9_./-]+\.py)\n"),
 }
 _MARK = "--- envbuild-docs"
 

@@ -303,3 +303,9 @@ def test_an_image_for_another_architecture_is_told() -> None:
     finding = start.judge_architecture(container(architecture="riscv64").runnable)
     assert finding is not None
     assert (finding.status, finding.observed) == ("FAIL", "riscv64")
+
+
+def test_a_job_that_needs_no_mpi_starts_by_what_the_image_has() -> None:
+    assert own_launcher(container(commands=("torchrun",)), "any") == Mpiexec(label="mpiexec", family="mpich")
+    assert own_launcher(container(mpi_family="", commands=("torchrun",)), "any") == TORCHRUN
+    assert own_launcher(container(mpi_family="", commands=()), "any") is None
