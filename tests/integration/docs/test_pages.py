@@ -17,6 +17,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Comma
 SLOW = {
     "howto/jupyter.md": "tests/integration/activate/test_kernel.py",
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
+    "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",
     "howto/share-a-store.md": "tests/integration/redteam and tests/unit/store/test_upstream.py",
 }
 # What a login shell of a centre has.

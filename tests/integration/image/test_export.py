@@ -172,7 +172,7 @@ def test_what_is_said(sample: Sample, shared: Path, installed: Path) -> None:
         ("oci", "notes", "already exists and is not an oci; it was not overwritten"),
         ("oci", "packed", "already exists and is not an oci; it was not overwritten"),
         ("shifter", "notes", "is not a directory"),
-        ("squashfs", "copy.sif", "already exists and is not a squashfs; it was not overwritten"),
+        ("squashfs", "copy.sif", "is an input of this command; it was not overwritten"),
         ("squashfs", "", "is a directory, not a file"),
         ("squashfs", "no/where", "there is no directory"),
         ("shifter", "no/where", "there is no directory"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,36 @@ def test_a_module(desk_of_torch: Desk, use: str) -> None:
     assert ranks_told(done.stdout) == FOUR
 
 
+@pytest.mark.slow  # unit/jobs/test_ranks_script.py has their ports
 def test_two_launches_at_once_do_not_meet(desk_of_torch: Desk, image: Path) -> None:
     start = f"{desk_of_torch.command} launch {image} -n 2 -- python ddp.py"
     done = desk_of_torch.run(["bash", "-c", f"{start} & {start} & wait"])
     assert two_ranks(done.stdout) == [["0", "2", "3"]] * 2 + [["1", "2", "3"]] * 2
+
+
+@pytest.mark.slow  # each run tests the whole image
+def test_whoever_starts_the_ranks_the_jobs_are_the_same(desk_of_torch: Desk, image: Path) -> None:
+    """Those that a launcher cannot start are skipped, with the reason."""
+
+    def jobs(*words: str, nodes: int = 1) -> dict[str, str]:
+        env = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": str(nodes)}
+        done = desk_of_torch.envbuild("test", image, "--ranks", str(2 * nodes), *words, "--json", env=env)
+        report = json.loads(done.stdout)
+        assert report["passed"]
+        return {
+            each["id"].partition("/")[0]: each["hint"] if each["status"] == "SKIP" else ""
+            for each in report["findings"]
+            if each["id"].endswith(("/ranks", "/launcher"))
+        }
+
+    own = jobs()
+    assert set(own.values()) == {""}
+    by_torchrun = jobs("--launcher", "torchrun")
+    by_srun = {nodes: jobs("--launcher", "srun", nodes=nodes) for nodes in (1, 2)}
+    for skipped in (by_torchrun, *by_srun.values()):
+        assert skipped.keys() == own.keys()
+    assert by_torchrun["pytorch.ddp"] == by_torchrun["pytorch.torchrun"] == ""
+    assert by_torchrun["mpi.collectives"] == "mpiexec must start it, in one container on one node"
+    for skipped in by_srun.values():
+        assert skipped["pytorch.ddp"] == skipped["mpi.collectives"] == ""
+        assert skipped["pytorch.torchrun"] == "torchrun must start it, in one container on one node"

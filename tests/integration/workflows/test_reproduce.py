@@ -230,7 +230,7 @@ def test_a_plan_that_was_changed_is_refused(tmp_path: Path, settings: Settings) 
     wrong = plan.layers[0].model_copy(update={"key": "sha256:" + "0" * 64})
     broken = plan.model_copy(update={"layers": (wrong, *plan.layers[1:])})
     image = make(tmp_path, plan, broken, pins)
-    with pytest.raises(RequestError, match="not the key of its step") as caught:
+    with pytest.raises(RequestError, match="the key of layer base does not match its step") as caught:
         reproduce_image(image, settings, offline=True)
     assert "it was changed or damaged, or another version of envbuild made it" in caught.value.problem
     hint = "copy the image again from where it came, or use the version of envbuild that built it"
