@@ -14,7 +14,6 @@ from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
-from envbuild.image.model import RANKS_SCRIPT
 from envbuild.image.runnable import Runnable
 from envbuild.site.binds import binds_of
 from envbuild.spec.site import SiteBind
@@ -40,7 +39,7 @@ def launcher_text(installation: Installation) -> str:
         "commands": f" {' '.join(installation.commands)} ",
         "python": installation.python,
         "mpi": runnable.mpi_family,
-        "rank_words": shlex.join(["sh", RANKS_SCRIPT] if runnable.sets_ranks else []),
+        "rank_words": shlex.join(runnable.rank_words),
         "apptainer": str(installation.apptainer.program.absolute()),
         "userns": "yes" if installation.apptainer.unprivileged else "",
         "cdi": "yes" if installation.apptainer.knows_cdi else "",

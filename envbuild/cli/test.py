@@ -96,7 +96,7 @@ def command(
             ranks=ranks,
             timeout_s=timeout,
             from_host=options.host_libraries(mpi, fabric),
-            launcher=launcher or (workflows.nodes.launcher_of_job() if nodes else None),
+            launcher=launcher,
             nodes=nodes or 0,
             vet=vet,
             submitted_from=workflows.nodes.submitted_from(),

@@ -20,6 +20,7 @@ from pydantic import (
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.jobs.judge import Job
+from envbuild.jobs.launchers import rank_words
 from envbuild.lock.model import PythonName
 from envbuild.spec.job import JobFile, JobHeader
 from envbuild.spec.model import (
@@ -47,8 +48,6 @@ _FORMAT_BEFORE: Final = 11
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
-# Starts a command with the variables of PyTorch's ranks.
-RANKS_SCRIPT = f"{METADATA_DIR}/ranks.sh"
 JUDGE = f"{METADATA_DIR}/judge.py"
 MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
 
@@ -196,10 +195,11 @@ class Manifest(Model):
         return canonical_json(data) + "\n"
 
     @property
-    def sets_ranks(self) -> bool:
-        """Whether `RANKS_SCRIPT` gives its ranks the variables by which PyTorch's meet."""
-        has_torch = any(package.name == "torch" for package in self.python_packages)
-        return self.format != _FORMAT_BEFORE and has_torch
+    def rank_words(self) -> tuple[str, ...]:
+        """The words before the command of a rank; see `jobs.launchers.rank_words`."""
+        if self.format == _FORMAT_BEFORE:
+            return ()
+        return rank_words(package.name for package in self.python_packages)
 
     @property
     def imported_layers(self) -> tuple[str, ...]:

@@ -111,8 +111,8 @@ class Runnable(Protocol):
         """Modules that conflict with its module."""
 
     @property
-    def sets_ranks(self) -> bool:
-        """Whether `RANKS_SCRIPT` gives its ranks the variables by which PyTorch's meet."""
+    def rank_words(self) -> tuple[str, ...]:
+        """The words before the command of a rank; see `jobs.launchers.rank_words`."""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class DescribedImage(Model):
     imported_layers: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    sets_ranks: bool = False
+    rank_words: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     tutorials: tuple[str, ...] = ()
     ranks: int = 2

@@ -36,14 +36,12 @@ from envbuild.jobs.judge import (
     skip_job,
     tutorial_file,
 )
-from envbuild.jobs.launchers import mpiexec_words, torchrun_words
+from envbuild.jobs.launchers import mpiexec_words, rank_words, torchrun_words
 from envbuild.jobs.loop import add_processes, run_jobs
 from envbuild.jobs.report import CheckResult, Report, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
-# As `envbuild.image.model` has it, and `Manifest.sets_ranks`.
-RANKS_SCRIPT = "/.envbuild/ranks.sh"
 # Variables of an outer launcher: without them, one inside the image does not join its job. Variables that
 # tune an MPI (`OMPI_MCA_…`) are kept: they may come from the image.
 _OUTER = re.compile(
@@ -129,8 +127,7 @@ class _Host:
         default_s: float,
     ) -> None:
         self._family, self._ranks, self._gpus = manifest["mpi_family"], ranks, gpus
-        has_torch = any(package["name"] == "torch" for package in manifest["python_packages"])
-        self._rank_words = ["sh", RANKS_SCRIPT] if has_torch else []
+        self._rank_words = rank_words(package["name"] for package in manifest["python_packages"])
         self._timeout_s, self._default_s = timeout_s, default_s
 
     def skipped(self, job: Job) -> CheckResult | None:

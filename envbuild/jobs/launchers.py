@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # Open MPI refuses more ranks than cores. A test may start more: it proves communication, not speed.
 _OVERSUBSCRIBE: Mapping[str, Sequence[str]] = {"openmpi": ("--map-by", ":OVERSUBSCRIBE")}
@@ -27,3 +27,11 @@ def torchrun_words(ranks: int, *, program: str = "torchrun") -> list[str]:
     # Without --no-python torchrun would put a Python of its choice in front of the job.
     here = ["--standalone", "--local-addr", "127.0.0.1"]
     return [program, *here, "--nproc-per-node", str(ranks), "--no-python"]
+
+
+def rank_words(packages: Iterable[str]) -> tuple[str, ...]:
+    """Return the words before the command of a rank in an image with these Python packages.
+
+    With PyTorch they give the rank the variables by which PyTorch's ranks meet.
+    """
+    return ("sh", "/.envbuild/ranks.sh") if "torch" in packages else ()

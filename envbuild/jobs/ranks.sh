@@ -41,22 +41,25 @@ if [ "${_eb_size:-1}" -gt 1 ]; then
         export MASTER_ADDR
     fi
 
-    # A port that jobs on one node do not share, below those that the kernel gives to clients.
+    # A port that no other start on the node has, below those that the kernel gives to clients.
     if [ -z "${MASTER_PORT+x}" ]; then
         _eb_i=
-        case ${SLURM_JOB_ID:-x}${SLURM_STEP_ID:-0} in
-            *[!0-9]*) ;;
-            *) _eb_i=$((SLURM_JOB_ID * 7 + ${SLURM_STEP_ID:-0})) ;;
-        esac
-        if [ -z "$_eb_i" ] && [ -n "${PBS_JOBID:-}" ]; then _eb_i=${PBS_JOBID%%[!0-9]*}; fi
-        if [ -z "$_eb_i" ] && [ -n "${PMIX_NAMESPACE:-}" ]; then
+        if [ -n "${PMIX_NAMESPACE:-}" ]; then
             _eb_i=$(printf %s "$PMIX_NAMESPACE" | cksum 2>/dev/null)
             _eb_i=${_eb_i%% *}
-        fi
-        if [ -z "$_eb_i" ] && [ -r "/proc/$PPID/comm" ]; then
-            # In one container all ranks have one parent.
+        elif [ -r "/proc/$PPID/comm" ]; then
+            # In one container the launcher is the parent of all ranks.
             read -r _eb_local <"/proc/$PPID/comm"
             case $_eb_local in hydra_pmi_proxy | mpiexec* | mpirun | prte* | orted) _eb_i=$PPID ;; esac
+        fi
+        if [ -z "$_eb_i" ]; then
+            case ${SLURM_JOB_ID:-x}${SLURM_STEP_ID:-0} in
+                *[!0-9]*)
+                    _eb_i=${PBS_JOBID:-}
+                    _eb_i=${_eb_i%%[!0-9]*}
+                    ;;
+                *) _eb_i=$((SLURM_JOB_ID * 7 + ${SLURM_STEP_ID:-0})) ;;
+            esac
         fi
         if [ -n "$_eb_i" ]; then MASTER_PORT=$((_eb_i % 20000 + 10000)); else MASTER_PORT=29500; fi
         export MASTER_PORT

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.image.environment import MISLEADING
-from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Value, facts_from, pmi_facts, texts_of
 from envbuild.rules.judge import RuleResult, refusal
@@ -178,28 +177,6 @@ def judge_pmi(
     observed = f"the default of srun is {default}" if default else "the default of srun is not known"
     hint = f"`srun --mpi={choice.type}`, or SLURM_MPI_TYPE={choice.type}; `envbuild launch` writes it"
     return [check, CheckResult("SKIP", DEFAULT_PMI_CHECK, speaks, observed, hint)]
-
-
-def launch_context(
-    runnable: Runnable,
-    site: Site | None,
-    from_host: HostLibraries = NO_HOST_LIBS,
-    *,
-    ask_srun: Callable[[], tuple[str, ...]] | None = None,
-    abis: tuple[str, ...] = (),
-    programs: str = "",
-) -> LaunchContext:
-    """Return the facts that decide how the ranks of an image are started."""
-    return LaunchContext(
-        family=runnable.mpi_family,
-        version=runnable.recipes.get(runnable.mpi, ""),
-        commands=tuple(runnable.commands),
-        programs=programs,
-        site=site,
-        from_host=from_host,
-        ask_srun=ask_srun,
-        abis=abis,
-    )
 
 
 def visible_variables(names: Sequence[str]) -> tuple[str, ...]:

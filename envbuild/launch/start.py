@@ -29,11 +29,11 @@ from envbuild.jobs.judge import (
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import IMPORTS, CheckResult
 from envbuild.jobs.run import JobResult, StartRanks, run_job
-from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, launch_context
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
-from envbuild.launch.runtimes import Entry, rank_line, rank_words
-from envbuild.launch.schedulers.slurm import variables_of_job
+from envbuild.launch.runtimes import Entry, rank_line
+from envbuild.launch.schedulers import variables_of_job
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
 from envbuild.system import host, process
@@ -103,13 +103,16 @@ def context_of(
     ask_srun: Callable[[], tuple[str, ...]] | None = None,
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of a container's image are started."""
-    return launch_context(
-        container.runnable,
-        site,
-        from_host,
+    runnable = container.runnable
+    return LaunchContext(
+        family=runnable.mpi_family,
+        version=runnable.recipes.get(runnable.mpi, ""),
+        commands=runnable.commands,
+        programs=container.programs,
+        site=site,
+        from_host=from_host,
         ask_srun=ask_srun,
         abis=container.host_libs.abis if container.host_libs else (),
-        programs=container.programs,
     )
 
 
@@ -152,7 +155,7 @@ def line_of_ranks(
         cwd = _RESULTS_OUTSIDE if spans else _RESULTS_INSIDE
         binds.insert(0, Bind(source=results, target=cwd, writable=True))
         env["ENVBUILD_RESULTS"] = cwd
-    job = [*rank_words(container.runnable), *command] if torch_env else list(command)
+    job = [*container.runnable.rank_words, *command] if torch_env else list(command)
     if container.host_libs is not None and container.stage is not None:
         binds += container.host_libs.binds(container.stage)
         host_env = dict(container.host_libs.environment)

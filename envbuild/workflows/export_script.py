@@ -66,7 +66,7 @@ def export_script(
     named = _named(image, chosen_format, image_name, chosen)
     starter = _scheduler(site, chosen_format, form)
     launcher = _launcher(manifest, site, starter, own_mpi=not has_site_mpi, host_fabric=chosen.host_fabric)
-    if launcher is not None and launcher.doubt:
+    if launcher.doubt:
         hint = "`envbuild test --launcher srun` at the site shows whether ranks find each other"
         settings.emit(Warned(text=launcher.doubt, hint=hint))
     launch = SiteLaunch(
@@ -75,7 +75,6 @@ def export_script(
         runtime=chosen,
         image=named,
         launcher=launcher,
-        scheduler=starter,
         variables=variables_of(launcher, site, chosen),
     )
     text = chosen_format.render(launch)
@@ -92,10 +91,10 @@ def _choose_runtime(site: Site, form: TextFormat, name: str, emit: Emit) -> Site
     chosen = runtimes.get(name or next(iter(fit), ""))
     if chosen is None:
         reads = f" that reads {form.title}" if form.runtimes is not None else ""
-        wanted = f"runtime `{name}`" if name else f"runtime{reads}"
+        requested = f"runtime `{name}`" if name else f"runtime{reads}"
         has = f"it has {', '.join(runtimes)}" if runtimes else "it names none"
         raise RequestError(
-            f"the site `{site.name}` has no {wanted}: {has}",
+            f"the site `{site.name}` has no {requested}: {has}",
             hint="`runtimes` of the site file names them, and --runtime one of those",
         )
     if chosen.name == "pyxis" and chosen.version and not at_least(chosen.version, _PYXIS_MOUNTS):
@@ -131,15 +130,15 @@ def _scheduler(site: Site, form: TextFormat, name: ScriptFormat) -> Scheduler | 
 
 def _launcher(
     manifest: Manifest, site: Site, starter: Scheduler | None, *, own_mpi: bool, host_fabric: bool
-) -> Launcher | None:
+) -> Launcher:
     """Return what starts the ranks; on the site's MPI its own default is right.
 
     RequestError: nothing starts them so that they find each other.
     """
     family = manifest.mpi_family if own_mpi else ""
     if starter is None:
-        # Text for srun, which names no PMI.
-        return Srun(label="srun", family=launcher_family(family))
+        # An EDF is for srun, and names no PMI.
+        return Srun(family=launcher_family(family))
     version = manifest.recipes.get(manifest.mpi, "")
     context = LaunchContext(
         family=family,
@@ -151,7 +150,7 @@ def _launcher(
     launcher = launcher_for(starter.launcher, context)
     if launcher is None:
         raise RequestError(
-            f"`{manifest.name}` has no MPI, by which {starter.title}'s {starter.launcher} starts its ranks",
+            f"{starter.launcher}, by which {starter.title} starts ranks, starts none of `{manifest.name}`",
             hint="add `mpi: mpich` to its spec",
         )
     return launcher

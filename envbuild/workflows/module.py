@@ -162,9 +162,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        rank_environment=Srun(
-            label="srun", family=runnable.mpi_family, own_mpi=not request.from_host.mpi
-        ).variables(),
+        rank_environment=Srun(family=runnable.mpi_family, own_mpi=not request.from_host.mpi).variables(),
         commands=commands,
         left_out=left_out,
         python=python,

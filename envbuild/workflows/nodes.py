@@ -49,11 +49,6 @@ def must_submit(nodes: int) -> bool:
     return False
 
 
-def launcher_of_job() -> str:
-    """Return the name of what starts ranks on the nodes of the job that this runs in."""
-    return default_launcher(None)
-
-
 def submit(
     arguments: Sequence[str],
     image: Path,
@@ -133,7 +128,9 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
     site = site_of(settings)
     container = Container(image=image.absolute(), runnable=manifest, apptainer=settings.find_apptainer(site))
     # Without a job, this machine alone is measured.
-    launcher = launcher_for(launcher_of_job(), context_of(container, site, ask_srun=SlurmHere().pmi_types))
+    launcher = launcher_for(
+        default_launcher(None), context_of(container, site, ask_srun=SlurmHere().pmi_types)
+    )
     if launcher is None or not manifest.mpi:
         hint = "an image with `mpi: mpich` has all that vetting needs"
         raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)

@@ -36,7 +36,7 @@ from envbuild.launch.context import DEFAULT_PMI_CHECK, NO_HOST_LIBS, HostLibrari
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.nodes import judge_nodes
-from envbuild.launch.schedulers import allocation, nodes_here
+from envbuild.launch.schedulers import allocation, default_launcher, nodes_here
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import (
     Container,
@@ -86,7 +86,9 @@ class TestRequest:
     from_host: HostLibraries = NO_HOST_LIBS
     """Libraries of the site's host that replace the image's own."""
     launcher: str | None = None
-    """What starts the ranks: a name of `launch.launchers`; by default the image's own launchers."""
+    """What starts the ranks: a name of `launch.launchers`; by default the image's own launchers, and across
+    nodes that of the job.
+    """
     quick: bool = False
     """Whether to run only the first job of each framework; no verdict is recorded."""
     require_gpu: bool = False
@@ -97,6 +99,11 @@ class TestRequest:
     """Facts of the host that the job was submitted from."""
     vet: bool = False
     """Whether to measure the nodes as well."""
+
+    @property
+    def launcher_name(self) -> str | None:
+        """What must start all ranks; None for the image's own launchers."""
+        return self.launcher or (default_launcher(None) if self.nodes else None)
 
     @property
     def only_for_ours(self) -> dict[str, bool]:
@@ -148,7 +155,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if runnable.accelerator != "cpu" or request.require_gpu:
         sections.add("gpu", _check_gpus(survey, runnable, request))
-    if launcher is not None and launcher.scheduler == "slurm":
+    if launcher is not None and launcher.scheduler == slurm.name:
         host_mpi = site.mpi if site is not None and request.from_host.mpi else None
         checks = slurm.pmi_checks(runnable, host_mpi)
         # These ranks start with a named type: the default of srun does not matter.
@@ -180,7 +187,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         seconds=time.monotonic() - started,
         gpus=container.gpus,
         nodes=request.nodes,
-        launcher=_launcher_label(launcher, slurm) if request.launcher else "",
+        launcher=_launcher_label(launcher, slurm) if request.launcher_name else "",
         submitted_from=request.submitted_from,
     )
 
@@ -315,10 +322,10 @@ def _choose_launcher(
 ) -> Launcher | None:
     """Return what starts the ranks of jobs that need an MPI; None if nothing can on this machine."""
     context = context_of(container, site, request.from_host, ask_srun=slurm.pmi_types)
-    launcher = launcher_for(request.launcher or "mpiexec", context)
-    if launcher is None and request.launcher is not None:
+    launcher = launcher_for(request.launcher_name or "mpiexec", context)
+    if launcher is None and request.launcher_name is not None:
         raise RequestError(
-            f"`{container.label}` has nothing that {request.launcher} could start",
+            f"`{container.label}` has nothing that {request.launcher_name} could start",
             hint="leave --launcher out: the image's own launchers start its jobs",
         )
     if launcher is not None and launcher.spans_nodes and not os.access(Path.cwd(), os.W_OK | os.X_OK):
@@ -339,10 +346,12 @@ def _ranks_in_allocation(launcher: Launcher | None, request: TestRequest) -> int
 
 
 def _launcher_label(launcher: Launcher | None, slurm: SlurmHere) -> str:
-    """Return ``slurm 25.11.1 --mpi=pmix``, or the launcher's own label."""
-    if launcher is None or launcher.scheduler != "slurm":
-        return launcher.label if launcher is not None else ""
-    return f"{slurm.version}{launcher.label.removeprefix('srun')}"
+    """Return ``slurm 25.11.1 --mpi=pmix``, or the launcher's own label; empty without one."""
+    if launcher is None:
+        return ""
+    if launcher.scheduler != slurm.name:
+        return launcher.label
+    return f"{slurm.version} --mpi={launcher.pmi}" if launcher.pmi else slurm.version
 
 
 def _fingerprint(container: Container, slurm: SlurmHere) -> HostFingerprint:
@@ -421,7 +430,7 @@ class _Host:
         launcher = self.launcher
         if launcher is not None and launcher.spans_nodes and job.own_mpi:
             return skip_unfit(job, launcher.label, "all its ranks must be in one container")
-        if launcher is not None and job.launcher not in launcher.starts and self.request.launcher:
+        if launcher is not None and job.launcher not in launcher.starts and self.request.launcher_name:
             return skip_unfit(
                 job, launcher.label, f"{job.launcher} must start it, in one container on one node"
             )

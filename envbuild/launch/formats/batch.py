@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 
 from envbuild.image.command_launchers import shell_text
 from envbuild.launch.formats import TextFormat
-from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, rank_words, runtime
-from envbuild.launch.schedulers import work_for
+from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, runtime
+from envbuild.launch.schedulers import Scheduler, work_for
 
 _RANKS = "$_eb_ranks"
 _CHECK = '_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2'
 
 
-def _render(launch: SiteLaunch) -> str:
-    """Return a batch script of the scheduler. RequestError: as `Runtime.entry` says it."""
-    if launch.scheduler is None:
-        raise ValueError("a batch script is for a scheduler")
+def _render(launch: SiteLaunch, scheduler: Scheduler) -> str:
+    """Return a batch script of a scheduler. RequestError: as `Runtime.entry` says it."""
     # Those of an EDF are in it.
     in_text = runtime(launch.runtime.name).keeps_variables
     variables = {} if in_text else launch.variables
     words = " ".join(f'"{_RANKS}"' if word == _RANKS else shlex.quote(word) for word in launch.line(_RANKS))
-    words = " ".join([words, *rank_words(launch.manifest)])
+    words = " ".join([words, *launch.manifest.rank_words])
     body = [
         *(shell_text() + _CHECK).splitlines(),
         "",
@@ -39,16 +38,16 @@ def _render(launch: SiteLaunch) -> str:
         head=head_lines(launch),
         body=body,
     )
-    return launch.scheduler.script(work)
+    return scheduler.script(work)
 
 
-def batch_format(scheduler: str, title: str) -> TextFormat:
-    """Return the form of a scheduler's batch scripts, as messages name it."""
+def batch_format(scheduler: Scheduler) -> TextFormat:
+    """Return the form of a scheduler's batch scripts."""
     return TextFormat(
-        title=title,
+        title=f"a batch script of {scheduler.title}",
         first_lines=f"#!/bin/sh\n{WRITTEN}",
-        render=_render,
+        render=partial(_render, scheduler=scheduler),
         runtimes=None,
         image_format=lambda name: runtime(name).reads,
-        scheduler=scheduler,
+        scheduler=scheduler.name,
     )

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from envbuild.launch.formats.batch import batch_format
+from envbuild.launch.schedulers.pbs import SCHEDULER
 
-FORMAT = batch_format("pbs", "a batch script of PBS")
+FORMAT = batch_format(SCHEDULER)

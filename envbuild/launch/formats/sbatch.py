@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from envbuild.launch.formats.batch import batch_format
+from envbuild.launch.schedulers.slurm import SCHEDULER
 
-FORMAT = batch_format("slurm", "a batch script of Slurm")
+FORMAT = batch_format(SCHEDULER)

@@ -34,6 +34,8 @@ class Shape:
     """Whether there is one rank on each node, which sees all CPUs of it."""
     oversubscribe: bool = False
     """Whether there may be more ranks than cores."""
+    variables: tuple[str, ...] = ()
+    """Names of variables of its own environment that ranks need; most launchers pass all of them on."""
     as_root: bool = False
     """Whether root starts them."""
 
@@ -42,8 +44,10 @@ class Shape:
 class Launcher(ABC):
     """A program that starts ranks."""
 
-    label: str
-    """The program, and what decides how ranks meet: ``srun --mpi=pmi2``."""
+    program: str
+    """Its name or path."""
+    pmi: str = ""
+    """The type for ``--mpi`` by which ranks meet; empty where the program knows it itself."""
     family: str = ""
     """MPI implementation that the ranks run on; empty for none."""
     doubt: str = ""
@@ -59,6 +63,11 @@ class Launcher(ABC):
     """The scheduler whose jobs it takes nodes and ranks from (``slurm``); empty for none."""
     job_variables: tuple[str, ...] = ()
     """Beginnings of the names of the variables by which it knows its job: ``SLURM_``."""
+
+    @property
+    def label(self) -> str:
+        """``srun --mpi=pmi2``: the program, and the type by which ranks meet."""
+        return f"{self.program} --mpi={self.pmi}" if self.pmi else self.program
 
     @abstractmethod
     def words(self, shape: Shape) -> list[str]:

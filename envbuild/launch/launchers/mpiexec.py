@@ -18,7 +18,7 @@ _JOB_VARIABLES = ("PBS_", "PALS_", "LSB_", "OAR_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mpiexec(Launcher):
-    """The mpiexec of an MPI; its label is its name or path."""
+    """The mpiexec of an MPI."""
 
     def words(self, shape: Shape) -> list[str]:
         """Return its words; they differ by MPI."""
@@ -27,10 +27,13 @@ class Mpiexec(Launcher):
             shape.ranks or shape.tasks_of_job or 1,
             root=shape.as_root,
             oversubscribe=shape.oversubscribe,
-            program=self.label,
+            program=self.program,
         )
         if self.spans_nodes and shape.measures:
             words += _ONE_PER_NODE.get(self.family, ())
+        if self.spans_nodes and self.family == "openmpi":
+            # It passes only variables of its own on to other nodes.
+            words += [word for name in shape.variables for word in ("-x", name)]
         if self.spans_nodes and shape.names and self.family in _HOSTS:
             words += [_HOSTS[self.family], ",".join(shape.names)]
         return words
@@ -46,26 +49,24 @@ def choose(context: LaunchContext) -> Mpiexec | None:
     host_mpi = context.host_mpi
     if host_mpi is not None and host_mpi.launcher is not None:
         return _of_host(host_mpi.launcher, launcher_family(host_mpi.implementation, context.abis))
-    return Mpiexec(label=context.program("mpiexec"), family=context.family) if context.family else None
+    return Mpiexec(program=context.program("mpiexec"), family=context.family) if context.family else None
 
 
 def _of_host(program: str, family: str) -> Mpiexec:
-    return Mpiexec(label=program, family=family, spans_nodes=True, job_variables=_JOB_VARIABLES)
+    return Mpiexec(program=program, family=family, spans_nodes=True, job_variables=_JOB_VARIABLES)
 
 
-def _across_nodes(context: LaunchContext) -> Mpiexec | None:
-    """Return the host's mpiexec, which starts ranks on the image's own MPI if both are of one family."""
+def _across_nodes(context: LaunchContext) -> Mpiexec:
+    """Return the host's mpiexec: it starts processes, and ranks of the image's own MPI of its family."""
     mpi = context.site.mpi if context.site is not None else None
     name = context.site.name if context.site is not None else ""
-    if not context.family:
-        return None
     if mpi is None or mpi.launcher is None:
         raise RequestError(
             f"the site `{name}` names no launcher, which would start ranks on several nodes",
             hint="name its mpiexec in the site file: `mpi: {implementation: …, launcher: /path/mpiexec}`",
         )
     family = launcher_family(mpi.implementation)
-    if family != context.family:
+    if context.family and family != context.family:
         raise RequestError(
             f"the mpiexec of the site `{name}` is that of {mpi.implementation}, and the image has"
             f" {context.family}: each rank would run as rank 0 of 1",

@@ -15,8 +15,9 @@ _BY_PMI: Mapping[str, Mapping[str, str]] = {"mpich": {"MPIR_CVAR_CH4_NETMOD": "o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srun(Launcher):
-    """Tasks of srun; its label ends with the type for ``--mpi``, unless a job has no MPI."""
+    """Tasks of srun."""
 
+    program: str = "srun"
     spans_nodes: bool = True
     scheduler: str = "slurm"
     job_variables: tuple[str, ...] = ("SLURM_",)
@@ -27,7 +28,7 @@ class Srun(Launcher):
 
     def words(self, shape: Shape) -> list[str]:
         """Return its words."""
-        words = [*self.label.split(), *self.options]
+        words = [self.program, *([f"--mpi={self.pmi}"] if self.pmi else []), *self.options]
         words += [f"--nodes={shape.nodes}"] if shape.nodes else []
         # Binding would show a task one CPU of its node.
         words += ["--ntasks-per-node=1", "--cpu-bind=none"] if shape.measures else []
@@ -45,7 +46,7 @@ def choose(context: LaunchContext) -> Srun:
     family, _ = context.running_mpi
     choice = choose_pmi_of(context) if family else None
     return Srun(
-        label=f"srun --mpi={choice.type}" if choice is not None else "srun",
+        pmi=choice.type if choice is not None else "",
         family=launcher_family(family),
         doubt=pmi_doubt(choice) if choice is not None else "",
         own_mpi=context.host_mpi is None,

@@ -11,15 +11,15 @@ from envbuild.launch.launchers import Launcher, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torchrun(Launcher):
-    """The torchrun of an image; its label is its name or path."""
+    """The torchrun of an image."""
 
     def words(self, shape: Shape) -> list[str]:
         """Return its words."""
-        return torchrun_words(shape.ranks or 1, program=self.label)
+        return torchrun_words(shape.ranks or 1, program=self.program)
 
 
 def choose(context: LaunchContext) -> Torchrun | None:
     """Choose the image's torchrun; None for an image without."""
     if "torchrun" not in context.commands:
         return None
-    return Torchrun(label=context.program("torchrun"), starts=frozenset(("torchrun", "any")))
+    return Torchrun(program=context.program("torchrun"), starts=frozenset(("torchrun", "any")))

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from envbuild.errors import RequestError
-from envbuild.image.model import RANKS_SCRIPT, Manifest
-from envbuild.image.runnable import Runnable
+from envbuild.image.model import Manifest
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.rules.from_site import fabric_settings
 from envbuild.spec.site import Site, SiteBind, SiteRuntime
-
-if TYPE_CHECKING:
-    from envbuild.launch.schedulers import Scheduler
 
 # Runtime → its module.
 _MODULES = {
@@ -54,10 +50,8 @@ class SiteLaunch:
     runtime: SiteRuntime
     image: str
     """Names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
-    launcher: Launcher | None = None
-    """What starts the ranks; None for a text that starts none."""
-    scheduler: Scheduler | None = None
-    """The scheduler of the batch script; None for another text."""
+    launcher: Launcher
+    """What starts the ranks: by the text, or of an EDF by whoever names it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variables that ranks need, beside the image's own."""
 
@@ -68,9 +62,7 @@ class SiteLaunch:
 
     def line(self, tasks_of_job: str) -> list[str]:
         """Return the words before the command of a rank; see `Shape`. RequestError: as `Runtime.entry`."""
-        if self.launcher is None:
-            raise ValueError("this text starts no ranks")
-        shape = Shape(ranks=0, tasks_of_job=tasks_of_job)
+        shape = Shape(ranks=0, tasks_of_job=tasks_of_job, variables=tuple(self.variables))
         return rank_line(self.launcher, runtime(self.runtime.name).entry(self), [], shape)
 
 
@@ -108,20 +100,15 @@ def rank_line(launcher: Launcher, entry: Entry, command: Sequence[str], shape: S
     return [*entry.words, *outer, *command]
 
 
-def rank_words(runnable: Runnable) -> list[str]:
-    """Return the words before a command that give a rank the variables of PyTorch, if the image has it."""
-    return ["sh", RANKS_SCRIPT] if runnable.sets_ranks else []
-
-
 def on_site_mpi(manifest: Manifest, chosen: SiteRuntime) -> bool:
     """Return whether a runtime puts the site's MPI in the place of the image's."""
     return manifest.mpi_family in chosen.host_mpi
 
 
-def variables_of(launcher: Launcher | None, site: Site, chosen: SiteRuntime) -> dict[str, str]:
+def variables_of(launcher: Launcher, site: Site, chosen: SiteRuntime) -> dict[str, str]:
     """Return the variables that ranks need at a site, beside the image's own; the site's own win."""
     separate = runtime(chosen.name).separates_ranks
-    needed = dict(launcher.variables(separate=separate)) if launcher is not None else {}
+    needed = dict(launcher.variables(separate=separate))
     if chosen.host_fabric and site.fabric is not None:
         needed |= fabric_settings(site.fabric)
     return dict(sorted({**needed, **chosen.environment}.items()))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from envbuild.errors import EnvbuildError
 from envbuild.spec.site import Site
@@ -111,7 +111,6 @@ class Scheduler(Protocol):
         """Return a batch script. Pure."""
 
 
-@runtime_checkable
 class Submitter(Scheduler, Protocol):
     """A batch system that envbuild submits jobs to."""
 
@@ -171,6 +170,11 @@ def nodes_here() -> int:
     return here.nodes if here is not None else 1
 
 
+def variables_of_job(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables by which a launcher knows its cluster and job, and nothing else of the user's."""
+    return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}
+
+
 def other_nodes(site: Site | None) -> str | None:
     """Return why there may be other nodes, which ranks started here do not reach; None without a sign."""
     here = allocation()
@@ -198,6 +202,6 @@ def lines_of(path: str) -> list[str]:
 
 
 def count_of(environ: Mapping[str, str], name: str) -> int:
-    """Return a variable that is a count; 0 if it is none."""
+    """Return a variable that is a count; 0 if it is not one."""
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else 0

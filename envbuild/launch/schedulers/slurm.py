@@ -13,7 +13,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult
 from envbuild.launch.context import judge_pmi, running_mpi, visible_variables
-from envbuild.launch.schedulers import Allocation, JobState, Work, count_of
+from envbuild.launch.schedulers import Allocation, JobState, Work, count_of, variables_of_job
 from envbuild.site.probe import mpi_types
 from envbuild.spec.site import SiteMpi
 from envbuild.system import host, process
@@ -123,6 +123,8 @@ def job_options(work: Work) -> list[str]:
 class SlurmHere:
     """The Slurm of this machine: each question is asked once."""
 
+    name = Slurm.name
+
     @cached_property
     def version(self) -> str:
         """The version that srun reports (``slurm 24.05.1``), else ``slurm``; MachineError without srun."""
@@ -177,11 +179,6 @@ class SlurmHere:
             return fingerprint.with_fact("slurm", f"{self.version}; {', '.join(self.pmi_types())}")
         except MachineError:
             return fingerprint
-
-
-def variables_of_job(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables by which a launcher knows its cluster and job, and nothing else of the user's."""
-    return {name: text for name, text in os.environ.items() if name.startswith(prefixes)} if prefixes else {}
 
 
 def _ask(question: str) -> Finished:

@@ -31,7 +31,7 @@ from envbuild.system.apptainer import find
 image, family, kind, limit_s, *instead = sys.argv[1:]
 with ImageFile.open(Path(image)) as opened:
     container = Container(image=Path(image), runnable=opened.manifest, apptainer=find())
-launcher = Srun(label=f"srun --mpi={kind}", family=family)
+launcher = Srun(pmi=kind, family=family)
 
 def start(command, ranks, *rest):
     return start_ranks(container, launcher, instead or command, Shape(ranks=ranks), *rest)

@@ -129,7 +129,7 @@ def test_nothing_is_left_of_ranks_whose_time_is_up(
     container, plan = planned
     plan.fill_stage(tmp_path / "stage")
     program = f"{host_mpi('intel-mpi').prefix}/bin/mpiexec"
-    launcher = Mpiexec(label=program, family="intel-mpi", spans_nodes=True)
+    launcher = Mpiexec(program=program, family="intel-mpi", spans_nodes=True)
     container = replace(container, host_libs=plan, stage=tmp_path / "stage")
     mark = "604801.5"
 

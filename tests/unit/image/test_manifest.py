@@ -158,8 +158,8 @@ def test_an_image_of_the_format_before_keeps_its_identity() -> None:
     text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
     manifest = Manifest.from_json(text)
     assert manifest.to_json() == text
-    assert not manifest.sets_ranks
-    assert Manifest.from_json(json.dumps(newer)).sets_ranks
+    assert manifest.rank_words == ()
+    assert Manifest.from_json(json.dumps(newer)).rank_words == ("sh", "/.envbuild/ranks.sh")
     assert manifest.jobs == (replace(JOB, measures={}),)
     assert Manifest.from_json(manifest.to_json()) == manifest
 

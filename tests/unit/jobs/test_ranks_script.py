@@ -53,7 +53,7 @@ def variables(script: Path, environment: dict[str, str]) -> tuple[str, ...]:
         (STEP, ("3", "4", "1", "n1", "10084")),
         # Ranks on the image's own MPI by Slurm's PMI: srun says where they are.
         (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, ("3", "4", "1", "n1", "10084")),
-        (STEP | {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.12.0"}, ("3", "4", "1", "n1", "10084")),
+        (STEP | {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.12.0"}, ("3", "4", "1", "n1", "26379")),
         (STEP | {"SLURM_STEP_NUM_NODES": "1"}, ("3", "4", "1", "127.0.0.1", "10084")),
         (HYDRA, ("1", "2", "1", "127.0.0.1", "29500")),
         (HYDRA | {"MPI_LOCALNRANKS": "1", "MASTER_ADDR": "n1"}, ("1", "2", "1", "n1", "29500")),
@@ -80,6 +80,22 @@ def test_jobs_of_open_mpi_on_one_machine_have_ports_of_their_own(script: Path) -
     assert 10_000 <= int(port) < 30_000
     assert variables(script, OPEN_MPI)[4] == port
     assert variables(script, OPEN_MPI | {"PMIX_NAMESPACE": "prterun-n1-78@1"})[4] != port
+
+
+def test_starts_in_one_job_of_slurm_have_ports_of_their_own(script: Path, tmp_path: Path) -> None:
+    """In one container the ranks have one parent, and each start another."""
+    parent = tmp_path / "hydra_pmi_proxy"
+    parent.symlink_to("/bin/sh")
+    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "12", **HYDRA}
+    rank = f"sh {script} sh -c 'echo $MASTER_PORT'"
+    ports = [
+        subprocess.run(
+            [parent, "-c", f"{rank}; {rank}; :"], env=env, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert all(first == second for first, second in ports)
+    assert ports[0] != ports[1]
 
 
 @pytest.mark.parametrize(

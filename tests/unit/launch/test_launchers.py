@@ -198,11 +198,11 @@ class Flux(Launcher):
 
     def words(self, shape):
         nodes = ["-N", str(shape.nodes)] if shape.nodes else []
-        return ["flux", "run", *nodes, "-n", str(shape.ranks)]
+        return [self.program, "run", *nodes, "-n", str(shape.ranks)]
 
 
 def choose(context):
-    return Flux(label="flux run", family=context.family)
+    return Flux(program="flux", family=context.family)
 """
 
 
@@ -219,12 +219,12 @@ def test_a_new_launcher_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_nodes_are_measured_by_one_rank_on_each() -> None:
     shape = Shape(ranks=2, nodes=2, names=("n1", "n2"), measures=True)
-    by_srun = Srun(label="srun --mpi=pmi2", family="mpich").words(shape)
+    by_srun = Srun(pmi="pmi2", family="mpich").words(shape)
     expected = "srun --mpi=pmi2 --nodes=2 --ntasks-per-node=1 --cpu-bind=none --nodelist=n1,n2 -n 2"
     assert by_srun == expected.split()
-    of_host = Mpiexec(label="/h/mpirun", family="openmpi", spans_nodes=True).words(shape)
+    of_host = Mpiexec(program="/h/mpirun", family="openmpi", spans_nodes=True).words(shape)
     assert of_host == ["/h/mpirun", "-n", "2", "--map-by", "ppr:1:node", "--host", "n1,n2"]
-    assert Mpiexec(label="mpiexec", family="mpich").words(shape) == ["mpiexec", "-n", "2"]
+    assert Mpiexec(program="mpiexec", family="mpich").words(shape) == ["mpiexec", "-n", "2"]
 
 
 def test_what_misleads_an_image_s_loader_or_python_stays_outside() -> None:
@@ -317,7 +317,7 @@ def test_the_check_says_what_the_rule_says(
 
 def test_ranks_in_their_own_containers_do_not_read_each_other_s_memory() -> None:
     def variables(family: str, *, spans_nodes: bool = True) -> dict[str, str]:
-        return dict(Mpiexec(label="m", family=family, spans_nodes=spans_nodes).variables())
+        return dict(Mpiexec(program="m", family=family, spans_nodes=spans_nodes).variables())
 
     assert variables("mpich")["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
     assert variables("openmpi")["OMPI_MCA_smsc"] == "^cma"

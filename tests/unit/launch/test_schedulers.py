@@ -95,9 +95,9 @@ def test_a_scheduler_that_envbuild_does_not_know() -> None:
 def test_srun_learns_its_cluster_and_job_and_nothing_of_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    before = start.environment_of(Srun(label="srun"))
+    before = start.environment_of(Srun())
     monkeypatch.setenv("SLURM_CONF", "/sw/slurm.conf")
     monkeypatch.setenv("UCX_TLS", "all")
     monkeypatch.setenv("LD_PRELOAD", "/x.so")
-    assert start.environment_of(Srun(label="srun")) == {**before, "SLURM_CONF": "/sw/slurm.conf"}
+    assert start.environment_of(Srun()) == {**before, "SLURM_CONF": "/sw/slurm.conf"}
     assert start.environment_of(None) == before

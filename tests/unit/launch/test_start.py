@@ -67,7 +67,7 @@ def test_jobs_of_the_manifest_are_the_judge_s() -> None:
 
 
 def test_without_mpi_or_for_another_machine_nothing_starts_ranks() -> None:
-    assert own_launcher(container()) == Mpiexec(label="mpiexec", family="mpich")
+    assert own_launcher(container()) == Mpiexec(program="mpiexec", family="mpich")
     assert own_launcher(container(mpi_family="")) is None
     with_torch = container(mpi_family="", commands=("torchrun",))
     assert own_launcher(with_torch, "torchrun") == TORCHRUN
@@ -91,7 +91,7 @@ def test_ranks_that_write_without_end_fill_no_disk_and_end_in_time(tmp_path: Pat
 
 
 def test_ranks_are_started_in_a_closed_container(ended: dict[str, object], tmp_path: Path) -> None:
-    launcher = Mpiexec(label="mpiexec", family="mpich")
+    launcher = Mpiexec(program="mpiexec", family="mpich")
     ended.update(code=3, stdout="out", stderr="err")
     job = ["python", "job.py"]
     result = start_ranks(container(), launcher, job, Shape(ranks=4), tmp_path, {"ENVBUILD_TOKEN": "t"}, 9.0)
@@ -118,13 +118,13 @@ HOST_LIBS = HostLibraryPlan(
     files={"libmpi.so.12": "/h/libmpi.so.12"},
     environment={"LD_LIBRARY_PATH": "/media/envbuild", "FI_PROVIDER": "tcp", "OMPI_MCA_pml": "ucx"},
 )
-TORCHRUN = Torchrun(label="torchrun", starts=frozenset(("torchrun", "any")))
+TORCHRUN = Torchrun(program="torchrun", starts=frozenset(("torchrun", "any")))
 LAUNCHERS: dict[str, Launcher] = {
-    "the image's mpiexec": Mpiexec(label="mpiexec", family="openmpi"),
+    "the image's mpiexec": Mpiexec(program="mpiexec", family="openmpi"),
     "torchrun": TORCHRUN,
-    "the host's mpiexec": Mpiexec(label="/h/mpiexec", family="mpich", spans_nodes=True),
-    "srun": Srun(label="srun --mpi=pmi2", family="mpich"),
-    "srun on the host's MPI": Srun(label="srun --mpi=pmi2", family="mpich", own_mpi=False),
+    "the host's mpiexec": Mpiexec(program="/h/mpiexec", family="mpich", spans_nodes=True),
+    "srun": Srun(pmi="pmi2", family="mpich"),
+    "srun on the host's MPI": Srun(pmi="pmi2", family="mpich", own_mpi=False),
 }
 
 
@@ -306,6 +306,8 @@ def test_an_image_for_another_architecture_is_told() -> None:
 
 
 def test_a_job_that_needs_no_mpi_starts_by_what_the_image_has() -> None:
-    assert own_launcher(container(commands=("torchrun",)), "any") == Mpiexec(label="mpiexec", family="mpich")
+    assert own_launcher(container(commands=("torchrun",)), "any") == Mpiexec(
+        program="mpiexec", family="mpich"
+    )
     assert own_launcher(container(mpi_family="", commands=("torchrun",)), "any") == TORCHRUN
     assert own_launcher(container(mpi_family="", commands=()), "any") is None

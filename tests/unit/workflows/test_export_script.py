@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.image.command_launchers import shell_text
 from tests.support.images import read_manifest
 from tests.support.small_images import UNREAD, small_image
 
@@ -62,6 +63,7 @@ STARTS = {
     "pyxis-mpich.sh": ("sbatch", PYXIS, "", "mpich", "/data/demo.sqsh"),
     "pyxis-intel-mpi.sh": ("sbatch", PYXIS, "pyxis", "intel-mpi", "/data/demo.sqsh"),
     "pbs-mpich.sh": ("pbs", PBS, "", "mpich", "/data/demo.sif"),
+    "pbs-openmpi.sh": ("pbs", PBS.replace("cray-mpich", "openmpi"), "", "openmpi", "/data/demo.sif"),
     "apptainer-openmpi.sh": ("sbatch", APPTAINER, "", "openmpi", "/data/demo.sif"),
 }
 
@@ -115,6 +117,9 @@ def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> No
     assert Path("out").stat().st_mode & 0o777 == 0o644
     if form == "edf":
         assert tomllib.loads(text)["image"] == named
+    if form != "edf":
+        assert text.count(shell_text()) == 1
+        text = text.replace(shell_text(), "# …\n")
     golden(GOLDEN / name, text.replace(read_manifest(image).digest, "sha256:…"))
 
 

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Written by `envbuild export`: demo/2026.11 by apptainer at here.
+# sha256:…
+# qsub -l select=NODES:mpiprocs=RANKS_PER_NODE -v ENVBUILD_COMMAND="COMMAND ARGUMENT ..." FILE
+# In a job: sh FILE COMMAND [ARGUMENT ...]
+#PBS -N demo
+#PBS -l select=1:mpiprocs=4:ngpus=4
+#PBS -q gpu
+#PBS -A project
+
+[ "$#" != 0 ] || eval "set -- ${ENVBUILD_COMMAND:-}"
+: "${1:?qsub -v ENVBUILD_COMMAND=\"COMMAND ARGUMENT ...\" FILE}"
+cd "${PBS_O_WORKDIR:-.}" || exit 2
+_eb_ranks=$(wc -l <"${PBS_NODEFILE:?this is not a job of PBS}") || exit 2
+_eb_nodes=$(sort -u "$PBS_NODEFILE" | wc -l) || exit 2
+
+# …
+_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2
+
+[ -n "${OMPI_MCA_btl_vader_single_copy_mechanism+x}" ] || export OMPI_MCA_btl_vader_single_copy_mechanism=none
+[ -n "${OMPI_MCA_smsc+x}" ] || export OMPI_MCA_smsc='^cma'
+[ -n "${UCX_POSIX_USE_PROC_LINK+x}" ] || export UCX_POSIX_USE_PROC_LINK=n
+[ -n "${UCX_TLS+x}" ] || export UCX_TLS='^cma'
+exec /opt/pals/bin/mpiexec -n "$_eb_ranks" -x OMPI_MCA_btl_vader_single_copy_mechanism -x OMPI_MCA_smsc -x UCX_POSIX_USE_PROC_LINK -x UCX_TLS /sw/bin/apptainer --silent exec --nv --mount '"type=bind","src=/data","dst=/data",ro' /data/demo.sif "$@"
