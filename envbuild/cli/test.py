@@ -82,11 +82,11 @@ def command(
         if report is not None:
             workflows.test.check_report(report, image, settings)
         if nodes and workflows.nodes.must_submit(nodes):
-            wanted = {"partition": partition, "account": account, "time": time}
-            wanted["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
+            named_options = {"partition": partition, "account": account, "time": time}
+            named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
             raise typer.Exit(
                 workflows.nodes.submit(
-                    context.obj, image, settings, nodes=nodes, wanted=wanted, options=slurm
+                    context.obj, image, settings, nodes=nodes, named_options=named_options, options=slurm
                 )
             )
         if nodes and ranks is None and ranks_per_node is not None:

@@ -37,10 +37,10 @@ def command(
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         if nodes and workflows.nodes.must_submit(nodes):
-            wanted = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
+            named_options = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    context.obj, image, settings, nodes=nodes, wanted=wanted, options=slurm
+                    context.obj, image, settings, nodes=nodes, named_options=named_options, options=slurm
                 )
             )
         vetting = workflows.nodes.vet_image(image, nodes, settings)

@@ -114,8 +114,8 @@ def training_data(rank, size, dtype="float32"):
     labels = (numpy.sin(inputs).sum(axis=1, keepdims=True) + random.randn(ROWS, 1)).astype(dtype)
     shapes = ((FEATURES, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,))
     parameters = [(random.randn(*shape) / numpy.sqrt(shape[0])).astype(dtype) for shape in shapes]
-    place = int(_SHARE_OF_RANK or rank)
-    own = slice(place * ROWS // size, (place + 1) * ROWS // size)
+    share = int(_SHARE_OF_RANK or rank)
+    own = slice(share * ROWS // size, (share + 1) * ROWS // size)
     return inputs[own], labels[own], parameters
 
 

@@ -79,8 +79,8 @@ def job_of(container: Container, mutated: MutatedJob) -> Job | None:
     """Return the job of an image that a control changes; None if image or machine lack something for it."""
     if not set(mutated.control.needs) <= container.runnable.recipes.keys():
         return None
-    wanted = (mutated.job.recipe, mutated.job.file, mutated.job.id)
-    job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == wanted), None)
+    identity = (mutated.job.recipe, mutated.job.file, mutated.job.id)
+    job = next((job for job in container.jobs if (job.recipe, job.file, job.id) == identity), None)
     is_enough = job is not None and ranks_on_gpus(job, RANKS, container.gpus) >= mutated.control.least_ranks
     return job if is_enough else None
 

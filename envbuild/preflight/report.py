@@ -206,7 +206,7 @@ def _scan_host_libs(paths: Mapping[str, Path]) -> dict[str, ScannedFile]:
         scanned = by_file[file]
         if scanned is None:
             raise RequestError(
-                f"the host's library `{path}` is no library",
+                f"the host's `{path}` is not a shared library",
                 hint="`mpi.libraries` or `fabric.libraries` of the site file names a shared library itself",
             )
         libraries[name] = scanned

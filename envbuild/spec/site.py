@@ -140,7 +140,7 @@ class SchedulerKeys(Model):
     """Default type of srun (``MpiDefault``): one of `mpi_types`, or ``none``."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
-    sbatch_options: tuple[BatchOption, ...] = ()
+    batch_options: tuple[BatchOption, ...] = ()
     """Options of every batch job (``--constraint=gpu``; of PBS ``-q gpu``); one for GPUs (``--gres=gpu:4``)
     replaces ``--gpus-per-node``."""
 

@@ -131,12 +131,12 @@ def unpin(path: Path, settings: Settings) -> tuple[Root, ...]:
     """
     roots = find_roots(settings.store, identify)
     pinned = [stored for stored in roots if stored.root.pinned or stored.state != "live"]
-    wanted = [stored for stored in pinned if stored.root.path == str(path.absolute())]
-    if not wanted:
+    of_image = [stored for stored in pinned if stored.root.path == str(path.absolute())]
+    if not of_image:
         known = [stored.root.path for stored in pinned]
         raise RequestError(
             f"nothing named `{path}` is pinned",
             hint=did_you_mean(str(path), known) or "`envbuild cache ls` lists what is",
         )
-    remove_roots(wanted)
-    return tuple(stored.root for stored in wanted)
+    remove_roots(of_image)
+    return tuple(stored.root for stored in of_image)

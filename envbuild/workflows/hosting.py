@@ -45,26 +45,26 @@ def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
         yield replace(result, outcome="unknown", warn=True) if refused else result
 
 
-def host_libraries_for(image: ImageFile, settings: Settings, wanted: HostLibraries) -> HostLibraryPlan:
+def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibraries) -> HostLibraryPlan:
     """Return the host libraries of an image, without starting it.
 
     RequestError: no site is named, its file does not describe the libraries, image and host do not fit
     together, or the image is damaged.
     """
-    site = site_of_host(settings, wanted)
-    if wanted.mpi and not image.manifest.mpi_family:
+    site = site_of_host(settings, from_host)
+    if from_host.mpi and not image.manifest.mpi_family:
         raise RequestError(
             f"`{image.label}` has no MPI that the host's could replace", hint="leave --mpi host out"
         )
     scan = scan_image(image, settings.store)
-    preflight, plan, facts = plan_on_host(scan, site, wanted)
+    preflight, plan, facts = plan_on_host(scan, site, from_host)
     # Rules on the start of ranks are judged with the launcher.
     occasions: list[Occasion] = ["host-libraries"]
-    occasions += ["host-mpi"] if wanted.mpi else []
-    occasions += ["fabric"] if wanted.fabric else []
+    occasions += ["host-mpi"] if from_host.mpi else []
+    occasions += ["fabric"] if from_host.fabric else []
     refuse_or_warn(judge(facts, *occasions), settings.emit)
     raise_all(plan.errors)
-    if wanted.mpi:
+    if from_host.mpi:
         # Problems that exist on the image's own MPI, too, do not exclude the host's.
         before = {(problem.rule, problem.file, problem.need) for problem in preflight.problems}
         raise_all(
@@ -81,14 +81,14 @@ def host_libraries_for(image: ImageFile, settings: Settings, wanted: HostLibrari
 
 
 def plan_on_host(
-    scan: ImageScan, site: Site, wanted: HostLibraries
+    scan: ImageScan, site: Site, from_host: HostLibraries
 ) -> tuple[PreflightReport, HostLibraryPlan, dict[str, Fact]]:
     """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
     preflight = run_preflight(scan)
     image = image_libraries(scan.manifest, preflight.facts, simulate(scan).libraries())
-    plan = plan_host_libraries(site, image, mpi=wanted.mpi, fabric=wanted.fabric)
+    plan = plan_host_libraries(site, image, mpi=from_host.mpi, fabric=from_host.fabric)
     facts = stack_facts(
-        preflight.facts, site, host_mpi=wanted.mpi, host_fabric=wanted.fabric, host=plan.facts
+        preflight.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, host=plan.facts
     )
     return preflight, plan, facts
 
@@ -107,12 +107,12 @@ def image_libraries(
     )
 
 
-def site_of_host(settings: Settings, wanted: HostLibraries) -> Site:
+def site_of_host(settings: Settings, from_host: HostLibraries) -> Site:
     """Return the site that the command line, the environment or the machine names; RequestError if none."""
     site = site_of(settings)
     if site is None:
         raise RequestError(
-            f"no site file describes the host's {'MPI' if wanted.mpi else 'fabric'}",
+            f"no site file describes the host's {'MPI' if from_host.mpi else 'fabric'}",
             hint="name the site with --site SITE",
         )
     return site

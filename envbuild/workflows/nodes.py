@@ -55,23 +55,23 @@ def submit(
     settings: Settings,
     *,
     nodes: int,
-    wanted: Mapping[str, object],
+    named_options: Mapping[str, object],
     options: str | None,
 ) -> int:
     """Run a command line of envbuild as a job of Slurm, follow it, and return its exit code.
 
-    `wanted` are options of sbatch, left out if None; `options` further words, as a shell takes them.
+    `named_options` are options of sbatch, left out if None; `options` further words, as a shell takes them.
     """
     try:
         words = shlex.split(options or "")
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    site = site_of(settings, queue=str(wanted.get("partition") or ""))
+    site = site_of(settings, queue=str(named_options.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
         of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
-    named = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    named = [f"--{name}={value}" for name, value in named_options.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
         scheduler,

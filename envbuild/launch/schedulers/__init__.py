@@ -87,7 +87,7 @@ def work_for(
         head=tuple(head),
         ranks_per_node=count,
         gpus_per_node=count,
-        options=stated.sbatch_options if stated is not None else (),
+        options=stated.batch_options if stated is not None else (),
         body=tuple(body),
     )
 

@@ -11,7 +11,7 @@
 # controls:
 #   units that are not rectified: [below_least, above_most]
 #   exported without rectifiers: {fails: [below_least, above_most], needs: [pytorch]}
-#   exported with a bias that is no number:
+#   exported with a bias that is not a number:
 #     fails: [below_least, below_most, above_least, above_most]
 #     needs: [pytorch]
 #   other writers on each rank: {fails: [writers], least_ranks: 2}
@@ -72,7 +72,7 @@ def by_torch(path: Path) -> None:
     activation = torch.nn.ReLU()
     network = torch.nn.Sequential(torch.nn.Linear(1, 2), activation, torch.nn.Linear(2, 1))
     # PyTorch holds the transposed matrices.
-    # control exported with a bias that is no number: bias = [float("nan")]
+    # control exported with a bias that is not a number: bias = [float("nan")]
     bias = OUTPUT_BIAS
     values = (np.transpose(TO_HIDDEN), HIDDEN_BIAS, np.transpose(TO_OUTPUT), bias)
     with torch.no_grad():

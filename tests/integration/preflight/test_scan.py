@@ -196,7 +196,7 @@ def test_a_damaged_file_system_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "No such file"), (b"a text", "is no library"), (MPI.bytes()[:150], "cannot be read")],
+    [(None, "No such file"), (b"a text", "is not a shared library"), (MPI.bytes()[:150], "cannot be read")],
 )
 def test_a_library_of_the_host_that_cannot_be_used(
     tmp_path: Path, content: bytes | None, problem: str

@@ -75,7 +75,7 @@ def lent_to(
     host.parent.mkdir()
     host.write_bytes(Elf(soname="libmpi.so.12", defined=library).bytes())
     said = f"mpi: {{implementation: mpich, version: '4.0', libraries: [{host}]}}\n"
-    return lent_at(tmp_path, monkeypatch, said, user, wanted=hosting.HostLibraries(mpi=True), emit=emit)
+    return lent_at(tmp_path, monkeypatch, said, user, from_host=hosting.HostLibraries(mpi=True), emit=emit)
 
 
 def lent_at(
@@ -84,7 +84,7 @@ def lent_at(
     said: str,
     user: Elf = USER,
     *,
-    wanted: hosting.HostLibraries,
+    from_host: hosting.HostLibraries,
     emit: Emit = ignore,
 ) -> HostLibraryPlan:
     """Plan what a site lends to a small image, where nothing can be started."""
@@ -98,7 +98,7 @@ def lent_at(
     known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
     with ImageFile.open(image) as opened:
-        return hosting.host_libraries_for(opened, known, wanted)
+        return hosting.host_libraries_for(opened, known, from_host)
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_an_mpi_of_which_only_the_abi_is_known_is_refused_for_that_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mpi: str, told: str
 ) -> None:
     with pytest.raises(RequestError, match=told):
-        lent_at(tmp_path, monkeypatch, f"mpi: {{{mpi}}}\n", wanted=hosting.HostLibraries(mpi=True))
+        lent_at(tmp_path, monkeypatch, f"mpi: {{{mpi}}}\n", from_host=hosting.HostLibraries(mpi=True))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_fabric_that_does_not_fail_closed_is_told(
     plugin.write_bytes(Elf(soname="libnccl-net.so", defined=("ncclNetPlugin_v8",)).bytes())
     events: list[Event] = []
     said = f"fabric: {{name: fast, {fabric.format(plugin)}}}\n"
-    lent_at(tmp_path, monkeypatch, said, wanted=hosting.HostLibraries(fabric=True), emit=events.append)
+    lent_at(tmp_path, monkeypatch, said, from_host=hosting.HostLibraries(fabric=True), emit=events.append)
     texts = [event.text for event in events if isinstance(event, Warned)]
     texts = [text for text in texts if text.startswith("FABRIC.settings-")]
     assert len(texts) == len(told)

@@ -61,7 +61,7 @@ def test_the_partition_of_the_job_is_that_of_the_site(
     image = small_image(tmp_path, UNREAD)
     (tmp_path / "here.yaml").write_text(
         "name: here\nscheduler: {name: slurm}\npartitions:\n"
-        "  cpu: {queues: [standard, small], scheduler: {sbatch_options: [--partition=standard]}}\n"
+        "  cpu: {queues: [standard, small], scheduler: {batch_options: [--partition=standard]}}\n"
         "  gpu: {}\n"
     )
     words = ["vet", str(image), "--nodes", "2", "--store", str(tmp_path / "store")]

@@ -34,7 +34,7 @@ partitions:
     queues: [standard, small]
     glibc: null
     gpus: {vendor: none}
-    scheduler: {sbatch_options: [--partition=standard]}
+    scheduler: {batch_options: [--partition=standard]}
     mpi: {environment: {C: "3"}}
     vet: {gemm_gflops: {of_median: 0.9}}
   h100:
@@ -66,7 +66,7 @@ def test_a_section_without_its_required_key_changes_single_keys() -> None:
     cpu, h100 = (loaded().value.partition(name) for name in ("cpu", "h100"))
     assert cpu.scheduler
     assert cpu.scheduler.mpi_types == ("pmi2", "pmix")
-    assert cpu.scheduler.sbatch_options == ("--partition=standard",)
+    assert cpu.scheduler.batch_options == ("--partition=standard",)
     assert h100.gpus
     assert (h100.gpus.vendor, h100.gpus.count, h100.gpus.architectures) == ("nvidia", 4, ("sm_90",))
     # A mapping in a section is one value.

@@ -37,7 +37,7 @@ runtimes: [{name: apptainer, version: "1.4.5", setuid: false, program: /sw/bin/a
 """
 PBS = """\
 name: here
-scheduler: {name: pbs, sbatch_options: ["-q gpu", "-A project"]}
+scheduler: {name: pbs, batch_options: ["-q gpu", "-A project"]}
 gpus: {vendor: nvidia, count: 4}
 mpi: {implementation: cray-mpich, version: "8.1.32", launcher: /opt/pals/bin/mpiexec}
 binds: [{source: /data, writable: false}]
