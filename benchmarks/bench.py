@@ -324,7 +324,7 @@ def _compose(bench: Bench, store: str, image: str, case: str) -> None:
     events = [json.loads(line) for line in output.splitlines() if line.startswith('{"')]
     events = [event for event in events if "event" in event]
     (seconds,) = (
-        event["seconds"] for event in events if event.get("task") == "compose" and "seconds" in event
+        event["seconds"] for event in events if event.get("task") == "write" and "seconds" in event
     )
     bench.note(case, seconds=seconds)
 

@@ -18,7 +18,7 @@ SLOW = {
     "howto/jupyter.md": "tests/integration/activate/test_kernel.py",
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
     "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",
-    "howto/share-a-store.md": "tests/integration/redteam and tests/unit/store/test_upstream.py",
+    "howto/train.md": "tests/integration/slurm/test_torch.py",
 }
 # What a login shell of a centre has.
 LMOD = "source /usr/share/lmod/lmod/init/bash"
@@ -35,7 +35,7 @@ def test_the_pages_that_people_follow_are_run() -> None:
         "tutorials/add-a-toolkit.md",
         *(
             f"howto/{name}.md"
-            for name in ("air-gapped", "layers", "reproduce", "modules", "export", "import")
+            for name in ("carry-and-share", "train", "reproduce", "modules", "export", "import")
         ),
         *(f"howto/{name}.md" for name in ("editors", "sites", "write-a-job")),
     } <= names
