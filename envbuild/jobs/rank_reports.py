@@ -65,23 +65,55 @@ def ranks_that_said(directory: Path, wanted: Mapping[str, Sequence[str]]) -> Map
             continue
         for name, texts in wanted.items():
             if any(text.encode() in log for text in texts):
-                ranks[name].add(int(path.name.split("-")[2]))
+                ranks[name].add(_rank_of(path))
     return {name: frozenset(numbers) for name, numbers in ranks.items()}
 
 
 def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
-    """Return the last lines that each process wrote, under a heading with its rank; `most` processes."""
-    blocks = []
-    for path in _files(directory, _OUTPUT):
+    """Return the last lines that each process wrote, under a heading with its rank; `most` of them.
+
+    Lines that are the same but for the rank's own number, process ids and addresses are shown once.
+    """
+    groups: dict[tuple[str, str], tuple[str, list[int]]] = {}
+    for path in sorted(_files(directory, _OUTPUT), key=_rank_of):
         try:
             text = _read_small(path, last=_END_BYTES).decode(errors="replace")
         except OSError:
             continue
         if text.strip():
-            heading = re.sub(r"^output-rank-(\d+)-of-(\d+)-.*", r"rank \1 of \2", path.stem)
-            blocks.append("\n".join([f"--- {heading}", *text.rstrip().splitlines()[-lines:]]))
-    left = len(blocks) - most
+            shown = "\n".join(text.rstrip().splitlines()[-lines:])
+            rank = _rank_of(path)
+            key = (path.name.split("-")[4], _without_numbers(shown, rank))
+            groups.setdefault(key, (shown, []))[1].append(rank)
+    blocks = []
+    for (size, _), (text, ranks) in groups.items():
+        which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_numbers(ranks)}"
+        blocks.append("\n".join([f"--- {which} of {size}", text]))
+    left = sum(len(ranks) for _, ranks in list(groups.values())[most:])
     return "\n".join([*blocks[:most], f"--- and {left} more ranks"] if left > 0 else blocks)
+
+
+def _without_numbers(text: str, rank: int) -> str:
+    """Return the text without what differs between ranks that do the same."""
+    text = re.sub(r"\b0x[0-9a-fA-F]+\b", "0x", text)
+    text = re.sub(rf"(?i)\b(rank|rank[ =:]{{1,2}}){rank}\b", r"\1", text)
+    return re.sub(r"(?i)\b(pid|process)([ =:]{1,2})[0-9]+\b", r"\1\2", text)
+
+
+def _numbers(values: Sequence[int]) -> str:
+    """Return ascending numbers in words: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _rank_of(path: Path) -> int:
+    """Return the rank whose output a file is; its name matches `_OUTPUT`."""
+    return int(path.name.split("-")[2])
 
 
 def cut_outputs(directory: Path) -> None:

@@ -72,17 +72,38 @@ def test_links_pipes_and_directories_are_not_opened(tmp_path: Path) -> None:
 def test_the_last_lines_of_each_rank_are_shown_with_its_number(tmp_path: Path) -> None:
     for rank in range(3):
         write(
-            tmp_path, f"output-rank-{rank}-of-3-host-9{rank}.txt", "".join(f"line {i}\n" for i in range(50))
+            tmp_path,
+            f"output-rank-{rank}-of-3-host-9{rank}.txt",
+            "".join(f"line {i} of {rank}\n" for i in range(50)),
         )
     shown = rank_outputs(tmp_path, lines=2, most=2)
     assert shown.splitlines() == [
         "--- rank 0 of 3",
-        "line 48",
-        "line 49",
+        "line 48 of 0",
+        "line 49 of 0",
         "--- rank 1 of 3",
-        "line 48",
-        "line 49",
+        "line 48 of 1",
+        "line 49 of 1",
         "--- and 1 more ranks",
+    ]
+
+
+def test_the_same_traceback_of_several_ranks_is_shown_once(tmp_path: Path) -> None:
+    for rank in (0, 1, 2, 3, 10):
+        error = (
+            "ValueError: 3" if rank == 2 else f"RuntimeError: <Group at 0x7f{rank:02}a8> in pid {900 + rank}"
+        )
+        lines = ["Traceback (most recent call last):", f"[rank{rank}]: rank {rank} of 11 at step 2", error]
+        write(tmp_path, f"output-rank-{rank}-of-11-host-9{rank}.txt", "\n".join(lines))
+    assert rank_outputs(tmp_path).splitlines() == [
+        "--- ranks 0-1, 3, 10 of 11",
+        "Traceback (most recent call last):",
+        "[rank0]: rank 0 of 11 at step 2",
+        "RuntimeError: <Group at 0x7f00a8> in pid 900",
+        "--- rank 2 of 11",
+        "Traceback (most recent call last):",
+        "[rank2]: rank 2 of 11 at step 2",
+        "ValueError: 3",
     ]
 
 
