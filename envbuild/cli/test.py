@@ -39,7 +39,10 @@ def command(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report", metavar="FILE.json", parser=options.output_path, help="Write the report here as well."
+            "--report",
+            metavar="FILE",
+            parser=options.output_path,
+            help="Write the report here as well: FILE.json, or FILE.md for people.",
         ),
     ] = None,
     launcher: options.Launcher = None,
@@ -75,7 +78,11 @@ def command(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Run the image's mini jobs and judge them; exit code 4 when anything failed."""
+    """Run the image's mini jobs and judge them; exit code 4 when anything failed.
+
+    PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
+    other machines or speed: see "What PASS does not say" in the documentation.
+    """
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:

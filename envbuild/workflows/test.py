@@ -69,6 +69,7 @@ from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.nodes import vet_checks, vet_nodes
+from envbuild.workflows.report_page import MARK, markdown
 from envbuild.workflows.settings import Settings
 
 
@@ -292,14 +293,18 @@ def _first_jobs(container: Container) -> list[Job]:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write a report as JSON; apart from the test, so that its result is shown first."""
+    """Write a report, as Markdown to a file `….md`, else as JSON; apart from the test.
+
+    So the result of the test is shown before a full disk is.
+    """
+    text = markdown(report) if path.suffix == ".md" else report.to_json()
     # In JSON that is the escape of a name that is not UTF-8.
-    files.write_atomically(path, report.to_json().encode(errors="backslashreplace"))
+    files.write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def check_report(path: Path, image: Path, settings: Settings) -> None:
     """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
-    hint = "name another file with --report FILE.json"
+    hint = "name another file with --report FILE.json or FILE.md"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
 
@@ -307,7 +312,7 @@ def check_report(path: Path, image: Path, settings: Settings) -> None:
 def _looks_like_report(path: Path) -> bool:
     with files.open_regular(path) as file:
         start = file.read(1024)
-    return not start or (b'"schema"' in start and b'"ranks"' in start)
+    return not start or (b'"schema"' in start and b'"ranks"' in start) or MARK.encode() in start
 
 
 def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:

@@ -90,8 +90,7 @@ def test_a_hanging_job_is_ended_with_all_its_children_and_its_output_is_shown(
     assert "so far so good" in found.output
     assert "daemon starts" in found.output
     assert "in stuck" in found.output
-    assert "--- rank 0 of 2" in found.output
-    assert "--- rank 1 of 2" in found.output
+    assert "--- ranks 0-1 of 2" in found.output
     assert gone(mark), processes_with(mark)
 
 

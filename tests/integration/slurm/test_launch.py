@@ -31,7 +31,7 @@ def test_ranks_on_two_nodes_are_of_one_world(login: Desk, image_on: Images, mpi:
     assert ranks_told(done.stdout) == FOUR
     # The line that is printed is the one that runs, and its exit code the program's.
     assert ranks_told(login.run(shlex.split(printed), env=spread).stdout) == FOUR
-    # Slurm would end the others with the first that fails, and report that signal where it came before their end.
+    # Else Slurm ends the others with the first that fails, and may report their signal.
     alone = {**spread, "SLURM_KILL_BAD_EXIT": "0"}
     login.envbuild(*words, "--", "python", "ranks.py", "7", env=alone, code=7)
 

@@ -1,0 +1,112 @@
+"""The report of a test as a page of Markdown, for people who decide whether to use the image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from envbuild.jobs.report import CheckResult, Report, counts
+
+MARK = "Written by `envbuild test`"
+# A reader takes the word in the title for more than it says.
+_LIMITS = (
+    "PASS means that each job ran on this machine, on this many ranks, and that every value was the right"
+    " one. It says nothing about other programs, other machines, or speed."
+)
+
+
+def markdown(report: Report) -> str:
+    """Return the page: result, failures, what was not judged, jobs, measured values and the machine."""
+    return "\n".join(
+        [*_summary(report), *_failures(report), *_skipped(report), *_jobs(report), *_host(report), ""]
+    )
+
+
+def _summary(report: Report) -> Iterator[str]:
+    yield f"# {_inline(f'{report.name}/{report.version}')}: {_inline(report.summary)}"
+    yield ""
+    nodes = f" of {report.nodes} nodes" if report.nodes else ""
+    yield f"{MARK} at {report.when}. {_LIMITS}"
+    yield ""
+    rows = [
+        ("image", report.digest or "unknown digest"),
+        ("ranks", f"{report.ranks}{nodes}"),
+        ("GPUs", "not tested" if report.gpu_untested else str(report.gpus) if report.gpus else "none"),
+        ("launcher", report.launcher or "the image's own"),
+        ("duration", f"{report.seconds:.0f} s"),
+    ]
+    yield from _table(("", ""), rows)
+
+
+def _failures(report: Report) -> Iterator[str]:
+    failed = [check for check in report.checks if check.status == "FAIL"]
+    if not failed:
+        return
+    yield from ("", "## Failed", "")
+    rows = [(check.id, check.expected, check.observed, check.hint) for check in failed]
+    yield from _table(("check", "expected", "observed", "hint"), rows)
+    for job, output in report.outputs.items():
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", output)), default=0))
+        yield from (
+            "",
+            f"Output of {_inline(job)}:",
+            "",
+            f"{fence}text",
+            *map(_visible, output.splitlines()),
+            fence,
+        )
+
+
+def _skipped(report: Report) -> Iterator[str]:
+    skipped = [check for check in report.checks if check.status not in ("PASS", "FAIL")]
+    if skipped:
+        yield from ("", "## Not judged", "")
+        rows = [(check.id, check.observed, check.hint) for check in skipped]
+        yield from _table(("check", "reason", "hint"), rows)
+
+
+def _jobs(report: Report) -> Iterator[str]:
+    yield from ("", "## Tested", "")
+    rows = []
+    for name, checks in groupby(report.checks, key=_job_of):
+        found: Sequence[CheckResult] = list(checks)
+        number = counts(found)
+        status = "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
+        rows.append((name, status, f"{number['PASS']} of {len(found)}"))
+    yield from _table(("job", "result", "checks passed"), rows)
+    if report.measured:
+        yield from ("", "## Measured", "")
+        values = [
+            (each.job, each.name, f"{each.value:.4g} {each.unit}", str(each.ranks))
+            for each in report.measured
+        ]
+        yield from _table(("job", "value", "measured", "ranks"), values)
+
+
+def _host(report: Report) -> Iterator[str]:
+    yield from ("", "## Machine", "")
+    yield from _table(("fact", "value"), [("fingerprint", report.fingerprint), *sorted(report.facts.items())])
+
+
+def _job_of(check: CheckResult) -> str:
+    return check.id.partition("/")[0]
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heading)} |"
+    yield f"|{'---|' * len(heading)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_inline, row))} |"
+
+
+def _inline(text: str) -> str:
+    """Return text of an image, which must neither break a table nor become a link, an image or HTML."""
+    joined = _visible(" ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>#|!~&])", r"\\\1", joined)
+
+
+def _visible(line: str) -> str:
+    return "".join(
+        char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in line
+    )
