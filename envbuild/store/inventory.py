@@ -46,6 +46,7 @@ def items(store: Store) -> list[Item]:
     stored = [*layers, *blobs, *_files(store)]
     stored += _others(store.root / "scans", "scan")
     stored += _others(store.root / "logs", "log")
+    stored += _others(store.root / "parts", "leftover")
     stored += [item for item in _others(store.root / "files", "leftover") if item.name.startswith(".")]
     return sorted(stored, key=lambda item: (item.kind, item.id))
 

@@ -15,7 +15,7 @@ from envbuild.system.privacy import OTHERS_WRITE
 MARKER = "envbuild-store-1"
 _ANOTHER = "name another store with --store DIR or ENVBUILD_STORE"
 _AREAS = frozenset(
-    ("blobs", "files", "layers", "logs", "plans", "resolve", "roots", "scans", "stage", "verdicts")
+    ("blobs", "files", "layers", "logs", "parts", "plans", "resolve", "roots", "scans", "stage", "verdicts")
 )
 
 

@@ -11,6 +11,7 @@ A store belongs to one user. Its directory is relocatable:
     roots/                      images and locks, and what each needs (see `envbuild.store.gc_roots`)
     logs/, plans/, verdicts/    for people and later runs
     scans/                      scans of images for the preflight
+    parts/                      parts of images that a `pull` has fetched and not yet used
     stage/                      work in progress, one private directory each
 
 Everything is written under a private name in `stage/`, synced, and renamed into place: a reader sees a

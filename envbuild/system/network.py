@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
 from urllib3 import BaseHTTPResponse, Retry
 from urllib3.exceptions import HTTPError
 
@@ -159,7 +160,7 @@ class Client:
             length = _content_length(response)
             if length is not None:
                 return length
-            return sum(map(len, self._chunks(response, MAX_FILE_BYTES, _too_long(address))))
+            return sum(map(len, self.chunks(response, MAX_FILE_BYTES, _too_long(address))))
 
     def download(self, address: str, target: Path, *, size_bytes: int) -> Iterator[int]:
         """Write the file at an address, and yield the length of `target` as it changes.
@@ -182,15 +183,38 @@ class Client:
                     with self._file("GET", address, {"Range": f"bytes={have}-"} if have else {}) as response:
                         have = file.seek(_first_byte(response, have))
                         file.truncate()
-                        for chunk in self._chunks(response, size_bytes - have, too_long):
+                        for chunk in self.chunks(response, size_bytes - have, too_long):
                             have += file.write(chunk)
                             yield have
                     if have == size_bytes:
                         return
-                except _BrokenOffError:
+                except BrokenOffError:
                     if have == size_bytes:
                         return  # only the end of a chunked transfer is missing
         raise NetworkError(f"{shown}: the transfer ended after {have} of {size_bytes} bytes")
+
+    @contextmanager
+    def exchange(
+        self,
+        method: str,
+        address: str,
+        *,
+        headers: Mapping[str, str],
+        authorize: AuthBase,
+        body: bytes | BinaryIO = b"",
+    ) -> Iterator[requests.Response]:
+        """Yield the answer to a request, whatever its status.
+
+        Redirections are followed; what `authorize` adds goes to the first host alone, and the environment's
+        netrc is not read. NetworkError: there is no answer.
+        """
+        with self._answer(method, address, headers, body=body, authorize=authorize) as response:
+            yield response
+
+    def read(self, response: requests.Response, limit_bytes: int) -> bytes:
+        """Return the whole body of an answer; NetworkError if it is longer than the limit, or breaks off."""
+        too_long = f"{redact(response.url)} is longer than the {limit_bytes} bytes that it may have"
+        return b"".join(self.chunks(response, limit_bytes, too_long))
 
     @contextmanager
     def _file(
@@ -216,12 +240,21 @@ class Client:
         address: str,
         headers: Mapping[str, str] | None = None,
         session: requests.Session | None = None,
+        body: bytes | BinaryIO = b"",
+        authorize: AuthBase | None = None,
     ) -> Iterator[requests.Response]:
         shown = redact(address)
         timeout = (self._limits.connect_s, self._limits.read_s)
         try:
             response = (session or self._session).request(
-                method, address, headers=headers, stream=True, timeout=timeout, allow_redirects=True
+                method,
+                address,
+                headers=headers,
+                data=body or None,
+                auth=authorize,
+                stream=True,
+                timeout=timeout,
+                allow_redirects=True,
             )
         except requests.exceptions.SSLError as error:
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
@@ -233,7 +266,7 @@ class Client:
         with response:
             yield response
 
-    def _chunks(self, response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
+    def chunks(self, response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
         """Yield the bytes of an answer as they come, whatever their encoding."""
         size, started = 0, time.monotonic()
         try:
@@ -250,7 +283,7 @@ class Client:
                 yield chunk
         except HTTPError as error:
             problem = f"{redact(response.url)} was cut after {size} bytes"
-            raise _BrokenOffError(problem, hint=_REACH) from error
+            raise BrokenOffError(problem, hint=_REACH) from error
 
 
 class _Retry(Retry):
@@ -261,7 +294,7 @@ class _Retry(Retry):
         process.pause(min(asked_s or self.get_backoff_time(), self.backoff_max))
 
 
-class _BrokenOffError(NetworkError):
+class BrokenOffError(NetworkError):
     """A transfer ended before the file did."""
 
 

@@ -140,3 +140,12 @@ def test_what_cannot_be_removed_is_reported(store: Store, monkeypatch: pytest.Mo
     assert pruned.removed == ()
     ((item, why),) = pruned.failed
     assert (item.name, why.endswith("Permission denied")) == ("a", True)
+
+
+def test_parts_that_a_killed_pull_left_go(store: Store) -> None:
+    parts = store.directory("parts")
+    for name, days in (("a" * 64, 2.0), (f".{'b' * 64}.partial", 2.0), ("c" * 64, 0.0)):
+        (parts / name).write_bytes(b"bytes")
+        aged(parts / name, days)
+    assert [item.kind for item in run(store).removed] == ["leftover", "leftover"]
+    assert [path.name for path in parts.iterdir()] == ["c" * 64]

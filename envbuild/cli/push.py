@@ -1,0 +1,77 @@
+"""`envbuild push` and `envbuild pull`: images in registries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli import options
+from envbuild.cli.output import print_json, print_message
+from envbuild.cli.progress import session
+
+_Plain = Annotated[
+    bool,
+    typer.Option("--plain-http", help="Without TLS; registries on this machine need no such word."),
+]
+_Name = Annotated[
+    str, typer.Argument(metavar="HOST/NAME:TAG", help="The image in the registry.", show_default=False)
+]
+
+
+def push(
+    image: options.Image,
+    name: _Name,
+    plain_http: _Plain = False,
+    json: options.Json = False,
+) -> None:
+    """Push an image to a registry, by its layers: those that the registry has are not sent again.
+
+    Logins are those of podman, Docker and Apptainer (`podman login HOST`).
+    """
+    with session(json=json) as settings:
+        pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http)
+    if json:
+        print_json(pushed)
+    print_message(
+        f"{pushed.reference}: pushed ({pushed.size_bytes / 1e6:.1f} MB in {pushed.parts} parts,"
+        f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest[:19]})"
+    )
+    print_message(f"next: envbuild pull {pushed.reference}")
+
+
+def pull(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST/NAME:TAG[@DIGEST]", help="The image in the registry.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.sif", parser=options.output_path, help="The file [NAME.sif]."
+        ),
+    ] = None,
+    have: Annotated[
+        Path | None,
+        typer.Option("--have", metavar="IMAGE.sif", help="An image whose parts need not be fetched."),
+    ] = None,
+    plain_http: _Plain = False,
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    """Pull an image that `envbuild push` sent, bit for bit; layers that this machine has are not fetched.
+
+    Logins are those of podman, Docker and Apptainer (`podman login HOST`).
+    """
+    with session(json=json, store=store) as settings:
+        pulled = workflows.pull.pull_image(name, output, settings, have=have, plain=plain_http)
+    if json:
+        print_json(pulled)
+    print_message(
+        f"{pulled.path}: pulled ({pulled.size_bytes / 1e6:.1f} MB in {pulled.parts} parts,"
+        f" {pulled.fetched_bytes / 1e6:.1f} MB fetched, {pulled.digest[:19]})"
+    )

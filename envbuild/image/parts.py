@@ -1,0 +1,243 @@
+"""An image file as parts that travel: a registry stores each of them once, whatever image it belongs to.
+
+The parts at their offsets, with zeros between them, are the file. Those of an image of ours follow its
+layers, so that two images share the parts of the layers that they share. The file system of an image of
+another tool is cut into pieces of the same length: a tool that adds files behind its data changes the last
+piece alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from envbuild.digests import sha256_of
+from envbuild.errors import RequestError
+from envbuild.image.file import ImageFile
+from envbuild.squashfs.format import SUPERBLOCK_BYTES
+from envbuild.system.registry import MANIFEST, Document
+
+ARTIFACT = "application/vnd.envbuild.image.parts.v1"
+_PART = "application/vnd.envbuild.image.part.v1"
+EMPTY = b"{}"
+_EMPTY = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": sha256_of(EMPTY), "size": len(EMPTY)}
+_TITLE = "org.opencontainers.image.title"
+_LAYER, _LAYER_OFFSET = "io.envbuild.layer.digest", "io.envbuild.layer.offset"
+_OFFSET, _FILE_DIGEST, _FILE_BYTES = (
+    "io.envbuild.offset",
+    "io.envbuild.file.digest",
+    "io.envbuild.file.size",
+)
+
+# The longest part. An upload that breaks off starts with its part again.
+_PIECE_BYTES = 256 << 20
+# Of the file system of another tool, whose last piece is sent again.
+_FOREIGN_PIECE_BYTES = 32 << 20
+# More than 256 GiB have in the shorter pieces.
+MAX_PARTS = 8192
+MAX_FILE_BYTES = 1 << 40
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A range of an image file."""
+
+    name: str
+    """For people: the name of a layer, ``head`` or ``tail``."""
+    offset: int
+    size_bytes: int
+    digest: str
+    """``sha256:…`` of its bytes."""
+    layer: str = ""
+    """``sha256:…`` of the data of the layer that it is a part of, as stores and manifests have it."""
+    layer_offset: int = 0
+    """Bytes from the start of these data."""
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """What the manifest says of it beside its size and digest."""
+        layer = {_LAYER: self.layer, _LAYER_OFFSET: str(self.layer_offset)} if self.layer else {}
+        return {_TITLE: self.name, _OFFSET: str(self.offset), **layer}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of an image file, in order."""
+
+    parts: tuple[Part, ...]
+    file_bytes: int
+    """Length of the file."""
+    file_digest: str
+    """``sha256:…`` of the file."""
+
+    def document(self, name: str) -> dict[str, object]:
+        """Return the manifest that describes them; `name` is the file's, for people."""
+        layers = [
+            {
+                "mediaType": _PART,
+                "digest": part.digest,
+                "size": part.size_bytes,
+                "annotations": part.annotations,
+            }
+            for part in self.parts
+        ]
+        annotations = {_TITLE: name, _FILE_DIGEST: self.file_digest, _FILE_BYTES: str(self.file_bytes)}
+        return {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": ARTIFACT,
+            "config": _EMPTY,
+            "layers": layers,
+            "annotations": annotations,
+        }
+
+    @staticmethod
+    def parse(document: Document, name: str) -> Parts:
+        """Return the parts that a manifest describes; untrusted input. RequestError: it describes none."""
+        if document.data.get("artifactType") != ARTIFACT:
+            raise RequestError(
+                f"`{name}` is not an image that `envbuild push` sent",
+                hint=f"`apptainer pull docker://{name}` converts an image of podman or Docker,"
+                f" `apptainer pull oras://{name}` takes one that Apptainer pushed",
+            )
+        try:
+            parts = tuple(_parsed(document.data["layers"]))
+            annotations = _mapping(document.data["annotations"])
+            file_bytes, file_digest = _number(annotations[_FILE_BYTES]), str(annotations[_FILE_DIGEST])
+        except (KeyError, ValueError) as error:
+            raise _damaged(name, str(error)) from None
+        end = parts[-1].offset + parts[-1].size_bytes if parts else 0
+        if end != file_bytes or file_bytes > MAX_FILE_BYTES or not _DIGEST.fullmatch(file_digest):
+            raise _damaged(name, "its parts do not end where its file does")
+        return Parts(parts=parts, file_bytes=file_bytes, file_digest=file_digest)
+
+
+def _parsed(layers: object) -> Iterator[Part]:
+    if not isinstance(layers, Sequence) or not 0 < len(layers) <= MAX_PARTS:
+        raise ValueError(f"it does not have 1 to {MAX_PARTS} parts")
+    end = 0
+    for layer in map(_mapping, layers):
+        annotations = _mapping(layer["annotations"])
+        offset, size_bytes, digest = _number(annotations[_OFFSET]), layer["size"], layer["digest"]
+        if type(size_bytes) is not int or not 0 < size_bytes <= MAX_FILE_BYTES:
+            raise ValueError("a part has no usable size")
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise ValueError("a part has no sha256 digest")
+        if offset < end:
+            raise ValueError("its parts overlap")
+        end = offset + size_bytes
+        title = str(annotations.get(_TITLE, ""))
+        name = re.sub(r"[^A-Za-z0-9._:+-]", "?", title[:100])
+        yield Part(
+            name=name,
+            offset=offset,
+            size_bytes=size_bytes,
+            digest=digest,
+            # False ones lead to other bytes than those of the file, whose digest is compared.
+            layer=str(annotations.get(_LAYER, "")),
+            layer_offset=_number(annotations.get(_LAYER_OFFSET, "0")),
+        )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError("it is not in the form that `envbuild push` writes")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        raise ValueError("an offset or size is not a number")
+    return int(value)
+
+
+def _damaged(name: str, why: str) -> RequestError:
+    return RequestError(
+        f"`{name}` is damaged: {why}", hint="push the image again; do not use what this registry holds"
+    )
+
+
+def parts_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _: None) -> Parts:
+    """Read an image once, and return its parts; `advanced` gets the number of bytes of each piece read."""
+    whole = hashlib.sha256()
+    parts = []
+    for found in _ranges(image):
+        part = hashlib.sha256()
+        is_empty = found.is_gap
+        for piece in _pieces(image, found.begin, found.end):
+            whole.update(piece)
+            part.update(piece)
+            is_empty = is_empty and not any(piece)
+            advanced(len(piece))
+        # Gaps that align layers are zeros, as a new file is.
+        if not is_empty:
+            parts.append(
+                Part(
+                    name=found.name,
+                    offset=found.begin,
+                    size_bytes=found.end - found.begin,
+                    digest=f"sha256:{part.hexdigest()}",
+                    layer=found.layer,
+                    layer_offset=found.layer_offset,
+                )
+            )
+    digest = f"sha256:{whole.hexdigest()}"
+    return Parts(parts=tuple(parts), file_bytes=image.size_bytes, file_digest=digest)
+
+
+def _pieces(image: ImageFile, begin: int, end: int) -> Iterator[bytes]:
+    while begin < end:
+        piece = image.read(begin, min(_READ_BYTES, end - begin))
+        if not piece:
+            image.check_unchanged()
+            raise AssertionError("an unchanged file does not end early")
+        yield piece
+        begin += len(piece)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """A range of an image file, before it is read."""
+
+    name: str
+    begin: int
+    end: int
+    layer: str = ""
+    layer_offset: int = 0
+    is_gap: bool = False
+
+
+def _ranges(image: ImageFile) -> Iterator[_Range]:
+    """Yield ranges that follow each other, and cover the file."""
+    root, size_bytes = image.root, image.size_bytes
+    system = image.manifest.file_system if image.built_by_envbuild else None
+    if system is None:
+        # The superblock changes with the tables; the data begin behind it.
+        end = root.offset + SUPERBLOCK_BYTES
+        yield _Range(name="head", begin=0, end=end)
+        for begin, stop in _cut(end, size_bytes, _FOREIGN_PIECE_BYTES):
+            yield _Range(name="data", begin=begin, end=stop)
+        return
+    end = 0
+    for index, layer in enumerate(system.layers):
+        start = root.offset + layer.offset
+        if end < start:
+            yield _Range(name="gap" if index else "head", begin=end, end=start, is_gap=index > 0)
+        end = start + layer.size_bytes
+        for begin, stop in _cut(start, end, _PIECE_BYTES):
+            offset = begin - start
+            yield _Range(name=layer.name, begin=begin, end=stop, layer=layer.data, layer_offset=offset)
+    tables = root.offset + system.tables_offset
+    if end < tables:
+        yield _Range(name="gap", begin=end, end=tables, is_gap=True)
+    yield _Range(name="tail", begin=tables, end=size_bytes)
+
+
+def _cut(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+    for start in range(begin, end, most):
+        yield start, min(start + most, end)

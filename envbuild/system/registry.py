@@ -1,0 +1,461 @@
+"""A container registry, as the OCI distribution specification 1.1 describes it: blobs and manifests.
+
+Source: https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md. Tokens:
+https://distribution.github.io/distribution/spec/auth/token/. Registries differ in what the specification
+leaves open: PATCH answers 202 or 204, uploads may be elsewhere, blobs come by redirection. Everything that a
+registry answers is untrusted: lengths are bounded, and callers get only bytes with the digest that they asked
+for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import requests
+from requests.auth import AuthBase
+
+from envbuild.digests import canonical_json, sha256_of
+from envbuild.errors import MachineError, RequestError
+from envbuild.system.network import BrokenOffError, Client, NetworkError, RequestLimits
+from envbuild.system.redaction import redact
+from envbuild.system.registry_logins import Login, find_login, login_files
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+_ACCEPTED = ", ".join(
+    (
+        MANIFEST,
+        INDEX,
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    )
+)
+# What the specification asks registries to take at least.
+MANIFEST_LIMIT_BYTES = 4 << 20
+_ANSWER_LIMIT_BYTES = 1 << 20
+_UPLOADS = 5
+_DOWNLOADS = 5
+_PIECE_BYTES = 1 << 20
+
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?P<host>{_HOST})/(?P<repository>{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
+_HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
+
+
+class RegistryError(MachineError):
+    """A registry refused a request, or answered with something else than the specification says.
+
+    `gone` if it does not have what was asked for.
+    """
+
+    def __init__(self, problem: str, *, hint: str, gone: bool = False) -> None:
+        super().__init__(problem, hint=hint)
+        self.gone = gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The name of an image in a registry."""
+
+    host: str
+    """With its port if it has one."""
+    repository: str
+    tag: str = ""
+    digest: str = ""
+    """``sha256:…`` of a manifest; empty if the tag alone counts."""
+
+    @staticmethod
+    def parse(text: str) -> Reference:
+        """Return the reference of ``[docker://|oras://]HOST/NAME[:TAG][@sha256:…]``.
+
+        RequestError: it is not one.
+        """
+        bare = re.sub(r"^(?:docker|oras)://", "", text)
+        match = _REFERENCE.fullmatch(bare) if len(bare) <= 1024 else None
+        # `team/pytorch` without a host would be a different registry for each tool.
+        if match is None or not re.search(r"[.:\]]|^localhost$", match["host"]):
+            problem = f"`{redact(text[:200])}` does not name an image in a registry"
+            raise RequestError(problem, hint=_HINT_REFERENCE)
+        tag, digest = match["tag"] or "", match["digest"] or ""
+        return Reference(
+            host=match["host"],
+            repository=match["repository"],
+            tag=tag or ("" if digest else "latest"),
+            digest=digest,
+        )
+
+    @property
+    def version(self) -> str:
+        """What to ask the registry for: the digest, or else the tag."""
+        return self.digest or self.tag
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.host}/{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A manifest or index."""
+
+    data: Mapping[str, object]
+    digest: str
+    """``sha256:…`` of its bytes."""
+
+    @property
+    def media_type(self) -> str:
+        """What it is: `MANIFEST`, `INDEX`, or Docker's names of them."""
+        return str(self.data.get("mediaType", ""))
+
+
+class _Header(AuthBase):
+    """Adds a header to the first request; requests drops it where it is redirected to another host."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self._value:
+            request.headers["Authorization"] = self._value
+        return request
+
+
+class Range(io.RawIOBase):
+    """`size` bytes of an open file from `offset` on, as a file; several threads may read one descriptor."""
+
+    def __init__(self, source: BinaryIO, offset: int, size: int, advanced: Callable[[int], None]) -> None:
+        super().__init__()
+        self._file, self._offset, self._size, self._at = source, offset, size, 0
+        self._advanced, self._told = advanced, 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True: a request is repeated from its beginning."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset from the beginning of the range."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset from the beginning or the end of the range."""
+        self._at = offset + (self._size if whence == 2 else self._at if whence == 1 else 0)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Read at most `size` bytes, and never all of a long range at once."""
+        left = self._size - self._at
+        count = min(left, _PIECE_BYTES if size is None or size < 0 else size)
+        data = os.pread(self._file.fileno(), count, self._offset + self._at)
+        if count and not data:
+            raise RegistryError("a file became shorter while it was sent", hint="run it again")
+        self._at += len(data)
+        # Bytes that are sent again do not count twice.
+        if self._at > self._told:
+            self._advanced(self._at - self._told)
+            self._told = self._at
+        return data
+
+
+class Repository:
+    """A repository of a registry; several threads may use it. A ``with`` block closes its connections."""
+
+    def __init__(
+        self, reference: Reference, *, plain: bool = False, limits: RequestLimits | None = None
+    ) -> None:
+        """Nothing is sent yet. `plain` allows HTTP without TLS."""
+        self.reference = reference
+        scheme = "http" if plain else "https"
+        self._base = f"{scheme}://{reference.host}/v2/"
+        self._path = f"{self._base}{reference.repository}/"
+        self._client = Client(limits)
+        self._lock = threading.Lock()
+        self._authorization = ""
+        self._login: Login | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        self._client.__exit__()
+
+    # Blobs
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether the repository has a blob."""
+        with self._request("HEAD", f"{self._path}blobs/{digest}") as answer:
+            if answer.status_code not in (200, 404):
+                raise self._refusal(f"does not say whether it has {_short(digest)}", answer)
+            return answer.status_code == 200
+
+    def push_blob(
+        self, digest: str, size_bytes: int, source: BinaryIO, offset: int, advanced: Callable[[int], None]
+    ) -> bool:
+        """Upload `size_bytes` of an open file from `offset` on; return False if they are there already.
+
+        `advanced` is called with the number of bytes of each piece that was sent.
+        """
+        if self.has_blob(digest):
+            advanced(size_bytes)
+            return False
+        body = Range(source, offset, size_bytes, advanced)
+        for left in reversed(range(_UPLOADS)):
+            body.seek(0)
+            try:
+                self._upload(digest, body)
+                return True
+            except NetworkError:
+                # An upload that broke within its bytes cannot be resumed at every registry: begin it again.
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    def push_bytes(self, data: bytes) -> None:
+        """Upload a small blob unless it is there."""
+        digest = sha256_of(data)
+        if not self.has_blob(digest):
+            self._upload(digest, data)
+
+    def _upload(self, digest: str, body: Range | bytes) -> None:
+        with self._request("POST", f"{self._path}blobs/uploads/", write=True) as begun:
+            if begun.status_code != 202 or "Location" not in begun.headers:
+                raise self._refusal("takes no uploads", begun)
+            address = urljoin(self._path, begun.headers["Location"])
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise RegistryError(f"{self.reference.host} names no place for an upload", hint=_HINT_REGISTRY)
+        address += f"{'&' if '?' in address else '?'}digest={digest}"
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
+        with self._request("PUT", address, headers=headers, body=body, write=True) as done:
+            if done.status_code != 201:
+                raise self._refusal(f"did not take {_short(digest)}", done)
+
+    def pull_blob(self, digest: str, size_bytes: int, target: Path) -> Iterator[int]:
+        """Write a blob to `target`, after what it holds already, and yield its length as it grows.
+
+        RegistryError: the registry lacks the blob, or gives bytes of another digest or length; `target` is
+        removed then. NetworkError: it does not arrive within the limits; `target` keeps what did.
+        """
+        with target.open("a+b") as file:
+            if file.tell() > size_bytes:
+                file.truncate(0)
+            for left in reversed(range(_DOWNLOADS)):
+                have = file.seek(0, io.SEEK_END)
+                if have == size_bytes:
+                    break
+                try:
+                    yield from self._continue(digest, size_bytes, file, have)
+                except BrokenOffError:
+                    if not left and file.seek(0, io.SEEK_END) != size_bytes:
+                        raise
+            have = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        if have != size_bytes or found != digest:
+            target.unlink()
+            problem = f"{self.reference.host} sent {have} bytes of {_short(found)} for {_short(digest)}"
+            raise RegistryError(problem, hint="run it again; a registry that keeps doing so is damaged")
+
+    def _continue(self, digest: str, size_bytes: int, file: BinaryIO, have: int) -> Iterator[int]:
+        headers = {"Accept-Encoding": "identity"}
+        headers |= {"Range": f"bytes={have}-{size_bytes - 1}"} if have else {}
+        with self._request("GET", f"{self._path}blobs/{digest}", headers=headers) as answer:
+            if answer.status_code not in (200, 206):
+                raise self._refusal(f"does not give {_short(digest)}", answer)
+            if answer.status_code == 200 and have:
+                have = 0
+                file.truncate(0)
+            too_long = f"{self.reference.host} sends more than the {size_bytes} bytes of {_short(digest)}"
+            for chunk in self._client.chunks(answer, size_bytes - have, too_long):
+                have += file.write(chunk)
+                yield have
+
+    # Manifests
+
+    def manifest(self, version: str) -> Document:
+        """Return the manifest or index of a tag or digest; a digest is compared with the bytes."""
+        with self._request(
+            "GET", f"{self._path}manifests/{version}", headers={"Accept": _ACCEPTED}
+        ) as answer:
+            if answer.status_code != 200:
+                raise self._refusal(f"has no `{self.reference.repository}:{version}`", answer)
+            text = self._client.read(answer, MANIFEST_LIMIT_BYTES)
+        digest = sha256_of(text)
+        if version.startswith("sha256:") and version != digest:
+            problem = f"{self.reference.host} sent a manifest of {_short(digest)} for {_short(version)}"
+            raise RegistryError(problem, hint="run it again; a registry that keeps doing so is damaged")
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            raise RegistryError(f"{self.reference} is not a manifest", hint=_HINT_REFERENCE)
+        return Document(data=data, digest=digest)
+
+    def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:
+        """Write a manifest or index under a tag, or under its digest alone."""
+        text = canonical_json(data).encode()
+        digest = sha256_of(text)
+        headers = {"Content-Type": str(data["mediaType"])}
+        address = f"{self._path}manifests/{version or digest}"
+        with self._request("PUT", address, headers=headers, body=text, write=True) as answer:
+            if answer.status_code != 201:
+                raise self._refusal(f"did not take the manifest `{version or _short(digest)}`", answer)
+        return Document(data=data, digest=digest)
+
+    # Requests
+
+    @contextmanager
+    def _request(
+        self,
+        method: str,
+        address: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Range = b"",
+        write: bool = False,
+    ) -> Iterator[requests.Response]:
+        """Yield the answer to a request; one that is refused for lack of a login is repeated with it."""
+        is_own = urlsplit(address).netloc == self.reference.host
+        for is_last in (False, True):
+            authorization = self._authorization if is_own else ""
+            with self._client.exchange(
+                method,
+                address,
+                headers=headers or {},
+                authorize=_Header(authorization),
+                body=body,  # type: ignore[arg-type]
+            ) as answer:
+                if answer.status_code != 401 or is_last or not is_own:
+                    yield answer
+                    return
+                challenge = answer.headers.get("WWW-Authenticate", "")
+            with self._lock:
+                # Another thread may have got one meanwhile.
+                if self._authorization == authorization:
+                    self._authorization = self._authorize(challenge, write=write)
+            if isinstance(body, Range):
+                body.seek(0)
+
+    def _authorize(self, challenge: str, *, write: bool) -> str:
+        self._login = find_login(self.reference.host, self.reference.repository)
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            if self._login is None:
+                raise self._no_login()
+            return _basic(self._login)
+        fields = dict(re.findall(r'(\w{1,64})="([^"]{0,4096})"', rest[:16384]))
+        realm = fields.get("realm", "")
+        if kind.lower() != "bearer" or not self._may_ask(realm):
+            problem = f"{self.reference.host} asks for a login in a way that envbuild does not know"
+            raise RegistryError(problem, hint=_HINT_REGISTRY)
+        scope = f"repository:{self.reference.repository}:{'pull,push' if write else 'pull'}"
+        return self._token(realm, {"service": fields.get("service", ""), "scope": scope})
+
+    def _may_ask(self, realm: str) -> bool:
+        """Whether a token server may see the login: as safely as the registry itself."""
+        scheme = urlsplit(realm).scheme
+        return scheme == "https" or (scheme == "http" and self._base.startswith("http:"))
+
+    def _token(self, realm: str, query: Mapping[str, str]) -> str:
+        login = self._login
+        if login is not None and login.token:
+            fields = {
+                **query,
+                "grant_type": "refresh_token",
+                "refresh_token": login.token,
+                "client_id": "envbuild",
+            }
+            address, body = realm, _form(fields)
+            authorization, method = "", "POST"
+        else:
+            address = f"{realm}{'&' if '?' in realm else '?'}{_form(query).decode()}"
+            authorization, method, body = _basic(login) if login else "", "GET", b""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"} if body else {}
+        with self._client.exchange(
+            method, address, headers=headers, authorize=_Header(authorization), body=body
+        ) as answer:
+            text = self._client.read(answer, _ANSWER_LIMIT_BYTES)
+            if answer.status_code != 200:
+                raise self._no_login()
+        try:
+            data = json.loads(text)
+            token = data.get("token") or data.get("access_token")
+        except (ValueError, AttributeError, RecursionError):
+            token = None
+        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]{1,65536}", token):
+            raise RegistryError(f"{redact(realm)} gave no token", hint=_HINT_REGISTRY)
+        return f"Bearer {token}"
+
+    def _no_login(self) -> RegistryError:
+        """Return the error for a refused login; it says what was tried, and no secret."""
+        host = self.reference.host
+        if self._login is not None:
+            tried = f"the login of `{self._login.user or 'a token'}` in `{self._login.source}` was refused"
+        else:
+            tried = f"no login was found in {', '.join(f'`{path}`' for path in login_files())}"
+        return RegistryError(f"{host} asks for a login: {tried}", hint=f"`podman login {host}` writes one")
+
+    def _refusal(self, what: str, answer: requests.Response) -> RegistryError:
+        """Return the error for an answer with another status than the one for success."""
+        code = answer.status_code
+        if code in (401, 403):
+            if self._login is not None or code == 401:
+                return self._no_login()
+            hint = f"`podman login {self.reference.host}` writes a login"
+            return RegistryError(f"{self.reference.host} {what}: it refuses access", hint=hint)
+        detail = "" if answer.request.method == "HEAD" else self._detail(answer)
+        hint = "see that the name and the tag are right" if code == 404 else _HINT_REGISTRY
+        problem = f"{self.reference.host} {what}: status {code}{detail}"
+        return RegistryError(problem, hint=hint, gone=code == 404)
+
+    def _detail(self, answer: requests.Response) -> str:
+        try:
+            errors = json.loads(self._client.read(answer, _ANSWER_LIMIT_BYTES))["errors"]
+            texts = [f"{error['code']}: {error.get('message', '')}" for error in errors[:3]]
+        except (NetworkError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return ""
+        joined = "; ".join(texts)[:300]
+        return f" ({''.join(char if char.isprintable() else ' ' for char in joined)})"
+
+
+_HINT_REGISTRY = "ask who runs the registry; `podman` and `skopeo` show whether they fare better"
+
+
+def may_be_plain(host: str) -> bool:
+    """Return whether a registry is on this machine, where HTTP without TLS is no risk."""
+    return _LOOPBACK.fullmatch(host) is not None
+
+
+def _basic(login: Login) -> str:
+    return f"Basic {base64.b64encode(f'{login.user}:{login.password}'.encode()).decode()}"
+
+
+def _form(fields: Mapping[str, str]) -> bytes:
+    return urlencode({name: value for name, value in fields.items() if value}).encode()
+
+
+def _short(digest: str) -> str:
+    return f"{digest[:19]}…"

@@ -1,0 +1,190 @@
+"""Pull: an image comes from a registry, by the parts that this machine does not have."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.errors import MachineError, RequestError
+from envbuild.events import task
+from envbuild.image.compose import check_target
+from envbuild.image.file import ImageFile
+from envbuild.image.parts import Part, Parts, parts_of
+from envbuild.squashfs.format import SUPERBLOCK_BYTES
+from envbuild.store.records import hex_of
+from envbuild.store.store import Store
+from envbuild.system.files import atomic_file
+from envbuild.system.process import is_shutting_down, thread_pool
+from envbuild.system.registry import Reference, Repository, may_be_plain
+from envbuild.workflows.arguments import check_outside_store, check_room
+from envbuild.workflows.push import TRANSFERS
+from envbuild.workflows.settings import Settings
+
+_HINT_OUTPUT = (
+    "name another file with -o FILE.sif; with --have, parts of an older image are not fetched again"
+)
+_HINT_DAMAGED = (
+    "push it again; if a layer of the store was used, `envbuild cache verify` says whether that is damaged"
+)
+# Parts that a run fetched, by their digest; they go once the image is whole.
+PARTS_DIRECTORY = "parts"
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """An image that came from a registry."""
+
+    path: Path
+    reference: str
+    digest: str
+    """``sha256:…`` of the manifest."""
+    parts: int
+    fetched: int
+    """Number of parts, and of those that this machine did not have."""
+    size_bytes: int
+    fetched_bytes: int
+    """Length of the image, and of the parts that came from the registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Where bytes lie on this machine: in an open file, from an offset on."""
+
+    descriptor: int
+    offset: int
+
+
+def pull_image(
+    text: str, path: Path | None, settings: Settings, *, have: Path | None = None, plain: bool = False
+) -> Pulled:
+    """Pull the image of a name in a registry to a file, by default ``NAME.sif``, in place of no other.
+
+    Parts that the store or the image `have` hold are copied. The file appears once all of it has the digest
+    that was pushed. RequestError: the name is not one, or what the registry holds is damaged or no image of
+    `push`. MachineError: the registry refuses it or does not answer, or there is no space.
+    """
+    reference = Reference.parse(text)
+    path = path or Path(f"{reference.repository.rpartition('/')[2]}.sif")
+    if path.exists():
+        raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
+    check_target(path, keep=())
+    check_outside_store(path, settings.store.path)
+    with (
+        Repository(reference, plain=plain or may_be_plain(reference.host)) as repository,
+        settings.store.in_use(),
+        contextlib.ExitStack() as opened,
+    ):
+        document = repository.manifest(reference.version)
+        parts = Parts.parse(document, str(reference))
+        ranges = _local_ranges(parts, settings, opened, have)
+        missing = list({part.digest: part for part in parts.parts if part.digest not in ranges}.values())
+        fetched_bytes = sum(part.size_bytes for part in missing)
+        check_room(path.parent, parts.file_bytes, settings.emit)
+        with task(settings.emit, "pull", f"pull {reference}", total_bytes=fetched_bytes) as pulling:
+
+            def fetch(part: Part) -> Path:
+                return _fetch(part, repository, settings.store, pulling.advance)
+
+            with thread_pool(TRANSFERS) as pool:
+                files = list(pool.map(fetch, missing))
+            for part, file in zip(missing, files, strict=True):
+                ranges[part.digest] = _Range(opened.enter_context(file.open("rb")).fileno(), 0)
+            pulling.detail = f"{fetched_bytes / 1e6:.1f} MB fetched"
+        with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
+            _write(path, parts, ranges, str(reference), writing.advance)
+        for file in files:
+            file.unlink(missing_ok=True)
+    return Pulled(
+        path=path,
+        reference=str(reference),
+        digest=document.digest,
+        parts=len(parts.parts),
+        fetched=len(missing),
+        size_bytes=parts.file_bytes,
+        fetched_bytes=fetched_bytes,
+    )
+
+
+def _local_ranges(
+    parts: Parts, settings: Settings, opened: contextlib.ExitStack, have: Path | None
+) -> dict[str, _Range]:
+    """Return digest → place of each part that lies on this machine."""
+    ranges: dict[str, _Range] = {}
+    blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
+    descriptors: dict[str, int] = {}
+    for part in parts.parts:
+        if part.layer in blobs:
+            if part.layer not in descriptors:
+                file = opened.enter_context(blobs[part.layer].open("rb"))
+                descriptors[part.layer] = file.fileno()
+            ranges[part.digest] = _Range(descriptors[part.layer], SUPERBLOCK_BYTES + part.layer_offset)
+    asked = {part.digest for part in parts.parts}
+    if have is not None:
+        image = opened.enter_context(ImageFile.open(have))
+        with task(settings.emit, "read", f"read {have.name}", total_bytes=image.size_bytes) as reading:
+            for part in parts_of(image, advanced=reading.advance).parts:
+                if part.digest in asked:
+                    ranges.setdefault(part.digest, _Range(image.file.fileno(), part.offset))
+    return ranges
+
+
+def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[[int], None]) -> Path:
+    """Fetch a part into the store unless an earlier run did; wait for another run that fetches it now."""
+    directory = store.directory(PARTS_DIRECTORY)
+    path = directory / hex_of(part.digest)
+    with store.claim(part.digest):
+        if path.exists():
+            advanced(part.size_bytes)
+            return path
+        partial = directory / f".{hex_of(part.digest)}.partial"
+        try:
+            have = 0
+            for length in repository.pull_blob(part.digest, part.size_bytes, partial):
+                advanced(max(length - have, 0))
+                have = length
+                if is_shutting_down():
+                    raise KeyboardInterrupt
+            partial.rename(path)
+        except OSError as error:
+            raise store.write_error(error) from error
+    return path
+
+
+def _write(
+    path: Path, parts: Parts, ranges: Mapping[str, _Range], name: str, advanced: Callable[[int], None]
+) -> None:
+    try:
+        with atomic_file(path, mode=0o777) as target:
+            whole, at = hashlib.sha256(), 0
+            for part in parts.parts:
+                whole.update(bytes(part.offset - at))
+                at = part.offset
+                for piece in _pieces(ranges[part.digest], part.size_bytes):
+                    whole.update(piece)
+                    os.pwrite(target, piece, at)
+                    at += len(piece)
+                    advanced(len(piece))
+            if at != parts.file_bytes or f"sha256:{whole.hexdigest()}" != parts.file_digest:
+                raise RequestError(
+                    f"`{name}` is damaged: its parts are not the file that was pushed", hint=_HINT_DAMAGED
+                )
+    except OSError as error:
+        raise MachineError(
+            f"`{path}` cannot be written: {error.strerror or error}",
+            hint="free some space, or name another file",
+        ) from error
+
+
+def _pieces(source: _Range, size_bytes: int) -> Iterator[bytes]:
+    at, end = source.offset, source.offset + size_bytes
+    while at < end:
+        piece = os.pread(source.descriptor, min(_READ_BYTES, end - at), at)
+        if not piece:
+            raise OSError("a file with its parts became shorter")
+        yield piece
+        at += len(piece)

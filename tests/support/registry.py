@@ -1,0 +1,184 @@
+"""A container registry in memory, with the faults and the freedoms of real ones."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+USER, PASSWORD, TOKEN = "ada", "s3cret-Word9", "Tok3n-Of-The-Registry"
+
+
+@dataclass
+class Registry:
+    """Its content, what happened, and how it behaves."""
+
+    port: int = 0
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    manifests: dict[str, bytes] = field(default_factory=dict)
+    """``NAME:TAG`` or ``NAME@sha256:…`` → bytes."""
+    authentication: str = ""
+    """``basic``, ``token``, or empty for none."""
+    cut_after: list[int] = field(default_factory=list)
+    """The next answers with blobs, and uploads, break off after so many bytes."""
+    busy: int = 0
+    """So many further requests are answered with 429."""
+    redirect_to: str = ""
+    """Where blobs are, if not here: ``http://HOST:PORT``."""
+    forged: dict[str, bytes] = field(default_factory=dict)
+    """Digest → other bytes, which are sent instead."""
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    """Method, path and Authorization of each."""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    """Bytes of blobs."""
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self.requests.clear()
+        self.received_bytes = self.sent_bytes = 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    registry: ClassVar[Registry]
+    _lock = threading.Lock()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _error(self, code: int, name: str) -> None:
+        self._answer(code, json.dumps({"errors": [{"code": name, "message": name.lower()}]}).encode())
+
+    def _may(self) -> bool:
+        registry, given = self.registry, self.headers.get("Authorization", "")
+        registry.requests.append((self.command, self.path, given))
+        if registry.busy:
+            registry.busy -= 1
+            self._answer(429, Retry_After="0")
+            return False
+        basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        if self.path.startswith("/token"):
+            if given == basic:
+                self._answer(200, json.dumps({"token": TOKEN}).encode())
+            else:
+                self._error(401, "UNAUTHORIZED")
+            return False
+        wanted = {"": given, "basic": basic, "token": f"Bearer {TOKEN}"}[registry.authentication]
+        if given == wanted:
+            return True
+        challenge = (
+            'Basic realm="lab"'
+            if registry.authentication == "basic"
+            else f'Bearer realm="http://{registry.host}/token",service="lab",scope="repository:x:pull"'
+        )
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._answer(401, WWW_Authenticate=challenge)
+        return False
+
+    def _cut(self) -> int | None:
+        with self._lock:
+            return self.registry.cut_after.pop(0) if self.registry.cut_after else None
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        if not self._may():
+            return None
+        registry = self.registry
+        if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", self.path):
+            name, version = match.groups()
+            key = f"{name}@{version}" if version.startswith("sha256:") else f"{name}:{version}"
+            body = registry.manifests.get(key)
+            return self._error(404, "MANIFEST_UNKNOWN") if body is None else self._answer(200, body)
+        match = re.fullmatch(r"/v2/.+/blobs/(sha256:[0-9a-f]{64})", self.path)
+        body = registry.blobs.get(match[1]) if match else None
+        if match is None or body is None:
+            return self._error(404, "BLOB_UNKNOWN")
+        if self.command == "HEAD":
+            return self._answer(200, body)
+        if registry.redirect_to:
+            return self._answer(307, Location=f"{registry.redirect_to}{self.path}")
+        body = registry.forged.get(match[1], body)
+        begin, code = 0, 200
+        if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+            begin, code = int(asked[1]), 206
+        rest, cut = body[begin:], self._cut()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(rest)))
+        self.end_headers()
+        # Before the client has them all, and counts.
+        with self._lock:
+            registry.sent_bytes += len(rest[:cut])
+        self.wfile.write(rest[:cut])
+        if cut is not None and cut < len(rest):
+            self.close_connection = True
+        return None
+
+    def do_POST(self) -> None:
+        if self._may():
+            self._answer(202, Location=f"/v2/upload/{len(self.registry.requests)}?state=a")
+
+    def do_PUT(self) -> None:
+        registry = self.registry
+        size = int(self.headers.get("Content-Length") or 0)
+        if "/manifests/" not in self.path and (cut := self._cut()) is not None and cut < size:
+            self.rfile.read(cut)
+            self.close_connection = True
+            self.connection.close()
+            return None
+        if not self._may():
+            return None
+        body = self.rfile.read(size)
+        digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+        if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", self.path):
+            name, version = match.groups()
+            registry.manifests[f"{name}@{digest}"] = body
+            if not version.startswith("sha256:"):
+                registry.manifests[f"{name}:{version}"] = body
+            return self._answer(201, Location="/")
+        with self._lock:
+            registry.received_bytes += size
+        if not self.path.endswith(f"digest={digest}"):
+            return self._error(400, "DIGEST_INVALID")
+        registry.blobs[digest] = body
+        return self._answer(201, Location="/")
+
+
+@contextmanager
+def serving() -> Iterator[Registry]:
+    """Serve an empty registry on loopback while the block runs."""
+    registry = Registry()
+    handler = type("Handler", (_Handler,), {"registry": registry})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    registry.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

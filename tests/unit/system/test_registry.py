@@ -1,0 +1,268 @@
+"""The client of container registries, against one in memory that behaves and misbehaves as real ones do."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.system.network import NetworkError, RequestLimits
+from envbuild.system.registry import MANIFEST, Reference, RegistryError, Repository
+from tests.support.registry import PASSWORD, TOKEN, USER, Registry, serving
+
+QUICK = RequestLimits(attempts=3, pause_s=0.01, longest_pause_s=0.05)
+DATA = bytes(range(256)) * 4096
+
+
+@pytest.fixture(autouse=True)
+def no_logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_RUNTIME_DIR", "REGISTRY_AUTH_FILE", "DOCKER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving() as registry:
+        yield registry
+
+
+def repository(registry: Registry, name: str = "lab/image:1") -> Repository:
+    return Repository(Reference.parse(f"{registry.host}/{name}"), plain=True, limits=QUICK)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def push(registry: Registry, tmp_path: Path, data: bytes = DATA) -> tuple[str, list[int]]:
+    sent: list[int] = []
+    path = tmp_path / "data"
+    path.write_bytes(b"before" + data)
+    with repository(registry) as pushing, path.open("rb") as file:
+        pushing.push_blob(digest_of(data), len(data), file, len(b"before"), sent.append)
+    return digest_of(data), sent
+
+
+def pull(registry: Registry, digest: str, target: Path, size_bytes: int = len(DATA)) -> bytes:
+    with repository(registry) as pulling:
+        for _ in pulling.pull_blob(digest, size_bytes, target):
+            pass
+    return target.read_bytes()
+
+
+def log_in(path: Path, host: str, password: str = PASSWORD, **more: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    auth = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    path.write_text(json.dumps({"auths": {host: {"auth": auth}}, **more}))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "registry.example.org/team/pytorch:2026.11",
+            ("registry.example.org", "team/pytorch", "2026.11", ""),
+        ),
+        ("docker://localhost:5000/a", ("localhost:5000", "a", "latest", "")),
+        ("oras://localhost/a__b/c-d.e:1", ("localhost", "a__b/c-d.e", "1", "")),
+        ("[::1]:5000/a:1", ("[::1]:5000", "a", "1", "")),
+        (f"h.org/a@sha256:{'0' * 64}", ("h.org", "a", "", f"sha256:{'0' * 64}")),
+        (f"h.org/a:1@sha256:{'0' * 64}", ("h.org", "a", "1", f"sha256:{'0' * 64}")),
+    ],
+)
+def test_names_of_images(text: str, parts: tuple[str, ...]) -> None:
+    found = Reference.parse(text)
+    assert (found.host, found.repository, found.tag, found.digest) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("pytorch", "team/pytorch:1", "h.org/", "h.org/A:1", "h.org/../x:1", "h.org/a/../b", "h.org/a:b:c"),
+        *("h.org/a@sha256:12", "http://h.org/a", "h.org/a?x=1", "u:p@h.org/a:1", "h.org/a:1\n", "x" * 2000),
+    ],
+)
+def test_other_texts_are_no_names_and_show_no_password(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        Reference.parse(text)
+    assert "u:p" not in str(caught.value)
+
+
+def test_a_blob_goes_and_comes_back_and_is_not_sent_twice(registry: Registry, tmp_path: Path) -> None:
+    digest, sent = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert sum(sent) == len(DATA)
+    registry.forget()
+    push(registry, tmp_path)
+    assert registry.received_bytes == 0
+    assert pull(registry, digest, tmp_path / "got") == DATA
+
+
+@pytest.mark.parametrize("kind", ["basic", "token"])
+@pytest.mark.parametrize(
+    "place", [".config/containers/auth.json", ".apptainer/docker-config.json", ".docker/config.json"]
+)
+def test_logins_of_other_tools_are_used(registry: Registry, tmp_path: Path, kind: str, place: str) -> None:
+    registry.authentication = kind
+    log_in(tmp_path / "home" / place, registry.host)
+    digest, _ = push(registry, tmp_path)
+    assert pull(registry, digest, tmp_path / "got") == DATA
+
+
+def test_the_login_of_a_longer_name_comes_first(registry: Registry, tmp_path: Path) -> None:
+    registry.authentication = "basic"
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    other = base64.b64encode(b"eve:x").decode()
+    path = tmp_path / "home/.docker/config.json"
+    path.parent.mkdir(parents=True)
+    logins = {registry.host: {"auth": other}, f"{registry.host}/lab": {"auth": auth}}
+    path.write_text(json.dumps({"auths": logins}))
+    push(registry, tmp_path)
+    assert registry.blobs
+
+
+def test_a_credential_helper_is_asked(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.authentication = "token"
+    helper = tmp_path / "bin/docker-credential-lab"
+    helper.parent.mkdir()
+    helper.write_text(f'#!/bin/sh\ncat >&2\necho \'{{"Username": "{USER}", "Secret": "{PASSWORD}"}}\'\n')
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{helper.parent}:{os.environ['PATH']}")
+    path = tmp_path / "home/.docker/config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"credHelpers": {registry.host: "lab"}}))
+    push(registry, tmp_path)
+    assert registry.blobs
+
+
+@pytest.mark.parametrize("kind", ["basic", "token"])
+def test_a_refused_login_says_what_was_tried_and_no_secret(
+    registry: Registry, tmp_path: Path, kind: str
+) -> None:
+    registry.authentication = kind
+    with pytest.raises(RegistryError) as without:
+        push(registry, tmp_path)
+    assert "no login was found in" in without.value.problem
+    assert f"podman login {registry.host}" in without.value.hint
+    path = tmp_path / "home/.docker/config.json"
+    log_in(path, registry.host, "Wr0ng-Password")
+    with pytest.raises(RegistryError) as refused:
+        push(registry, tmp_path)
+    assert f"the login of `{USER}` in `{path}` was refused" in refused.value.problem
+    assert "Wr0ng" not in f"{refused.value.problem}{refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"auths": {"HOST": {"auth": "%%"}}}', '{"auths": {"HOST": {"auth": "YQ=="}}}']
+)
+def test_a_damaged_file_with_logins_is_named(registry: Registry, tmp_path: Path, text: str) -> None:
+    registry.authentication = "basic"
+    path = tmp_path / "home/.docker/config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text.replace("HOST", registry.host))
+    with pytest.raises(RequestError) as caught:
+        push(registry, tmp_path)
+    assert caught.value.at is not None
+    assert caught.value.at.path == path
+
+
+def test_another_host_gets_no_credentials(registry: Registry, tmp_path: Path) -> None:
+    registry.authentication = "basic"
+    log_in(tmp_path / "home/.docker/config.json", registry.host)
+    digest, _ = push(registry, tmp_path)
+    with serving() as elsewhere:
+        elsewhere.blobs[digest] = DATA
+        # Another name of the same address: only the host differs.
+        registry.redirect_to = f"http://localhost:{elsewhere.port}"
+        assert pull(registry, digest, tmp_path / "got") == DATA
+        assert {given for _, _, given in elsewhere.requests} == {""}
+
+
+def test_a_token_server_without_tls_does_not_see_the_login_of_a_registry_with_it(registry: Registry) -> None:
+    with Repository(Reference.parse(f"{registry.host}/a:1")) as secure:
+        assert not secure._may_ask("http://example.org/token")
+        assert not secure._may_ask("file:///etc/passwd")
+        assert secure._may_ask("https://example.org/token")
+
+
+@pytest.mark.parametrize("after", [0, 1, 4096, 500_000, len(DATA) - 1])
+def test_broken_transfers_are_continued(registry: Registry, tmp_path: Path, after: int) -> None:
+    registry.cut_after = [after, after // 2]
+    digest, sent = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert sum(sent) == len(DATA)
+    registry.forget()
+    registry.cut_after = [after, after // 2]
+    assert pull(registry, digest, tmp_path / "got") == DATA
+    assert registry.sent_bytes == len(DATA)
+
+
+def test_what_a_run_that_failed_has_fetched_is_not_fetched_again(registry: Registry, tmp_path: Path) -> None:
+    digest, _ = push(registry, tmp_path)
+    registry.forget()
+    registry.cut_after = [100_000] * 5
+    with pytest.raises(NetworkError):
+        pull(registry, digest, tmp_path / "got")
+    assert pull(registry, digest, tmp_path / "got") == DATA
+    assert registry.sent_bytes == len(DATA)
+
+
+def test_a_busy_registry_is_asked_again(registry: Registry, tmp_path: Path) -> None:
+    digest, _ = push(registry, tmp_path)
+    registry.busy = 2
+    assert pull(registry, digest, tmp_path / "got") == DATA
+    registry.busy = 2
+    push(registry, tmp_path, b"other" * 1000)
+    assert len(registry.blobs) == 2
+
+
+@pytest.mark.parametrize("forged", [b"x" * len(DATA), DATA[:-1], DATA + b"x"])
+def test_other_bytes_are_refused_and_not_kept(registry: Registry, tmp_path: Path, forged: bytes) -> None:
+    digest, _ = push(registry, tmp_path)
+    registry.forged[digest] = forged
+    with pytest.raises(EnvbuildError):
+        pull(registry, digest, tmp_path / "got")
+    # The next run compares what was kept.
+    assert not (tmp_path / "got").exists() or DATA.startswith((tmp_path / "got").read_bytes())
+    registry.forged.clear()
+    assert pull(registry, digest, tmp_path / "got") == DATA
+
+
+def test_a_manifest_has_the_digest_that_was_asked_for(registry: Registry) -> None:
+    with repository(registry) as both:
+        written = both.put_manifest({"mediaType": MANIFEST, "layers": []}, "1")
+        assert both.manifest("1") == both.manifest(written.digest)
+        registry.manifests[f"lab/image@{written.digest}"] = b"{}"
+        with pytest.raises(RegistryError, match="sent a manifest of"):
+            both.manifest(written.digest)
+        with pytest.raises(RegistryError) as caught:
+            both.manifest("2")
+        assert caught.value.gone
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b"[" * 100_000, b"{" + b" " * (5 << 20) + b"}", b"\xff"])
+def test_a_hostile_manifest_is_refused(registry: Registry, body: bytes) -> None:
+    registry.manifests["lab/image:1"] = body
+    with repository(registry) as pulling, pytest.raises(EnvbuildError):
+        pulling.manifest("1")
+
+
+def test_no_secret_stands_in_an_error(registry: Registry, tmp_path: Path) -> None:
+    registry.authentication = "token"
+    log_in(tmp_path / "home/.docker/config.json", registry.host)
+    digest, _ = push(registry, tmp_path)
+    registry.cut_after = [10] * 5
+    with pytest.raises(NetworkError) as caught:
+        pull(registry, digest, tmp_path / "got")
+    text = f"{caught.value.problem} {caught.value.hint} {caught.value!r}"
+    assert PASSWORD not in text
+    assert TOKEN not in text

@@ -1,0 +1,234 @@
+"""`push` and `pull`: an image comes back bit for bit, and nothing travels twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.digests import canonical_json, sha256_of
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.events import ignore
+from envbuild.image import parts as parts_module
+from envbuild.image.file import ImageFile
+from envbuild.image.parts import Parts, parts_of
+from envbuild.store.store import Store
+from envbuild.system import squashfs
+from envbuild.system.registry import Document
+from envbuild.workflows.pull import pull_image
+from envbuild.workflows.push import push_image
+from envbuild.workflows.settings import Settings
+from tests.support.registry import Registry, serving
+from tests.support.small_images import BASE, small_image
+
+NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
+PACKAGE = {"/opt/env/big": NOISE}
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with serving() as registry:
+        yield registry
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(store=Store(tmp_path / "store"))
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return small_image(tmp_path, BASE, PACKAGE, name="one.sif")
+
+
+def test_an_image_comes_back_bit_for_bit_and_is_sent_once(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    name = f"{registry.host}/lab/one:1"
+    pushed = push_image(image, name, ignore)
+    assert pushed.sent == pushed.parts
+    again = push_image(image, name, ignore)
+    assert (again.sent, again.sent_bytes, again.digest) == (0, 0, pushed.digest)
+    pulled = pull_image(name, tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
+    assert pulled.fetched_bytes == pushed.sent_bytes
+    by_digest = pull_image(f"{name}@{pushed.digest}", tmp_path / "by-digest.sif", settings)
+    assert by_digest.digest == pushed.digest
+    # What was fetched lies in the image now.
+    assert list((settings.store.root / "parts").iterdir()) == []
+
+
+def test_a_further_layer_costs_its_own_size(registry: Registry, image: Path, tmp_path: Path) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
+    pushed = push_image(more, f"{registry.host}/lab/one:2", ignore)
+    assert pushed.sent_bytes < 60_000 < len(NOISE)
+
+
+def test_parts_of_an_older_image_are_not_fetched(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
+    push_image(more, f"{registry.host}/lab/one:2", ignore)
+    registry.forget()
+    pulled = pull_image(f"{registry.host}/lab/one:2", tmp_path / "got.sif", settings, have=image)
+    assert (tmp_path / "got.sif").read_bytes() == more.read_bytes()
+    assert registry.sent_bytes == pulled.fetched_bytes < 60_000
+
+
+@pytest.mark.parametrize("piece_bytes", [256 << 20, 100_000])
+def test_layers_of_the_store_are_not_fetched(
+    registry: Registry,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    piece_bytes: int,
+) -> None:
+    # A long layer travels in pieces.
+    monkeypatch.setattr(parts_module, "_PIECE_BYTES", piece_bytes)
+    image = small_image(tmp_path, BASE, PACKAGE, name="one.sif")
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    blob = tmp_path / "one.sif-1.sqfs"
+    with settings.store.stage() as stage:
+        (stage / "layer").write_bytes(blob.read_bytes())
+        settings.store.publish(key="sha256:" + "a" * 64, name="big", squashfs=stage / "layer", tree={})
+    registry.forget()
+    pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
+    assert registry.sent_bytes < 60_000
+
+
+def test_an_image_of_another_tool_travels_too(
+    registry: Registry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts_module, "_FOREIGN_PIECE_BYTES", 65536)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "big").write_bytes(NOISE)
+    bare = tmp_path / "bare.sqfs"
+    squashfs.make(tree, bare)
+    push_image(bare, f"{registry.host}/lab/bare:1", ignore)
+    pull_image(f"{registry.host}/lab/bare:1", tmp_path / "got.sqfs", settings)
+    assert (tmp_path / "got.sqfs").read_bytes() == bare.read_bytes()
+
+
+def test_a_changed_image_is_not_pushed(registry: Registry, image: Path) -> None:
+    content = bytearray(image.read_bytes())
+    at = content.index(b'"format"')
+    content[at + 1] ^= 1
+    image.write_bytes(content)
+    with pytest.raises(RequestError):
+        push_image(image, f"{registry.host}/lab/one:1", ignore)
+    assert registry.manifests == {}
+
+
+def test_nothing_is_overwritten(registry: Registry, image: Path, settings: Settings) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    before = image.read_bytes()
+    with pytest.raises(RequestError, match="exists already"):
+        pull_image(f"{registry.host}/lab/one:1", image, settings)
+    assert image.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cut_anywhere_the_next_run_ends_it(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, seed: int
+) -> None:
+    offsets = random.Random(seed)  # noqa: S311  # the same each time
+    registry.cut_after = [offsets.randrange(200_000) for _ in range(3)]
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    registry.cut_after = [offsets.randrange(200_000) for _ in range(12)]
+    for _ in range(6):
+        try:
+            pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+            break
+        except EnvbuildError:
+            assert not (tmp_path / "got.sif").exists()
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".partial")] == []
+
+
+def test_a_forged_part_leaves_no_image(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    digest = max(registry.blobs, key=lambda each: len(registry.blobs[each]))
+    registry.forged[digest] = bytes(len(registry.blobs[digest]))
+    with pytest.raises(EnvbuildError, match="for sha256"):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert not (tmp_path / "got.sif").exists()
+
+
+def changed(registry: Registry, change: Any) -> None:
+    """Change the manifest of `lab/one:1` as a stranger would."""
+    data = json.loads(registry.manifests["lab/one:1"])
+    change(data)
+    registry.manifests["lab/one:1"] = canonical_json(data).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.update(layers=[]),
+        lambda data: data.update(layers=data["layers"] * 2),
+        lambda data: data.update(layers=[{}] * 100_000),
+        lambda data: data.update(layers={"a": 1}),
+        lambda data: data["layers"].reverse(),
+        lambda data: data["layers"].pop(1),
+        lambda data: data["layers"][0].update(size=-1),
+        lambda data: data["layers"][0].update(size=True),
+        lambda data: data["layers"][0].update(size=1 << 60),
+        lambda data: data["layers"][0].update(digest="sha256:../../../etc/passwd"),
+        lambda data: data["layers"][0]["annotations"].update({"io.envbuild.offset": "-1"}),
+        lambda data: data["layers"][1]["annotations"].update({"io.envbuild.layer.offset": "9" * 40}),
+        lambda data: data["annotations"].update({"io.envbuild.file.size": "1"}),
+        lambda data: data["annotations"].update({"io.envbuild.file.digest": "sha256:" + "0" * 64}),
+        lambda data: data.update(annotations=None),
+        lambda data: data.update(artifactType="application/vnd.oci.image"),
+    ],
+)
+def test_a_hostile_manifest_leaves_no_image(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, change: Any
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    changed(registry, change)
+    with pytest.raises(EnvbuildError) as caught:
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert caught.value.hint
+    assert not (tmp_path / "got.sif").exists()
+
+
+def test_a_layer_that_a_stranger_names_is_not_believed(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    with settings.store.stage() as stage:
+        (stage / "layer").write_bytes((tmp_path / "one.sif-0.sqfs").read_bytes())
+        record, _ = settings.store.publish(
+            key="sha256:" + "a" * 64, name="x", squashfs=stage / "layer", tree={}
+        )
+    changed(
+        registry,
+        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.layer.digest": record.data}),
+    )
+    with pytest.raises(EnvbuildError):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert not (tmp_path / "got.sif").exists()
+
+
+def test_the_parts_and_zeros_between_them_are_the_file(image: Path) -> None:
+    with ImageFile.open(image) as opened:
+        found = parts_of(opened)
+    content = image.read_bytes()
+    whole = bytearray(len(content))
+    for part in found.parts:
+        piece = content[part.offset : part.offset + part.size_bytes]
+        assert sha256_of(piece) == part.digest
+        whole[part.offset : part.offset + part.size_bytes] = piece
+    assert bytes(whole) == content
+    assert Parts.parse(Document(data=found.document("one.sif"), digest=""), "one") == found
