@@ -104,6 +104,28 @@ def local_path(address: str) -> Path | None:
     return Path(address) if not parts.scheme else None
 
 
+def speaks_tls(host: str) -> bool:
+    """Return whether a server, given as ``HOST[:PORT]``, answers by TLS, whatever its certificate.
+
+    NetworkError: it cannot be reached.
+    """
+    server = urlsplit(f"https://{host}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Nothing is sent but the greeting; requests verify the certificate.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        address = (server.hostname or "", server.port or 443)
+        with socket.create_connection(address, timeout=RequestLimits().connect_s) as connection:
+            connection.settimeout(RequestLimits().connect_s)
+            try:
+                context.wrap_socket(connection).close()
+            except (ssl.SSLError, ConnectionResetError):
+                return False
+    except OSError as error:
+        raise NetworkError(f"{host} cannot be reached") from error
+    return True
+
+
 def trusted_certificates() -> str | bool:
     """Return the machine's trusted certificates: SSL_CERT_FILE, SSL_CERT_DIR, or OpenSSL's default places.
 
@@ -257,6 +279,9 @@ class Client:
                 allow_redirects=True,
             )
         except requests.exceptions.SSLError as error:
+            if "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error):
+                hint = "use an address that begins with http:, or --plain-http for a registry of your own"
+                raise NetworkError(f"{shown} does not answer by TLS", hint=hint) from error
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
             raise NetworkError(f"{shown}: its certificate is not trusted here", hint=hint) from error
         except (requests.Timeout, requests.ConnectionError) as error:

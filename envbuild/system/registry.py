@@ -28,7 +28,7 @@ from requests.auth import AuthBase
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MachineError, RequestError
-from envbuild.system.network import BrokenOffError, Client, NetworkError, RequestLimits
+from envbuild.system.network import BrokenOffError, Client, NetworkError, RequestLimits, speaks_tls
 from envbuild.system.redaction import redact
 from envbuild.system.registry_logins import Login, find_login, login_files
 
@@ -186,7 +186,11 @@ class Repository:
     def __init__(
         self, reference: Reference, *, plain: bool = False, limits: RequestLimits | None = None
     ) -> None:
-        """Nothing is sent yet. `plain` allows HTTP without TLS."""
+        """Open no connection, but to a registry on this machine, which may have no TLS.
+
+        `plain` uses HTTP without TLS.
+        """
+        plain = plain or (_LOOPBACK.fullmatch(reference.host) is not None and not speaks_tls(reference.host))
         self.reference = reference
         scheme = "http" if plain else "https"
         self._base = f"{scheme}://{reference.host}/v2/"
@@ -442,11 +446,6 @@ class Repository:
 
 
 _HINT_REGISTRY = "ask who runs the registry; `podman` and `skopeo` show whether they fare better"
-
-
-def may_be_plain(host: str) -> bool:
-    """Return whether a registry is on this machine, where HTTP without TLS is no risk."""
-    return _LOOPBACK.fullmatch(host) is not None
 
 
 def _basic(login: Login) -> str:

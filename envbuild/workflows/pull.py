@@ -19,7 +19,7 @@ from envbuild.store.records import hex_of
 from envbuild.store.store import Store
 from envbuild.system.files import atomic_file
 from envbuild.system.process import is_shutting_down, thread_pool
-from envbuild.system.registry import Reference, Repository, may_be_plain
+from envbuild.system.registry import Reference, Repository
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings
@@ -75,7 +75,7 @@ def pull_image(
     check_target(path, keep=())
     check_outside_store(path, settings.store.path)
     with (
-        Repository(reference, plain=plain or may_be_plain(reference.host)) as repository,
+        Repository(reference, plain=plain) as repository,
         settings.store.in_use(),
         contextlib.ExitStack() as opened,
     ):

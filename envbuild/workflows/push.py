@@ -11,7 +11,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.parts import EMPTY, Part, parts_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Reference, Repository, may_be_plain
+from envbuild.system.registry import Reference, Repository
 
 TRANSFERS = 4  # at a time
 
@@ -44,7 +44,7 @@ def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False) -> Pu
         )
     with (
         ImageFile.open(image) as opened,
-        Repository(reference, plain=plain or may_be_plain(reference.host)) as repository,
+        Repository(reference, plain=plain) as repository,
     ):
         if opened.built_by_envbuild:
             check_around(opened)
