@@ -98,11 +98,8 @@ class PreflightReport:
         return f"{self.objects} ELF files" if rule == "loader.objects" else f"{self.processes} processes"
 
 
-def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = None) -> PreflightReport:
-    """Examine every process of an image.
-
-    `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
-    """
+def run_preflight(scan: ImageScan, simulation: Simulation | None = None) -> PreflightReport:
+    """Examine every process of an image, in a simulation of `simulate`; by default on its own libraries."""
     manifest = scan.manifest
     python_problems, distributions = judge_python(
         scan.files,
@@ -110,8 +107,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
-    simulation = simulate(scan, host_libs)
-    report = _examine(simulation, python_problems, distributions, allowed=manifest.lacks)
+    report = _examine(simulation or simulate(scan), python_problems, distributions, allowed=manifest.lacks)
     excuses = {
         excuse: tuple(problem for problem in report.problems if _is_excused(problem, excuse))
         for excuse in manifest.excuses
@@ -178,7 +174,11 @@ def _examine(
 
 
 def simulate(scan: ImageScan, host_libs: Mapping[str, Path] | None = None) -> Simulation:
-    """Return the processes of an image. Parameters and errors: as `run_preflight`."""
+    """Return the processes of an image.
+
+    `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
+    RequestError: one of them cannot be read.
+    """
     variables = apply(scan.manifest.environment, {})
     return Simulation(
         scan.files,

@@ -17,7 +17,7 @@ from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
-from envbuild.preflight.report import PreflightReport, checks_of, run_preflight
+from envbuild.preflight.report import PreflightReport, checks_of, run_preflight, simulate
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
@@ -164,7 +164,7 @@ def _check(
         }
         partitions = tuple(_fit(name, results, gpu_checks.get(name, [])) for name, results in judged.items())
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
-            preflight = run_preflight(scan, host_libs=host_libs.by_name)
+            preflight = run_preflight(scan, simulate(scan, host_libs.by_name))
         checked = CheckedImage(
             runnable=manifest,
             preflight=preflight,
