@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from envbuild.image.runnable import Runnable
-from envbuild.jobs.report import CheckResult, Measured, Report
+from envbuild.jobs.report import CheckResult, Measured
 from envbuild.preflight.problems import Problem
 from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
 from envbuild.rules.judge import RuleResult
 from envbuild.spec.model import Excuse
+from envbuild.store.report import Report
 from envbuild.workflows.check import CheckedImage, PartitionFit
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import CheckResult, Measured, Report, Section
+from envbuild.jobs.report import CheckResult, Measured, Section
+from envbuild.store.report import Report
 from envbuild.workflows.test import write_report
 
 PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")

@@ -17,7 +17,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import Job, Package, judge_imports
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.context import HostLibraries
 from envbuild.launch.launchers import Launcher, Shape
@@ -28,6 +28,7 @@ from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact, facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.store import verdicts
+from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, not_started
