@@ -31,6 +31,8 @@ class CheckResult:
     observed: str
     hint: str = ""
     """Expected and observed value, and where to look if they differ."""
+    subject: str = ""
+    """The file, framework, node or key that it is about; empty for the whole image or machine."""
 
     def line(self) -> str:
         """Return ``STATUS id expected=… observed=… hint=…``; the hint only if there is one.

@@ -66,15 +66,16 @@ def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibr
     raise_all(plan.errors)
     if from_host.mpi:
         # Problems that exist on the image's own MPI, too, do not exclude the host's.
-        before = {(problem.rule, problem.file, problem.need) for problem in preflight.problems}
+        before = {(problem.id, problem.subject, problem.expected) for problem in preflight.problems}
         raise_all(
             [
                 RequestError(
-                    f"{problem.rule}: {problem.file} needs {problem.need} and gets {problem.winner}",
+                    f"{problem.id}: {problem.subject} needs {problem.expected} and gets {problem.observed}",
                     hint=problem.hint,
                 )
                 for problem in run_preflight(scan, simulate(scan, plan.by_name)).problems
-                if problem.rule in _MPI_PROBLEMS and (problem.rule, problem.file, problem.need) not in before
+                if problem.id in _MPI_PROBLEMS
+                and (problem.id, problem.subject, problem.expected) not in before
             ]
         )
     return plan
