@@ -35,11 +35,12 @@ class CheckResult:
     """The file, framework, node or key that it is about; empty for the whole image or machine."""
 
     def line(self) -> str:
-        """Return ``STATUS id expected=… observed=… hint=…``; the hint only if there is one.
+        """Return ``STATUS id subject=… expected=… observed=… hint=…``; subject and hint only if there is one.
 
         Empty text is ``-``, and spaces are quoted.
         """
-        facts = [("expected", self.expected), ("observed", self.observed)]
+        facts = [("subject", self.subject)] if self.subject else []
+        facts += [("expected", self.expected), ("observed", self.observed)]
         facts += [("hint", self.hint)] if self.hint else []
         return " ".join((self.status, self.id, *(f"{name}={_word(text)}" for name, text in facts)))
 
@@ -88,7 +89,8 @@ class Section:
         lines += [f"     {_visible(measured.line())}" for measured in self.measured]
         for check in self.checks:
             if check.status == "FAIL":
-                lines += [f"     {_visible(check.id)}"]
+                subject = f" of {check.subject}" if check.subject else ""
+                lines += [f"     {_visible(check.id + subject)}"]
                 lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
                 lines += _fact("hint", check.hint) if check.hint else []
             elif verbose or (check.status != "PASS" and self.status != "SKIP"):

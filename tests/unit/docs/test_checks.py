@@ -1,7 +1,7 @@
 """The page of the checks lists the ids that the code gives to findings, and no others.
 
-They are read from the code: the id of each `CheckResult`, the check of each `mismatch`, and the check of each
-`Complaint`. What is known only at run time is ``*`` there, and a word in capitals on the page.
+They are read from the code: the id of each `CheckResult`, the check of each `mismatch`, and of each
+`of_node`. What is known only at run time is ``*`` there, and a word in capitals on the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from envbuild.preflight.problems import EXPECTED
 TOP = Path(__file__).resolve().parents[3]
 PAGE = TOP / "docs/reference/checks.md"
 # Maker of a finding → its field with the id, and the position of that field; None if it is only a keyword.
-FINDINGS = {"CheckResult": ("id", 1), "mismatch": ("check", 0), "Complaint": ("check", None)}
+FINDINGS = {
+    "CheckResult": ("id", 1),
+    "mismatch": ("check", 0),
+    "of_node": ("check", None),
+    "difference": ("kind", 0),
+}
 UNKNOWN = frozenset({"*"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -125,7 +130,7 @@ def ids_of(texts: Iterable[str]) -> set[str]:
         for finding in FINDINGS
     }
     ids = (found["CheckResult"] - {"vet.*"}) | found["mismatch"] | set(EXPECTED)
-    return ids | {f"vet.{check}" for check in found["Complaint"] if check}
+    return ids | {f"vet.{check}" for check in found["of_node"] if check}
 
 
 def ids_of_page(text: str) -> set[str]:
