@@ -52,7 +52,13 @@ def launcher_text(installation: Installation) -> str:
         for name, value in sorted(host_libs.environment.items() if host_libs else ())
         for prefix in ("APPTAINER", "SINGULARITY")
     ]
-    return _launcher_text(settings, "module", exports=exports, rank_environment=installation.rank_environment)
+    return _launcher_text(
+        settings,
+        "module",
+        exports=exports,
+        rank_environment=installation.rank_environment,
+        lone_tasks=installation.lone_tasks,
+    )
 
 
 def kernel_launcher_text(
@@ -93,6 +99,7 @@ def _launcher_text(
     *,
     exports: Sequence[str] = (),
     rank_environment: Mapping[str, str] | None = None,
+    lone_tasks: Mapping[tuple[str, ...], str] | None = None,
 ) -> str:
     lines = [
         "#!/bin/sh",
@@ -109,8 +116,22 @@ def _launcher_text(
         ),
         "    :",
         "}",
+        "# Set _eb_why to the reason why a task runs alone; empty if it may find the others.",
+        "_eb_read_pmi() {",
+        "    _eb_why=",
+        *(
+            f"    {_if_one_is_set(variables)}_eb_why={shlex.quote(why)} && return"
+            for variables, why in (lone_tasks or {}).items()
+        ),
+        "    :",
+        "}",
     ]
     return "\n".join(lines) + "\n" + shell_text() + data_text("launcher.sh")
+
+
+def _if_one_is_set(variables: Sequence[str]) -> str:
+    """Return the beginning of a command that runs if one of the variables is not empty, or there is none."""
+    return f'[ -n "{"".join(f"${{{name}:-}}" for name in variables)}" ] && ' if variables else ""
 
 
 def _bind_lines(binds: Sequence[Bind]) -> str:

@@ -254,14 +254,10 @@ done
 if [ -n "$_eb_userns" ] || [ -O / ]; then set -- --userns "$@"; fi
 
 if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_separate_ranks; fi
-if [ -n "$_eb_mpi" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then
-    # Open MPI uses PMIx only: with PMI 2 its ranks are as alone as without any.
-    case $_eb_mpi in
-        openmpi) _eb_i=PMIx _eb_found=${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
-        *) _eb_i=PMI _eb_found=${PMI_RANK:-}${PMI_FD:-}${PMIX_RANK:-}${PMIX_NAMESPACE:-} ;;
-    esac
-    [ -n "$_eb_found" ] ||
-        printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks and no $_eb_i: every MPI rank will be alone (srun --mpi=list shows the kinds)" >&2
+if [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then
+    _eb_read_pmi
+    [ -z "$_eb_why" ] ||
+        printf 'envbuild: %s\n' "$SLURM_STEP_NUM_TASKS tasks: $_eb_why (\`srun --mpi=list\` shows the types)" >&2
 fi
 
 _eb_apptainer=${ENVBUILD_APPTAINER:-$_eb_apptainer}

@@ -74,6 +74,11 @@ class Installation:
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     rank_environment: Mapping[str, str] = field(default_factory=dict)
     """Default values of variables for ranks that srun starts, each in a separate container."""
+    lone_tasks: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    """Variables, of which a task of srun has one → why its rank does not find the others; empty if it may.
+
+    The first entry that fits a task counts, and one without variables fits each.
+    """
     name: str = ""
     version: str = ""
     """Name and version of the module; the image's if empty."""

@@ -14,7 +14,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 
 if TYPE_CHECKING:
-    from envbuild.site.compare import SiteDifference
+    from envbuild.jobs.report import CheckResult
 
 app = typer.Typer(
     help="Machines, described so that images fit them.", no_args_is_help=True, rich_markup_mode=None
@@ -94,10 +94,10 @@ def check(
         checked = workflows.sites.check_site(site)
     if json:
         data = {"file": checked.path, "site": checked.site, "holds": checked.holds}
-        print_json({**data, "differences": checked.differences})
+        print_json({**data, "findings": checked.findings})
     else:
-        for difference in checked.differences:
-            print_data(format_difference(difference))
+        for finding in checked.findings:
+            print_data(format_difference(finding))
     outcome = "holds" if checked.holds else "the machine differs"
     if checked.others:
         names = ", ".join(checked.others)
@@ -107,7 +107,8 @@ def check(
     raise typer.Exit(0 if checked.holds else 4)
 
 
-def format_difference(difference: SiteDifference) -> str:
+def format_difference(finding: CheckResult) -> str:
     """Return one line."""
-    verb = "the machine has " if difference.kind == "changed" else ""
-    return f"{difference.kind:<10}  {difference.key}: {difference.expected}: {verb}{difference.observed}"
+    kind = finding.id.removeprefix("site.")
+    verb = "the machine has " if kind == "changed" else ""
+    return f"{kind:<10}  {finding.subject}: {finding.expected}: {verb}{finding.observed}"

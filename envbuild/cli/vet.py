@@ -62,10 +62,9 @@ def _text(vetting: Vetting) -> str:
         heading.append("GPUs")
         rows = [[*row, _gpus(node)] for row, node in zip(rows, vetting.nodes, strict=True)]
     table = columns([heading, *rows])
-    complaints = [complaint.text for complaint in vetting.complaints]
     names = ",".join(vetting.excluded)
     bad = f"bad: {','.join(vetting.bad) or 'none'}" + (f" (`srun --exclude={names}`)" if names else "")
-    return "\n".join([table, *complaints, f"good: {','.join(vetting.good) or 'none'}", bad])
+    return "\n".join([table, *vetting.lines, f"good: {','.join(vetting.good) or 'none'}", bad])
 
 
 def _gpus(node: Node) -> str:

@@ -31,7 +31,8 @@ _DEFAULTS = (
 )
 
 # Variables of a host that would mislead what starts in an image: its loader (ld.so(8)), Python, shell, MPI,
-# and builds for GPUs. `launch` and the launchers of modules remove them, and functions of bash.
+# and builds for GPUs. `launch`, batch scripts and the launchers of modules remove them; `launch` and those of
+# modules also functions of bash.
 MISLEADING = (
     *("LD_ASSUME_KERNEL", "LD_AUDIT", "LD_BIND_NOT", "LD_BIND_NOW", "LD_DEBUG", "LD_DEBUG_OUTPUT"),
     *("LD_DYNAMIC_WEAK", "LD_HWCAP_MASK", "LD_LIBRARY_PATH", "LD_ORIGIN_PATH", "LD_POINTER_GUARD"),

@@ -38,7 +38,7 @@ from envbuild.jobs.judge import (
 )
 from envbuild.jobs.launchers import mpiexec_words, rank_words, torchrun_words
 from envbuild.jobs.loop import add_processes, run_jobs
-from envbuild.jobs.report import CheckResult, Report, Section, Sections
+from envbuild.jobs.report import CheckResult, Results, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
@@ -75,16 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.write(section.to_text(verbose=options.verbose) + "\n")
             sys.stdout.flush()
 
-    report = _test(manifest, options.ranks or manifest["ranks"], options.timeout, show)
-    sys.stdout.write(report.to_json() if options.json else f"{report.last_line}\n")
-    return 0 if report.passed else 4
+    ranks, started = options.ranks or manifest["ranks"], time.monotonic()
+    results = _test(manifest, ranks, options.timeout, show)
+    seconds = time.monotonic() - started
+    if options.json:
+        sys.stdout.write(json.dumps(results.to_data(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        name = f"{manifest['name']}/{manifest['version']}"
+        sys.stdout.write(f"{name} on {ranks} ranks in {seconds:.0f} s: {results.summary}\n")
+    return 0 if results.passed else 4
 
 
 def _test(
     manifest: Mapping[str, Any], ranks: int, timeout_s: float | None, show: Callable[[Section], None]
-) -> Report:
+) -> Results:
     """Test the image that this runs in; `manifest` is its manifest as JSON data."""
-    started = time.monotonic()
     sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
     modules, tutorials = manifest["imports"], manifest["tutorials"]
@@ -102,17 +107,7 @@ def _test(
     host = _Host(manifest, ranks, gpus, timeout_s, default_s)
     results = run_jobs(map(Job.from_data, manifest["jobs"]), host, sections)
     add_processes(sections, results)
-    return Report(
-        name=manifest["name"],
-        version=manifest["version"],
-        digest="",
-        ranks=ranks,
-        checks=sections.checks,
-        outputs=sections.outputs,
-        measured=sections.measured,
-        seconds=time.monotonic() - started,
-        gpus=gpus,
-    )
+    return Results(checks=sections.checks, outputs=sections.outputs, measured=sections.measured, gpus=gpus)
 
 
 class _Host:

@@ -1,4 +1,4 @@
-"""The report of a test: checks, the result that they add up to, and their text and JSON."""
+"""The results of a test: checks, what they add up to, and their text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 SCHEMA = 1
 # The check of an image without any job.
@@ -30,13 +31,16 @@ class CheckResult:
     observed: str
     hint: str = ""
     """Expected and observed value, and where to look if they differ."""
+    subject: str = ""
+    """The file, framework, node or key that it is about; empty for the whole image or machine."""
 
     def line(self) -> str:
-        """Return ``STATUS id expected=… observed=… hint=…``; the hint only if there is one.
+        """Return ``STATUS id subject=… expected=… observed=… hint=…``; subject and hint only if there is one.
 
         Empty text is ``-``, and spaces are quoted.
         """
-        facts = [("expected", self.expected), ("observed", self.observed)]
+        facts = [("subject", self.subject)] if self.subject else []
+        facts += [("expected", self.expected), ("observed", self.observed)]
         facts += [("hint", self.hint)] if self.hint else []
         return " ".join((self.status, self.id, *(f"{name}={_word(text)}" for name, text in facts)))
 
@@ -85,7 +89,8 @@ class Section:
         lines += [f"     {_visible(measured.line())}" for measured in self.measured]
         for check in self.checks:
             if check.status == "FAIL":
-                lines += [f"     {_visible(check.id)}"]
+                subject = f" of {check.subject}" if check.subject else ""
+                lines += [f"     {_visible(check.id + subject)}"]
                 lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
                 lines += _fact("hint", check.hint) if check.hint else []
             elif verbose or (check.status != "PASS" and self.status != "SKIP"):
@@ -139,39 +144,17 @@ class Sections:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The result of testing an image."""
+class Results:
+    """The checks of a test, and the result that they add up to."""
 
-    name: str
-    version: str
-    digest: str
-    """Of the image; digest ``sha256:…``, empty inside the image, which cannot know it."""
-    ranks: int
-    """Requested processes (count)."""
     checks: Sequence[CheckResult]
     """In the order of judging."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Job id → last lines of its ranks, of jobs that did not pass."""
     measured: Sequence[Measured] = ()
     """Numbers that jobs measured; no value of them fails."""
-    fingerprint: str = ""
-    """``sha256:…`` of the host's facts."""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """The host's facts."""
-    when: str = ""
-    """ISO 8601, UTC."""
-    seconds: float = 0.0
-    """Wall-clock duration of the test."""
-    left_out: Sequence[str] = ()
-    """Ids of jobs that a quick test did not run."""
     gpus: int = 0
     """GPUs that the image saw (count)."""
-    nodes: int = 0
-    """Nodes that a test across nodes was for (count); 0 for a test on one machine."""
-    launcher: str = ""
-    """What started the ranks, if not the image's own mpiexec: ``slurm 25.11.1 --mpi=pmix``."""
-    submitted_from: Mapping[str, str] = field(default_factory=dict)
-    """Facts of the host that the test's job was submitted from; empty if it was not submitted."""
 
     @property
     def passed(self) -> bool:
@@ -221,7 +204,6 @@ class Report:
         """One line for people: the result and the counts."""
         if self.unproven:
             return f"not proven: {self.unproven}"
-        left_out = f"; {len(self.left_out)} jobs did not run, and no verdict is kept" if self.left_out else ""
         outcome = "passed" if self.passed else "failed"
         if self.gpu_untested:
             outcome += ", GPU untested"
@@ -229,63 +211,24 @@ class Report:
             outcome += ", no jobs to run"
         elif self.gpus:
             outcome += f" on {self.gpus} GPU{'s' if self.gpus > 1 else ''}"
-        return f"{outcome}: {self._counted}{left_out}"
+        return f"{outcome}: {self._counted}"
 
     @property
     def _counted(self) -> str:
         return ", ".join(f"{count} {status}" for status, count in counts(self.checks).items() if count)
 
-    @property
-    def _nodes(self) -> str:
-        return f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
-
-    @property
-    def last_line(self) -> str:
-        """The image, the circumstances and the result."""
-        digest = f" ({self.digest[7:19]})" if self.digest else ""
-        where = f"{self.ranks} ranks" + (f" of {self._nodes}" if self.nodes else "")
-        subject = f"{self.name}/{self.version}{digest} on {where} in {self.seconds:.0f} s"
-        return f"{subject}: {self.summary}"
-
-    @property
-    def certificate(self) -> str:
-        """The result of a test across nodes in one line, with what it is bound to."""
-        outcome = "passed" if self.passed else "failed" if self.failed else "not proven"
-        outcome += ", GPU untested" if self.passed and self.gpu_untested else ""
-        where = f"{self._nodes}, host fingerprint {self.fingerprint[7:19]}, {self.launcher}"
-        return f"certificate: {outcome}: image {self.digest} on {where}, {self.when}"
-
-    def to_json(self) -> str:
-        """Return the report as JSON that ends in a newline, schema `SCHEMA`.
-
-        Keys: ``schema`` (1), ``image`` (``name``, ``version``, ``digest``), ``ranks`` (count), ``passed``
-        (bool), ``counts`` (by status), ``findings`` (``status``, ``id``, ``expected``, ``observed``,
-        ``hint``), ``measured`` (``job``, ``name``, ``value``, ``unit``, ``higher_is_better``, ``ranks``),
-        ``host`` (``fingerprint``, ``facts``), ``when`` (ISO 8601, UTC), ``seconds`` (wall
-        clock), ``outputs`` (job id → text), ``left_out`` (ids of jobs that a quick test did not run),
-        ``gpus`` (count), ``gpu_untested`` (bool), ``launcher``, ``nodes`` (count), ``submitted_from``
-        (facts).
-        """
-        data = {
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON: the keys of `envbuild test --json` that a test inside an image has."""
+        return {
             "schema": SCHEMA,
-            "image": {"name": self.name, "version": self.version, "digest": self.digest},
-            "ranks": self.ranks,
             "passed": self.passed,
             "counts": counts(self.checks),
             "findings": [asdict(check) for check in self.checks],
             "measured": [asdict(measured) for measured in self.measured],
-            "host": {"fingerprint": self.fingerprint, "facts": self.facts},
-            "launcher": self.launcher,
-            "nodes": self.nodes,
-            "submitted_from": self.submitted_from,
-            "when": self.when,
-            "seconds": round(self.seconds, 3),
-            "outputs": self.outputs,
-            "left_out": list(self.left_out),
+            "outputs": dict(self.outputs),
             "gpus": self.gpus,
             "gpu_untested": self.gpu_untested,
         }
-        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def counts(checks: Iterable[CheckResult]) -> dict[str, int]:

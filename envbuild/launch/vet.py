@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envbuild.jobs.judge import Job
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
+from envbuild.jobs.report import CheckResult
 from envbuild.spec.vet_values import BY_NAME, VALUES, Severity, VetLimits, VetValue
 
 JOB = Job(
@@ -41,20 +42,15 @@ class Node:
     """Each with ``index``, ``name`` and its values as `nvidia-smi` writes them, or with ``error``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complaint:
-    """A value of a node beyond its limit."""
+def of_node(node: str, *, check: str, observed: str, limit: str, severity: Severity) -> CheckResult:
+    """Return what is wrong with a node; its hint is the severity, and one to watch is a skipped check."""
+    status = "SKIP" if severity == "MONITOR" else "FAIL"
+    return CheckResult(status, f"vet.{check}", limit, observed, severity, subject=node)
 
-    severity: Severity
-    node: str
-    check: str
-    observed: str
-    limit: str
 
-    @property
-    def text(self) -> str:
-        """One line for people."""
-        return f"{self.severity} {self.node}: {self.check} {self.observed}; the limit is {self.limit}"
+def values_in_doubt(findings: Iterable[CheckResult], node: str) -> set[str]:
+    """Return the names of the values that are wrong with a node."""
+    return {finding.id.removeprefix("vet.") for finding in findings if finding.subject == node}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +58,27 @@ class Vetting:
     """The nodes of an allocation, and what is wrong with them."""
 
     nodes: tuple[Node, ...]
-    complaints: tuple[Complaint, ...]
-    """Sorted by node."""
+    findings: tuple[CheckResult, ...]
+    """Sorted by node, which is their `subject`."""
 
     @property
     def suspects(self) -> tuple[str, ...]:
         """Nodes whose measurements alone say that they are bad: another one decides."""
         lacking = {(node.name, check) for node in self.nodes for check in node.lacks}
         measured, others = set(), set()
-        for complaint in self.complaints:
-            is_measured = complaint.check in BY_NAME and complaint.severity == "ISOLATE"
-            if is_measured and (complaint.node, complaint.check) not in lacking:
-                measured.add(complaint.node)
-            elif complaint.severity != "MONITOR":
-                others.add(complaint.node)
+        for finding in self.findings:
+            name = finding.id.removeprefix("vet.")
+            is_measured = name in BY_NAME and finding.hint == "ISOLATE"
+            if is_measured and (finding.subject, name) not in lacking:
+                measured.add(finding.subject)
+            elif finding.status == "FAIL":
+                others.add(finding.subject)
         return tuple(sorted(measured - others))
 
     @property
     def bad(self) -> tuple[str, ...]:
         """Nodes to leave out of jobs."""
-        names = {complaint.node for complaint in self.complaints if complaint.severity != "MONITOR"}
-        return tuple(sorted(names))
+        return tuple(sorted({finding.subject for finding in self.findings if finding.status == "FAIL"}))
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -93,6 +89,15 @@ class Vetting:
     def good(self) -> tuple[str, ...]:
         """All others."""
         return tuple(sorted({node.name for node in self.nodes} - set(self.bad)))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is wrong, one line for people each."""
+        return tuple(
+            f"{finding.hint} {finding.subject}: {finding.id.removeprefix('vet.')} {finding.observed};"
+            f" the limit is {finding.expected}"
+            for finding in self.findings
+        )
 
     @property
     def columns(self) -> dict[str, str]:
@@ -124,14 +129,14 @@ class _Range:
     least: float
     most: float
 
-    def judge(self, node: str, number: float | None, check: str = "") -> Complaint | None:
-        """Return the complaint about a node's value, which is named `check`; None if there is none."""
+    def judge(self, node: str, number: float | None, check: str = "") -> CheckResult | None:
+        """Return what is wrong with a node's value, which is named `check`; None if there is none."""
         if number is None or self.least <= number <= self.most:
             return None
         limit = self.least if number < self.least else self.most
-        return Complaint(
+        return of_node(
+            node,
             severity=self.value.severity,
-            node=node,
             check=check or self.value.name,
             observed=f"{number:.3g} {self.value.unit}",
             limit=f"{limit:.3g} {self.value.unit}",
@@ -179,24 +184,24 @@ def vet(
     """
     nodes = nodes_of(reports, count)
     ranges = {value.name: _range(value, nodes, limits) for value in VALUES}
-    complaints = [
-        complaint
+    findings = [
+        finding
         for node in nodes
         for value in _OF_NODES
-        if (complaint := ranges[value.name].judge(node.name, node.values.get(value.name))) is not None
+        if (finding := ranges[value.name].judge(node.name, node.values.get(value.name))) is not None
     ]
     second = {
         name: next((node for node in nodes_of(run, len(run.good)) if node.name == name), None)
         for name, run in (again or {}).items()
     }
-    complaints = [_second(complaint, second.get(complaint.node), ranges) for complaint in complaints]
+    findings = [_second(finding, second.get(finding.subject), ranges) for finding in findings]
     for node in nodes:
-        complaints += _unknown(node)
-        complaints += _gpus(node, ranges, most=max(len(other.gpus) for other in nodes))
-    complaints += _reports(reports, nodes, count)
+        findings += _unknown(node)
+        findings += _gpus(node, ranges, most=max(len(other.gpus) for other in nodes))
+    findings += _reports(reports, nodes, count)
     return Vetting(
         nodes=nodes,
-        complaints=tuple(sorted(complaints, key=lambda complaint: (complaint.node, complaint.check))),
+        findings=tuple(sorted(findings, key=lambda finding: (finding.subject, finding.id))),
     )
 
 
@@ -214,36 +219,35 @@ def _range(value: VetValue, nodes: Sequence[Node], limits: Mapping[str, VetLimit
     return _Range(value, least, most)
 
 
-def _second(complaint: Complaint, node: Node | None, ranges: Mapping[str, _Range]) -> Complaint:
-    """Return a complaint after its node was measured again: one to watch if the value is good there."""
-    number = node.values.get(complaint.check) if node else None
-    if complaint.severity != "ISOLATE" or number is None:
-        return complaint
-    if ranges[complaint.check].judge(complaint.node, number):
-        return complaint
-    observed = f"{complaint.observed}, measured again alone {number:.3g} {BY_NAME[complaint.check].unit}"
-    return replace(complaint, severity="MONITOR", observed=observed)
+def _second(finding: CheckResult, node: Node | None, ranges: Mapping[str, _Range]) -> CheckResult:
+    """Return a finding after its node was measured again: one to watch if the value is good there."""
+    name = finding.id.removeprefix("vet.")
+    number = node.values.get(name) if node else None
+    if finding.hint != "ISOLATE" or number is None or ranges[name].judge(finding.subject, number):
+        return finding
+    observed = f"{finding.observed}, measured again alone {number:.3g} {BY_NAME[name].unit}"
+    return of_node(finding.subject, check=name, observed=observed, limit=finding.expected, severity="MONITOR")
 
 
-def _unknown(node: Node) -> Iterable[Complaint]:
+def _unknown(node: Node) -> Iterable[CheckResult]:
     """Yield what a node did not report: of such a node nothing is known."""
     for name in node.lacks:
-        yield Complaint(
+        yield of_node(
+            node.name,
             severity="ISOLATE",
-            node=node.name,
             check=name,
             observed="no measurement",
             limit=f"a number of {BY_NAME[name].unit}",
         )
 
 
-def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[Complaint]:
+def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[CheckResult]:
     """Yield what is wrong with the reports themselves: one of each rank, and of each node."""
     names = [node.name for node in nodes]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Complaint(
+        yield of_node(
+            name,
             severity="ISOLATE",
-            node=name,
             check="report",
             observed=f"{names.count(name)} ranks on this node",
             limit="one on each node",
@@ -255,12 +259,12 @@ def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[Co
         text = f"reports of ranks {_some(ranks)} of {_some(sizes)}"
         if missing:
             text = f"none of {len(missing)} of {count} ranks: {_some(missing)}"
-        yield Complaint(severity="ISOLATE", node="?", check="report", observed=text, limit="one of each rank")
+        yield of_node("?", severity="ISOLATE", check="report", observed=text, limit="one of each rank")
 
 
-def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[Complaint]:
-    def reset(check: str, observed: str, limit: str) -> Complaint:
-        return Complaint(severity="RESET", node=node.name, check=check, observed=observed, limit=limit)
+def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[CheckResult]:
+    def reset(check: str, observed: str, limit: str) -> CheckResult:
+        return of_node(node.name, severity="RESET", check=check, observed=observed, limit=limit)
 
     if len(node.gpus) < most:
         yield reset("gpus", f"{len(node.gpus)}", f"{most}, as another node has")
@@ -275,8 +279,8 @@ def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[Co
             number = _number(word)
             if not value.can_be(number):
                 yield reset(check, word, f"a number of {value.unit}")
-            elif complaint := ranges[value.name].judge(node.name, number, check):
-                yield complaint
+            elif finding := ranges[value.name].judge(node.name, number, check):
+                yield finding
 
 
 def _number(word: str) -> float | None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from envbuild.elf.loader import Closure, name_of
-from envbuild.preflight.problems import Problem
+from envbuild.jobs.report import CheckResult
+from envbuild.preflight.problems import mismatch
 from envbuild.preflight.processes import Simulation
 
 HINT_IMAGE = "add what brings it to the spec's packages, or name its directory in LD_LIBRARY_PATH"
@@ -28,7 +29,7 @@ _DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(
 
 def judge_missing(
     processes: Sequence[Closure], simulation: Simulation, allowed: Collection[str]
-) -> tuple[list[Problem], set[str]]:
+) -> tuple[list[CheckResult], set[str]]:
     """Return the problems of missing libraries, and the names of those that are no problem.
 
     `allowed` are libraries that may be missing, as the recipes say.
@@ -48,14 +49,15 @@ def judge_missing(
     for path in [*_plugins(missing, simulation), *_variants(missing, processes, incomplete, simulation)]:
         missing.pop(path, None)
     problems = [_problem(path, name, simulation) for path, names in missing.items() for name in names]
-    return problems, names - {problem.need for problem in problems}
+    return problems, names - {missing_library.expected for missing_library in problems}
 
 
-def _problem(path: str, name: str, simulation: Simulation) -> Problem:
+def _problem(path: str, name: str, simulation: Simulation) -> CheckResult:
     uncached = simulation.uncached(name)
     hint = _HINT_HOST if simulation.is_host_file(path) else HINT_IMAGE
     winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
-    return Problem("loader.libraries", path, name, winner, _HINT_CACHE if uncached else hint)
+    hint = _HINT_CACHE if uncached else hint
+    return mismatch("loader.libraries", file=path, need=name, winner=winner, hint=hint)
 
 
 def _is_unused_runtime(path: str, simulation: Simulation) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from envbuild.elf.loader import Closure, Loaded
 from envbuild.elf.mpi import mpi_abi
 from envbuild.errors import some
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight.processes import Simulation
 
 # Rule → the expected state.
@@ -28,22 +28,20 @@ EXPECTED = {
 _TYPED = re.compile(r"P?MPI_I?(Send|Recv|Bcast|Reduce|Allreduce|Allgather|Gather|Scatter|Alltoall)v?")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """A file that needs something and gets another thing, or nothing.
+def mismatch(check: str, *, file: str, need: str, winner: str, hint: str) -> CheckResult:
+    """Return the failed check of a file that needs something and gets another thing, or nothing.
 
-    The fields are keys of `envbuild check --json`.
+    `winner` is the file that it gets, and the loader's rule that leads there; or ``nothing``.
     """
-
-    rule: str
-    file: str
-    need: str
-    winner: str
-    """The file that it gets, and the loader's rule that leads there; or ``nothing``."""
-    hint: str
+    return CheckResult("FAIL", check, need, winner, hint, subject=file)
 
 
-def judge(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+def order_of(check: CheckResult) -> tuple[str, ...]:
+    """Return the key by which problems are sorted: rule, file, what it needs and gets."""
+    return check.id, check.subject, check.expected, check.observed, check.hint
+
+
+def judge(process: Closure, simulation: Simulation) -> Iterator[CheckResult]:
     """Yield the problems of a process, except missing libraries."""
     objects = process.objects
     for dependent in objects:
@@ -55,7 +53,7 @@ def judge(process: Closure, simulation: Simulation) -> Iterator[Problem]:
     yield from _cudnn(process, simulation)
 
 
-def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulation) -> Iterator[Problem]:
+def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulation) -> Iterator[CheckResult]:
     for library, versions in dependent.elf.versions_needed.items():
         winner = dependent.needs.get(library) or next(
             (loaded for loaded in objects if library in loaded.names), None
@@ -65,17 +63,17 @@ def _versions(dependent: Loaded, objects: Sequence[Loaded], simulation: Simulati
             continue
         lacking = [version for version in versions if version not in winner.elf.versions_defined]
         if lacking:
-            yield Problem(
+            yield mismatch(
                 "loader.versions",
-                simulation.path_of(dependent),
-                f"{library} with {some(lacking)}",
-                _where(winner, simulation),
-                "it was built on a newer system than the image's base: take a newer base, "
+                file=simulation.path_of(dependent),
+                need=f"{library} with {some(lacking)}",
+                winner=_where(winner, simulation),
+                hint="it was built on a newer system than the image's base: take a newer base, "
                 "or a build for an older one",
             )
 
 
-def _symbols(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+def _symbols(process: Closure, simulation: Simulation) -> Iterator[CheckResult]:
     objects = process.objects
     offered = {name for loaded in objects for name in simulation.scanned(loaded).symbols.defined}
     for dependent in objects:
@@ -89,16 +87,16 @@ def _symbols(process: Closure, simulation: Simulation) -> Iterator[Problem]:
                 None,
             )
             if lacking and winner is not None:
-                yield Problem(
+                yield mismatch(
                     "loader.symbols",
-                    simulation.path_of(dependent),
-                    f"{some(lacking)} of {name}",
-                    _where(winner, simulation),
-                    "run it on the image's own library, or build it against that release",
+                    file=simulation.path_of(dependent),
+                    need=f"{some(lacking)} of {name}",
+                    winner=_where(winner, simulation),
+                    hint="run it on the image's own library, or build it against that release",
                 )
 
 
-def _mpi_abi(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
+def _mpi_abi(dependent: Loaded, simulation: Simulation) -> Iterator[CheckResult]:
     family = simulation.table.families["mpi"]
     for name, winner in dependent.needs.items():
         if not family.is_library(name):
@@ -106,12 +104,12 @@ def _mpi_abi(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
         actual = mpi_abi(winner.elf.soname or name, simulation.scanned(winner).symbols.defined)
         required = _required_abi(name, simulation.scanned(dependent).symbols.undefined)
         if actual and required and actual.partition("-")[0] != required:
-            yield Problem(
+            yield mismatch(
                 "loader.mpi-abi",
-                simulation.path_of(dependent),
-                f"{name} of the {required} ABI",
-                f"{_where(winner, simulation)}, of the {actual} ABI",
-                "the same file name, and another ABI: build it with the image's own MPI",
+                file=simulation.path_of(dependent),
+                need=f"{name} of the {required} ABI",
+                winner=f"{_where(winner, simulation)}, of the {actual} ABI",
+                hint="the same file name, and another ABI: build it with the image's own MPI",
             )
 
 
@@ -128,7 +126,7 @@ def _required_abi(name: str, undefined: frozenset[str]) -> str:
     return ""
 
 
-def _copies(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+def _copies(process: Closure, simulation: Simulation) -> Iterator[CheckResult]:
     for name, family in simulation.table.families.items():
         copies = [
             loaded
@@ -137,12 +135,12 @@ def _copies(process: Closure, simulation: Simulation) -> Iterator[Problem]:
         ]
         if len(copies) > 1:
             dependent = simulation.path_of(copies[1].parent) if copies[1].parent else process.objects[0].path
-            yield Problem(
+            yield mismatch(
                 "loader.copies",
-                process.objects[0].path,
-                f"one lib{name}",
-                "; ".join(sorted(_where(copy, simulation) for copy in copies)),
-                f"{dependent} brings the second: symbols and state are split between them",
+                file=process.objects[0].path,
+                need=f"one lib{name}",
+                winner="; ".join(sorted(_where(copy, simulation) for copy in copies)),
+                hint=f"{dependent} brings the second: symbols and state are split between them",
             )
 
 
@@ -158,15 +156,16 @@ def rpath_files(process: Closure, simulation: Simulation) -> Iterator[str]:
             yield simulation.path_of(parent)
 
 
-def _dlopens(dependent: Loaded, simulation: Simulation) -> Iterator[Problem]:
+def _dlopens(dependent: Loaded, simulation: Simulation) -> Iterator[CheckResult]:
     for rule in simulation.dlopens(dependent):
         lacking = [name for name in rule.names if name not in dependent.needs]
         if lacking and not rule.optional:
             hint = f"{rule.why}; {rule.hint}" if rule.hint else rule.why
-            yield Problem("loader.opened", simulation.path_of(dependent), some(lacking), "nothing", hint)
+            path = simulation.path_of(dependent)
+            yield mismatch("loader.opened", file=path, need=some(lacking), winner="nothing", hint=hint)
 
 
-def _cudnn(process: Closure, simulation: Simulation) -> Iterator[Problem]:
+def _cudnn(process: Closure, simulation: Simulation) -> Iterator[CheckResult]:
     family = simulation.table.families["cudnn"]
     parts = [part for part in process.objects if family.concerns([*part.names, part.elf.soname])]
     main = next((part for part in parts if family.is_library(*part.names, part.elf.soname)), None)
@@ -178,8 +177,12 @@ def _cudnn(process: Closure, simulation: Simulation) -> Iterator[Problem]:
     )
     if strays:
         hint = "cuDNN refuses parts of another release: keep one cuDNN in the image and on LD_LIBRARY_PATH"
-        yield Problem(
-            "loader.cudnn", process.objects[0].path, f"parts of cuDNN from {directory}", some(strays), hint
+        yield mismatch(
+            "loader.cudnn",
+            file=process.objects[0].path,
+            need=f"parts of cuDNN from {directory}",
+            winner=some(strays),
+            hint=hint,
         )
 
 

@@ -19,8 +19,9 @@ from packaging.version import InvalidVersion, Version
 
 from envbuild.errors import RequestError
 from envbuild.jobs.judge import own_sites
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight.distributions import Distribution
-from envbuild.preflight.problems import Problem
+from envbuild.preflight.problems import mismatch
 from envbuild.preflight.scan import MODULE_SYMBOL, FileSystemScan, ScannedFile
 from envbuild.spec.model import MAX_TEXT
 from envbuild.spec.python_platform import marker_environment
@@ -56,7 +57,7 @@ def judge_python(
     requests: Sequence[str] = (),
     directories: Sequence[str] = (),
     others: Mapping[str, Distribution] = MappingProxyType({}),
-) -> tuple[set[Problem], int]:
+) -> tuple[set[CheckResult], int]:
     """Check distributions and extension modules for an image's Python (``3.11``) and Debian architecture.
 
     Returns the problems, and how many distributions were judged: the image's own.
@@ -80,8 +81,8 @@ def judge_python(
         for problem in _unmet(package, packages, extras.get(name, set()), environment)
     }
     problems |= {
-        Problem(
-            rule="python.requires",
+        mismatch(
+            "python.requires",
             file=_shown_path(package),
             need=f"Python {package.distribution.python}",
             winner=f"Python {python}",
@@ -172,7 +173,7 @@ def _requested_extras(
 
 def _unmet(
     package: _Package, packages: Mapping[str, _Package], extras: set[str], environment: Mapping[str, str]
-) -> Iterator[Problem]:
+) -> Iterator[CheckResult]:
     for requirement in package.requires:
         installed = packages.get(canonicalize_name(requirement.name))
         # Most are met, and need no marker.
@@ -184,8 +185,8 @@ def _unmet(
         if installed is not None:
             distribution = installed.distribution
             winner = f"{distribution.name} {distribution.version} ({installed.directory})"
-        yield Problem(
-            rule="python.requires",
+        yield mismatch(
+            "python.requires",
             file=_shown_path(package),
             need=f"{requirement.name}{requirement.specifier}",
             winner=winner,
@@ -227,7 +228,7 @@ def applies(requirement: Requirement, extras: Collection[str], environment: Mapp
 
 def _foreign_extensions(
     objects: Mapping[str, ScannedFile], directories: Sequence[str], python: str
-) -> Iterator[Problem]:
+) -> Iterator[CheckResult]:
     """Yield a problem for each extension module without a variant for the image's Python.
 
     A file that only has the name of a module, and defines none, is opened otherwise.
@@ -248,8 +249,8 @@ def _foreign_extensions(
     for variants in modules.values():
         if all(tag not in own_tags for tag in variants.values()):
             path, tag = min(variants.items())
-            yield Problem(
-                rule="python.abi",
+            yield mismatch(
+                "python.abi",
                 file=path,
                 need=tag,
                 winner=f"Python {python}",

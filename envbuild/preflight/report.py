@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 
 from envbuild.elf.gpu import GpuCode
@@ -17,7 +18,7 @@ from envbuild.image.startup import EMPTY_DIRECTORIES
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
 from envbuild.preflight.missing import HINT_IMAGE, judge_missing
-from envbuild.preflight.problems import EXPECTED, Problem, judge, rpath_files
+from envbuild.preflight.problems import EXPECTED, judge, mismatch, order_of, rpath_files
 from envbuild.preflight.processes import Simulation
 from envbuild.preflight.python_packages import HINT_MISSING, HINT_OTHER, judge_python
 from envbuild.preflight.scan import FileSystemScan, ImageScan, ScannedFile, scan_host_file
@@ -37,15 +38,16 @@ _HINTS_WITHOUT_SPEC = {
     HINT_MISSING: "`envbuild extend --python NAME` adds it",
     HINT_OTHER: "two distributions want other versions of it: `--upgrade NAME` lets one of the two change",
 }
-_STATUS = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightReport:
     """The result for an image."""
 
-    problems: tuple[Problem, ...]
-    """Sorted; empty for a good image. Without those that the spec excuses."""
+    problems: tuple[CheckResult, ...]
+    """Each is of a file, its `subject`; sorted, and empty for a good image. Without those that the spec
+    excuses.
+    """
     excused: tuple[str, ...]
     """Missing libraries that are no problem: a driver's, a host's for plug-ins, those of files that are not
     loaded, and those that the recipes allow to be missing."""
@@ -54,7 +56,7 @@ class PreflightReport:
     """Programs and modules that were simulated (count)."""
     distributions: int = 0
     """Python distributions whose requirements were judged (count)."""
-    excuses: Mapping[Excuse, tuple[Problem, ...]] = field(default_factory=dict)
+    excuses: Mapping[Excuse, tuple[CheckResult, ...]] = field(default_factory=dict)
     """Excuses of the spec, each with what it excuses."""
     gpu_code: Mapping[str, GpuCode] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -65,30 +67,38 @@ class PreflightReport:
         """Whether there are no problems."""
         return not self.problems
 
-    def checks(self) -> list[CheckResult]:
-        """Return a line of a report for each problem, and for each rule without any."""
+    def findings(self) -> list[CheckResult]:
+        """Return each problem, each that the spec excuses, and a pass for each rule without any."""
         results = []
         for rule, expected in EXPECTED.items():
-            problems = [problem for problem in self.problems if problem.rule == rule]
-            lines = [*_lines(problems, "FAIL")]
-            results += lines[:_SHOWN]
-            if len(lines) > _SHOWN:
-                more = f"{len(lines) - _SHOWN} more of this rule"
-                results.append(CheckResult("FAIL", rule, expected, more, "`--json` has all of them"))
-            accepted = [
-                replace(line, hint=f"excused by the spec: {excuse.reason}")
-                for excuse, excused in self.excuses.items()
-                if excuse.id == rule
-                for line in _lines(excused, "SKIP")
-            ]
-            results += accepted
-            if not problems and not accepted:
-                results.append(CheckResult("PASS", rule, expected, self._observed(rule)))
+            of_rule = [found for found in (*self.problems, *self._accepted()) if found.id == rule]
+            results += of_rule or [CheckResult("PASS", rule, expected, self._observed(rule))]
         for excuse, excused in self.excuses.items():
             if not excused:
-                wanted, hint = f"{excuse.id} in {excuse.path}", "remove it from `check` in the spec"
-                results.append(CheckResult("SKIP", "check.excuse", wanted, "nothing to excuse", hint))
+                expected, hint = f"{excuse.id} in {excuse.path}", "remove it from `check` in the spec"
+                results.append(CheckResult("SKIP", "check.excuse", expected, "nothing to excuse", hint))
         return results
+
+    def checks(self) -> list[CheckResult]:
+        """Return the lines of a report: as `findings`, with one for all files that get the same.
+
+        Of many lines of a rule, the first ones.
+        """
+        results = []
+        for rule, lines in groupby(_lines(self.findings()), key=lambda line: line.id):
+            of_rule = list(lines)
+            failed = [line for line in of_rule if line.status == "FAIL"]
+            results += failed[:_SHOWN]
+            if len(failed) > _SHOWN:
+                more = f"{len(failed) - _SHOWN} more of this rule"
+                results.append(CheckResult("FAIL", rule, EXPECTED[rule], more, "`--json` has all of them"))
+            results += [line for line in of_rule if line.status != "FAIL"]
+        return results
+
+    def _accepted(self) -> Iterator[CheckResult]:
+        for excuse, excused in self.excuses.items():
+            hint = f"excused by the spec: {excuse.reason}"
+            yield from (replace(found, status="SKIP", hint=hint) for found in excused)
 
     def _observed(self, rule: str) -> str:
         if rule == "loader.libraries" and self.excused:
@@ -98,11 +108,8 @@ class PreflightReport:
         return f"{self.objects} ELF files" if rule == "loader.objects" else f"{self.processes} processes"
 
 
-def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = None) -> PreflightReport:
-    """Examine every process of an image.
-
-    `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
-    """
+def run_preflight(scan: ImageScan, simulation: Simulation | None = None) -> PreflightReport:
+    """Examine every process of an image, in a simulation of `simulate`; by default on its own libraries."""
     manifest = scan.manifest
     python_problems, distributions = judge_python(
         scan.files,
@@ -110,8 +117,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
-    simulation = simulate(scan, host_libs)
-    report = _examine(simulation, python_problems, distributions, allowed=manifest.lacks)
+    report = _examine(simulation or simulate(scan), python_problems, distributions, allowed=manifest.lacks)
     excuses = {
         excuse: tuple(problem for problem in report.problems if _is_excused(problem, excuse))
         for excuse in manifest.excuses
@@ -127,7 +133,7 @@ def run_preflight(scan: ImageScan, *, host_libs: Mapping[str, Path] | None = Non
 
 def examine_files(
     files: FileSystemScan,
-    python: tuple[set[Problem], int],
+    python: tuple[set[CheckResult], int],
     *,
     architecture: str,
     library_path: Sequence[str],
@@ -154,7 +160,7 @@ def worsened(now: PreflightReport, before: PreflightReport) -> PreflightReport:
 
 
 def _examine(
-    simulation: Simulation, python_problems: set[Problem], distributions: int, allowed: Sequence[str] = ()
+    simulation: Simulation, python_problems: set[CheckResult], distributions: int, allowed: Sequence[str] = ()
 ) -> PreflightReport:
     """Return all problems, sorted, and the facts of the files."""
     processes = list(simulation.processes())
@@ -162,12 +168,12 @@ def _examine(
     problems = {problem for process in processes for problem in judge(process, simulation)}
     problems |= {*missing_problems, *python_problems}
     problems |= {
-        Problem("loader.objects", path, "a whole ELF file", reason, "it is damaged")
+        mismatch("loader.objects", file=path, need="a whole ELF file", winner=reason, hint="it is damaged")
         for path, reason in simulation.tree.scan.unreadable.items()
     }
     code = {path: file.gpu for path, file in simulation.objects.items() if file.gpu is not None}
     return PreflightReport(
-        problems=tuple(sorted(problems)),
+        problems=tuple(sorted(problems, key=order_of)),
         excused=tuple(sorted(excused)),
         objects=len(simulation.objects),
         processes=len(processes),
@@ -178,7 +184,11 @@ def _examine(
 
 
 def simulate(scan: ImageScan, host_libs: Mapping[str, Path] | None = None) -> Simulation:
-    """Return the processes of an image. Parameters and errors: as `run_preflight`."""
+    """Return the processes of an image.
+
+    `host_libs` maps a soname to a library of the host, in a directory that the loader searches first.
+    RequestError: one of them cannot be read.
+    """
     variables = apply(scan.manifest.environment, {})
     return Simulation(
         scan.files,
@@ -286,18 +296,17 @@ def _rocm_major(simulation: Simulation) -> str | None:
     return majors.pop() if len(majors) == 1 else None
 
 
-def _lines(problems: Sequence[Problem], status: str) -> Iterator[CheckResult]:
+def _lines(findings: Sequence[CheckResult]) -> Iterator[CheckResult]:
     """Yield one line for all files that get the same instead of the same."""
-    files: dict[tuple[str, str, str, str], list[str]] = {}
-    for problem in problems:
-        key = (problem.rule, problem.need, problem.winner, problem.hint)
-        files.setdefault(key, []).append(problem.file)
-    for (rule, need, winner, hint), (first, *others) in files.items():
-        who = f"{first} and {pluralize(len(others), 'other file')} get" if others else f"{first} gets"
-        yield CheckResult(status, rule, need, f"{who} {winner}", hint)
+    groups: dict[CheckResult, list[str]] = {}
+    for found in findings:
+        groups.setdefault(replace(found, subject=""), []).append(found.subject)
+    for line, (first, *others) in groups.items():
+        files = f"{first} and {pluralize(len(others), 'other file')} get" if others else f"{first} gets"
+        yield replace(line, observed=f"{files} {line.observed}") if first else line
 
 
-def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
+def _once(problems: Sequence[CheckResult]) -> Iterator[CheckResult]:
     """Yield each problem once: many programs may load the same two copies."""
     seen: set[tuple[str, ...]] = set()
     for problem in problems:
@@ -306,22 +315,19 @@ def _once(problems: Sequence[Problem]) -> Iterator[Problem]:
             yield problem
 
 
-def _is_excused(problem: Problem, excuse: Excuse) -> bool:
-    return problem.rule == excuse.id and fnmatchcase(problem.file, excuse.path)
+def _is_excused(problem: CheckResult, excuse: Excuse) -> bool:
+    return problem.id == excuse.id and fnmatchcase(problem.subject, excuse.path)
 
 
-def _identity(problem: Problem) -> tuple[str, ...]:
-    file = "" if problem.rule in ("loader.copies", "loader.cudnn") else problem.file
-    return problem.rule, file, problem.need, problem.winner
+def _identity(problem: CheckResult) -> tuple[str, ...]:
+    file = "" if problem.id in ("loader.copies", "loader.cudnn") else problem.subject
+    return problem.id, file, problem.expected, problem.observed
 
 
-def checks_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> Iterator[CheckResult]:
-    """Yield a line of a report for each rule result; an unknown one, if shown, is SKIP, which is no pass.
-
-    All unknown results are shown with `all_unknown`, else only those that warn.
-    """
+def checks_of(results: Sequence[RuleResult]) -> Iterator[CheckResult]:
+    """Yield a line of a report for each rule result; of unknown ones, for those that warn."""
     for result in results:
-        if result.outcome == "unknown" and not (result.warn or all_unknown):
+        if result.outcome == "unknown" and not result.warn:
             continue
         observed = result.reason
         if result.outcome == "compatible":
@@ -333,4 +339,4 @@ def checks_of(results: Sequence[RuleResult], *, all_unknown: bool = False) -> It
         facts = result.fact_lines if result.outcome == "incompatible" else ()
         hint = "; ".join(text for text in (result.hint, *facts) if text)
         name = f"{result.rule}/{result.subject}" if result.subject else result.rule
-        yield CheckResult(_STATUS[result.outcome], name, result.title, observed, hint)
+        yield replace(result.finding, id=name, observed=observed, hint=hint, subject="")

@@ -7,15 +7,18 @@ absent fact makes the rule unknown, so knowing less never turns a result into co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.events import Emit, Warned
+from envbuild.jobs.report import CheckResult
 from envbuild.rules.facts import Fact, Facts, Value, shown, texts_of
 from envbuild.rules.tables import look_up
 
 Outcome = Literal["compatible", "incompatible", "unknown"]
+STATUS: Mapping[Outcome, str] = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
+"""Outcome of a rule → status of its finding."""
 Severity = Literal["error", "warning", "note"]
 Occasion = Literal["start", "job", "export", "fabric", "host-libraries", "host-mpi"]
 """When rules are judged, other than by `lock` and `check`, which judge all.
@@ -182,21 +185,22 @@ class RuleResult:
         """Each fact that was read, with its source."""
         return tuple(_fact_lines(self.facts))
 
+    @property
+    def finding(self) -> CheckResult:
+        """The result as a check; an unknown one is SKIP, which is no pass."""
+        status, observed = STATUS[self.outcome], self.partition_reason
+        return CheckResult(status, self.rule, self.title, observed, self.hint, subject=self.subject)
+
     def to_data(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON: the keys of a finding, and what the rule has read."""
         facts = [
             {"path": path, "value": str(fact), "origin": fact.source} for path, fact in self.facts.items()
         ]
         return {
-            "rule": self.rule,
-            "title": self.title,
-            "subject": self.subject,
+            **asdict(self.finding),
             "partition": self.partition,
-            "outcome": self.outcome,
             "facts": facts,
             "missing": list(self.missing),
-            "reason": self.reason,
-            "hint": self.hint,
             "source": self.source,
         }
 

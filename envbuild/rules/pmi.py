@@ -27,6 +27,7 @@ def choose_pmi(
     optional: Sequence[str] | None,
     offered: Collection[str],
     more_offered: bool = False,
+    offer: str = "`srun --mpi` offers",
 ) -> PmiChoice:
     """Choose a type that both an MPI and the scheduler know.
 
@@ -41,6 +42,8 @@ def choose_pmi(
         Types that ``srun --mpi`` takes.
     more_offered : bool
         Whether srun may take other types than `offered`.
+    offer : str
+        The words before the types in a reason.
     """
     sure, possible = tuple(spoken or ()), tuple(optional or ())
     if spoken is None and optional is None:
@@ -60,5 +63,5 @@ def choose_pmi(
         reason = f"whether {mpi} speaks {offers} is not known"
         return PmiChoice(type="", outcome="unknown", reason=reason)
     speaks = ", ".join(sure or possible) or "no type"
-    reason = f"{mpi} speaks {speaks}, and `srun --mpi` offers {offers}: each rank would run as rank 0 of 1"
+    reason = f"{mpi} speaks {speaks}, and {offer} {offers}: each rank would run as rank 0 of 1"
     return PmiChoice(type="", outcome="incompatible", reason=reason)

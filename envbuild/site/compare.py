@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from envbuild.errors import did_you_mean
+from envbuild.jobs.report import CheckResult
 from envbuild.site.libraries import HostTree
 from envbuild.site.probe import probe, values_of
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
@@ -35,27 +35,20 @@ _PMI_TYPES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteDifference:
-    """A difference between a site file and the machine."""
-
-    key: str
-    """Key of the site file: ``gpus.driver``, ``mpi.libraries``."""
-    kind: Literal["changed", "missing", "incomplete", "unseen", "unusual"]
-    """``missing``: a path does not exist. ``incomplete``: a library needs one that is missing. ``unseen``: a
-    value that cannot be read on this machine, ``unusual``: a name that envbuild does not know, which are no
-    errors.
-    """
-    expected: str
-    observed: str
-    """The values of the file and of the machine."""
-
-    def to_data(self) -> dict[str, str]:
-        """Return plain data for JSON."""
-        return {"key": self.key, "kind": self.kind, "expected": self.expected, "observed": self.observed}
+Kind = Literal["changed", "missing", "incomplete", "unseen", "unusual"]
+"""``missing``: a path does not exist. ``incomplete``: a library needs one that is missing. ``unseen``: a
+value that cannot be read on this machine; ``unusual``: a name that envbuild does not know. Both are no
+errors.
+"""
 
 
-def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
+def site_difference(kind: Kind, *, key: str, expected: str, observed: str) -> CheckResult:
+    """Return a difference between a site file and the machine: of a key, with the values of both."""
+    status = "SKIP" if kind in ("unseen", "unusual") else "FAIL"
+    return CheckResult(status, f"site.{kind}", expected, observed, subject=key)
+
+
+def compare(site: Site, machine: Survey) -> tuple[CheckResult, ...]:
     """Return the differences between a site file and the machine, in the order of the file's keys.
 
     Keys that the file leaves out are unknown, and not compared.
@@ -69,7 +62,7 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     same = next((mpi for mpi in draft.mpis if set(mpi.libraries) & set(libraries)), None)
     here["mpi.version"] = same.version if same else None
     here["mpi.abis"] = tuple(sorted({abi for path in libraries if (abi := tree.abi(path))}))
-    differences = [
+    findings = [
         *_unusual(site),
         *_changed(described, here, draft.unknown),
         *_libraries("mpi", site.mpi, tree, machine),
@@ -78,16 +71,14 @@ def compare(site: Site, machine: Survey) -> tuple[SiteDifference, ...]:
     for key, value in described.items():
         paths = () if not _PATHS.fullmatch(key) else value if isinstance(value, tuple) else (value,)
         missing = (path for path in paths if not machine.exists(path))
-        differences += [
-            SiteDifference(key=key, kind="missing", expected=path, observed=_GONE) for path in missing
-        ]
+        findings += [site_difference("missing", key=key, expected=path, observed=_GONE) for path in missing]
     order = {key: number for number, key in enumerate(Site.model_fields)}
-    return tuple(sorted(differences, key=lambda difference: order[difference.key.partition(".")[0]]))
+    return tuple(sorted(findings, key=lambda finding: order[finding.subject.partition(".")[0]]))
 
 
 def _changed(
     described: dict[str, Any], here: dict[str, Any], unknown: dict[str, str]
-) -> Iterator[SiteDifference]:
+) -> Iterator[CheckResult]:
     for key, value in described.items():
         if not _VALUES.fullmatch(key):
             continue
@@ -96,7 +87,7 @@ def _changed(
             # An MPI that is not here is missing, as its libraries show.
             if section != "mpi":
                 reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
-                yield SiteDifference(key=key, kind="unseen", expected=_text(value), observed=reason)
+                yield site_difference("unseen", key=key, expected=_text(value), observed=reason)
             continue
         # An incomplete list of types may name fewer.
         if key == "scheduler.mpi_types" and described.get("scheduler.more_mpi_types"):
@@ -104,10 +95,10 @@ def _changed(
         else:
             is_same = set(value) == set(now) if isinstance(value, tuple) else value == now
         if not is_same:
-            yield SiteDifference(key=key, kind="changed", expected=_text(value), observed=_text(now))
+            yield site_difference("changed", key=key, expected=_text(value), observed=_text(now))
 
 
-def _unusual(site: Site) -> Iterator[SiteDifference]:
+def _unusual(site: Site) -> Iterator[CheckResult]:
     """Yield names that envbuild does not know, each perhaps misspelt."""
     scheduler = site.scheduler
     entries: list[tuple[str, str, tuple[str, ...]]] = []
@@ -119,12 +110,12 @@ def _unusual(site: Site) -> Iterator[SiteDifference]:
         if name not in known:
             hint = did_you_mean(name, known) or f"it knows {', '.join(known)}"
             reason = f"envbuild does not know it; {hint}"
-            yield SiteDifference(key=key, kind="unusual", expected=name, observed=reason)
+            yield site_difference("unusual", key=key, expected=name, observed=reason)
 
 
 def _libraries(
     section: str, described: SiteMpi | SiteFabric | None, tree: HostTree, machine: Survey
-) -> Iterator[SiteDifference]:
+) -> Iterator[CheckResult]:
     """Yield libraries that do not exist, or that need a missing library, once for each of these."""
     key = f"{section}.libraries"
     reported: set[str] = set()
@@ -134,13 +125,13 @@ def _libraries(
         loads = tree.closure(path, described.search)
         if loads is None:
             problem = "it is not a shared library" if machine.exists(path) else _GONE
-            yield SiteDifference(key=key, kind="missing", expected=path, observed=problem)
+            yield site_difference("missing", key=key, expected=path, observed=problem)
             continue
         for missing in loads.missing:
             need = f"{missing.path} needs {missing.name}, which nothing has"
             if need not in reported:
                 reported.add(need)
-                yield SiteDifference(key=key, kind="incomplete", expected=path, observed=need)
+                yield site_difference("incomplete", key=key, expected=path, observed=need)
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  # a value of a site

@@ -16,8 +16,9 @@ from typing import Literal
 
 from envbuild.digests import sha256_of
 from envbuild.errors import RequestError, some
-from envbuild.jobs.report import Report, counts
+from envbuild.jobs.report import counts
 from envbuild.store.records import hex_of
+from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.fingerprint import HostFingerprint, fingerprint

@@ -17,7 +17,7 @@ from envbuild.jobs.report import CheckResult, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
-from envbuild.preflight.report import PreflightReport, checks_of, run_preflight
+from envbuild.preflight.report import PreflightReport, checks_of, run_preflight, simulate
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
 from envbuild.rules.from_site import stack_facts
@@ -31,7 +31,7 @@ from envbuild.workflows.hosting import plan_on_host, site_of_host
 from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.settings import Settings
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,39 +67,43 @@ class CheckedImage:
     @property
     def passed(self) -> bool:
         """Whether no check fails; unknown is reported, and is not a failure."""
-        return all(result.status != "FAIL" for result in self.checks())
+        return all(finding.status != "FAIL" for finding in self.findings())
 
-    def checks(self, *, all_unknown: bool = False) -> list[CheckResult]:
-        """Return the lines of a report; see `envbuild.preflight.report.checks_of`."""
-        fit = checks_of(self.rule_results, all_unknown=all_unknown)
-        return [*self.preflight.checks(), *self.others, *fit]
+    def checks(self) -> list[CheckResult]:
+        """Return the lines of a report; see `PreflightReport.checks` and `checks_of`."""
+        return [*self.preflight.checks(), *self.others, *checks_of(self.rule_results)]
+
+    def findings(self) -> list[CheckResult]:
+        """Return all findings: each once, with every unknown rule."""
+        return [
+            *self.preflight.findings(),
+            *self.others,
+            *(result.finding for result in self.rule_results),
+        ]
 
     def document(self) -> dict[str, object]:
         """Return it as JSON data.
 
         Keys: ``schema``, ``image``, ``passed``, ``counts``, ``objects``, ``processes``,
-        ``distributions``, ``excused``, ``excuses`` (the spec's, each with its ``problems``), ``problems``
-        (fields of `Problem`), ``findings`` (as in a test's report), ``verdicts``, ``partitions`` (name,
-        whether it ``fits``, ``reasons``).
+        ``distributions``, ``excused``, ``excuses`` (the spec's), ``findings`` (as in a test's report; those
+        of rules with what the rule has read), ``partitions`` (name, whether it ``fits``, ``reasons``).
         """
         runnable, preflight = self.runnable, self.preflight
-        results = self.checks(all_unknown=True)
+        of_files = [*preflight.findings(), *self.others]
         return {
             "schema": SCHEMA,
             "image": {"name": runnable.name, "version": runnable.version, "digest": runnable.digest},
             "passed": self.passed,
-            "counts": counts(results),
+            "counts": counts(self.findings()),
             "objects": preflight.objects,
             "processes": preflight.processes,
             "distributions": preflight.distributions,
             "excused": list(preflight.excused),
-            "excuses": [
-                {**excuse.model_dump(), "problems": [asdict(problem) for problem in excused]}
-                for excuse, excused in preflight.excuses.items()
+            "excuses": [excuse.model_dump() for excuse in preflight.excuses],
+            "findings": [
+                *(asdict(finding) for finding in of_files),
+                *(result.to_data() for result in self.rule_results),
             ],
-            "problems": [asdict(problem) for problem in preflight.problems],
-            "findings": [asdict(result) for result in results],
-            "verdicts": [result.to_data() for result in self.rule_results],
             "partitions": [{**asdict(partition), "fits": partition.fits} for partition in self.partitions],
         }
 
@@ -164,7 +168,7 @@ def _check(
         }
         partitions = tuple(_fit(name, results, gpu_checks.get(name, [])) for name, results in judged.items())
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
-            preflight = run_preflight(scan, host_libs=host_libs.by_name)
+            preflight = run_preflight(scan, simulate(scan, host_libs.by_name))
         checked = CheckedImage(
             runnable=manifest,
             preflight=preflight,

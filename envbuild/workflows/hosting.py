@@ -66,15 +66,16 @@ def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibr
     raise_all(plan.errors)
     if from_host.mpi:
         # Problems that exist on the image's own MPI, too, do not exclude the host's.
-        before = {(problem.rule, problem.file, problem.need) for problem in preflight.problems}
+        before = {(problem.id, problem.subject, problem.expected) for problem in preflight.problems}
         raise_all(
             [
                 RequestError(
-                    f"{problem.rule}: {problem.file} needs {problem.need} and gets {problem.winner}",
+                    f"{problem.id}: {problem.subject} needs {problem.expected} and gets {problem.observed}",
                     hint=problem.hint,
                 )
-                for problem in run_preflight(scan, host_libs=plan.by_name).problems
-                if problem.rule in _MPI_PROBLEMS and (problem.rule, problem.file, problem.need) not in before
+                for problem in run_preflight(scan, simulate(scan, plan.by_name)).problems
+                if problem.id in _MPI_PROBLEMS
+                and (problem.id, problem.subject, problem.expected) not in before
             ]
         )
     return plan
@@ -84,8 +85,9 @@ def plan_on_host(
     scan: ImageScan, site: Site, from_host: HostLibraries
 ) -> tuple[PreflightReport, HostLibraryPlan, dict[str, Fact]]:
     """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
-    preflight = run_preflight(scan)
-    image = image_libraries(scan.manifest, preflight.facts, simulate(scan).libraries())
+    simulation = simulate(scan)
+    preflight = run_preflight(scan, simulation)
+    image = image_libraries(scan.manifest, preflight.facts, simulation.libraries())
     plan = plan_host_libraries(site, image, mpi=from_host.mpi, fabric=from_host.fabric)
     facts = stack_facts(
         preflight.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, host=plan.facts

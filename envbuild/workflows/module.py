@@ -34,8 +34,8 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
-from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
-from envbuild.launch.launchers.srun import Srun
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, running_mpi
+from envbuild.launch.launchers.srun import Srun, lone_tasks
 from envbuild.preflight.scan import changes_from
 from envbuild.quoting import shell_path
 from envbuild.store import verdicts
@@ -149,6 +149,8 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         of_user=request.commands,
         on_host_mpi=host_libs is not None and bool(host_libs.mpi_files),
     )
+    host_mpi = host_libs.mpi if host_libs is not None else None
+    mpi = running_mpi(runnable.mpi_family, runnable.recipes.get(runnable.mpi, ""), host_mpi)
     installation = Installation(
         root=checked_root(root),
         image=absolute(request.image),
@@ -163,6 +165,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         name=request.name or "",
         version=request.version or "",
         rank_environment=Srun(family=runnable.mpi_family, own_mpi=not request.from_host.mpi).variables(),
+        lone_tasks=lone_tasks(*mpi, host=host_mpi is not None),
         commands=commands,
         left_out=left_out,
         python=python,

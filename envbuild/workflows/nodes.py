@@ -114,7 +114,7 @@ def vet_nodes(
     # The image says the names: to srun, one with a slash would be a file.
     suspects = [name for name in vetting.suspects if re.fullmatch(r"[\w.-]+", name)]
     for name in suspects[:_MOST_SUSPECTS]:
-        checks = {complaint.check for complaint in vetting.complaints if complaint.node == name}
+        checks = vet.values_in_doubt(vetting.findings, name)
         # Messages need another node.
         others = vetting.good[:1] if checks & set(vet.BETWEEN_NODES) else ()
         again[name] = measure(1 + len(others), name, *others)
@@ -138,16 +138,6 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
 
 
 def vet_checks(vetting: Vetting) -> list[CheckResult]:
-    """Return a vetting as checks of a test: a bad node fails, one to watch is a skipped check."""
-    checks = [
-        CheckResult(
-            "SKIP" if complaint.severity == "MONITOR" else "FAIL",
-            f"vet.{complaint.check}",
-            complaint.limit,
-            f"{complaint.node}: {complaint.observed}",
-            complaint.severity,
-        )
-        for complaint in vetting.complaints
-    ]
+    """Return a vetting as checks of a test."""
     names = ", ".join(vetting.good)
-    return checks or [CheckResult("PASS", "vet.nodes", "no node beyond its limits", names)]
+    return [*vetting.findings] or [CheckResult("PASS", "vet.nodes", "no node beyond its limits", names)]

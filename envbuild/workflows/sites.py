@@ -12,8 +12,9 @@ import yaml
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.inputs.sites import read_site_file, read_sites
+from envbuild.jobs.report import CheckResult
 from envbuild.rules.from_site import facts_of_site
-from envbuild.site.compare import SiteDifference, compare
+from envbuild.site.compare import compare
 from envbuild.site.probe import probe
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import MAX_NAME, NAME
@@ -47,13 +48,13 @@ class SiteReport:
     """The name of the site, or of the partition that was compared (``lumi/g``)."""
     others: tuple[str, ...]
     """Partitions that were left out, because it is unknown in which one this machine is."""
-    differences: tuple[SiteDifference, ...]
-    """In the order of the file's keys."""
+    findings: tuple[CheckResult, ...]
+    """Differences, in the order of the file's keys: their `subject`."""
 
     @property
     def holds(self) -> bool:
         """Whether all values that can be read on this machine are the same."""
-        return all(difference.kind in ("unseen", "unusual") for difference in self.differences)
+        return all(finding.status != "FAIL" for finding in self.findings)
 
 
 def list_sites() -> SiteListing:
@@ -123,7 +124,7 @@ def check_site(given: Path | None) -> SiteReport:
         path=loaded.path,
         site=here.value.name,
         others=tuple(loaded.value.partitions) if here.value.name == loaded.value.name else (),
-        differences=compare(here.value, Survey()),
+        findings=compare(here.value, Survey()),
     )
 
 

@@ -30,7 +30,7 @@ from envbuild.jobs.judge import (
 )
 from envbuild.jobs.loop import JobResults, add_processes, run_jobs
 from envbuild.jobs.rank_reports import Reports
-from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Report, Section, Sections
+from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.context import DEFAULT_PMI_CHECK, NO_HOST_LIBS, HostLibraries
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
@@ -54,6 +54,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.store import verdicts
+from envbuild.store.report import Report
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint

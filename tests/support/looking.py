@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from envbuild.preflight.report import PreflightReport, run_preflight
+from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.store.store import Store
 from tests.support.images import scan_image
 
 
 def preflight(
-    image: Path, store: Store, *, changed: tuple[str, ...] | None = None, **options: Any
+    image: Path,
+    store: Store,
+    *,
+    changed: tuple[str, ...] | None = None,
+    host_libs: Mapping[str, Path] | None = None,
 ) -> PreflightReport:
-    """Return the problems of an image's processes; the options are those of `run_preflight`."""
-    return run_preflight(scan_image(image, store, changed=changed), **options)
+    """Return the problems of an image's processes; `host_libs` are those of `simulate`."""
+    scan = scan_image(image, store, changed=changed)
+    return run_preflight(scan, simulate(scan, host_libs))

@@ -6,6 +6,7 @@ import shlex
 from functools import partial
 
 from envbuild.image.command_launchers import shell_text
+from envbuild.image.environment import MISLEADING
 from envbuild.launch.formats import TextFormat
 from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, runtime
 from envbuild.launch.schedulers import Scheduler, work_for
@@ -24,7 +25,9 @@ def _render(launch: SiteLaunch, scheduler: Scheduler) -> str:
     body = [
         *(shell_text() + _CHECK).splitlines(),
         "",
-        # Variables that the user has set stay.
+        # As for `launch` and modules.
+        f"unset {' '.join(MISLEADING)}",
+        # Other variables that the user has set stay.
         *(
             f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
             for name, value in variables.items()

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from envbuild.launch.context import LaunchContext, choose_pmi_of, pmi_doubt
 from envbuild.launch.launchers import Launcher, Shape, launcher_family, variables_of_separate_ranks
+from envbuild.rules.facts import pmi_facts, texts_of
+from envbuild.rules.pmi import choose_pmi
 
 # MPICH 5.0 publishes the addresses of its UCX in lines that Slurm's PMI cuts: with some environments the
 # memory that follows goes along, and ranks end in MPI_Init or hang. Those of libfabric are short.
 _BY_PMI: Mapping[str, Mapping[str, str]] = {"mpich": {"MPIR_CVAR_CH4_NETMOD": "ofi"}}
+# Type of `srun --mpi` → variables, one of which each task has under it. Under `cray_shasta` a task has
+# PMI_RANK, too: the first type that fits counts. Source: src/plugins/mpi of Slurm.
+_VARIABLES_OF_PMI: Mapping[str, tuple[str, ...]] = {
+    "cray_shasta": ("PALS_RANKID",),
+    "pmix": ("PMIX_RANK", "PMIX_NAMESPACE"),
+    "pmi2": ("PMI_RANK", "PMI_FD"),
+    "none": (),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +62,31 @@ def choose(context: LaunchContext) -> Srun:
         own_mpi=context.host_mpi is None,
         options=context.srun_options,
     )
+
+
+def lone_tasks(family: str, version: str, *, host: bool) -> dict[tuple[str, ...], str]:
+    """Return why tasks of srun run alone: variables, of which a task has one → the reason.
+
+    The first entry that fits a task counts; its reason is empty if ranks may find each other. The MPI is the
+    image's or the `host`'s; an empty family means no MPI.
+    """
+    if not family:
+        return {}
+    facts = pmi_facts(family, version, host=host)
+    spoken, optional = (
+        texts_of(facts, name) if name in facts else None for name in ("pmi.spoken", "pmi.optional")
+    )
+    choices = {
+        pmi: choose_pmi(
+            mpi=f"{family} {version}".rstrip(),
+            spoken=spoken,
+            optional=optional,
+            offered=(pmi,),
+            offer="srun started them with",
+        )
+        for pmi in _VARIABLES_OF_PMI
+    }
+    return {
+        _VARIABLES_OF_PMI[pmi]: choice.reason if choice.outcome == "incompatible" else ""
+        for pmi, choice in choices.items()
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.launch.gpus import GPU_FLAGS
+from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.runtimes import Entry, SiteLaunch, options_of
 from envbuild.site.binds import binds_of
 from envbuild.system.apptainer import Apptainer
@@ -21,18 +21,20 @@ class ApptainerRuntime:
 
     def entry(self, launch: SiteLaunch) -> Entry:
         """Return the words by which a rank enters the image."""
-        chosen, gpus = launch.runtime, launch.site.gpus
+        chosen = launch.runtime
         there = Apptainer(
             program=Path(chosen.program or _PROGRAMS[chosen.name]),
             version=chosen.version or "",
             unprivileged=chosen.setuid is False,
             elsewhere=True,
         )
-        vendor = gpus.vendor if launch.for_gpus and gpus is not None else "none"
+        accelerator = launch.manifest.accelerator
+        # A script asks for the GPUs of its nodes only if the image is for them.
+        flags = gpu_flags(there, accelerator, launch.site, elsewhere=True) if launch.for_gpus else ()
         words = there.command(
             Path(launch.image),
             [],
-            flags=[*([GPU_FLAGS[vendor]] if vendor in GPU_FLAGS else []), *options_of(launch)],
+            flags=[*flags, *options_of(launch)],
             binds=binds_of(launch.site.binds),
             network=True,
             isolated=False,

@@ -12,6 +12,7 @@ from envbuild.image.environment import MISLEADING
 from envbuild.image.model import ImagePackage
 from envbuild.launch import gpus
 from envbuild.launch.context import visible_variables
+from envbuild.launch.launchers.srun import lone_tasks
 from envbuild.system.apptainer import Apptainer
 from tests.integration.activate.conftest import as_root_who_owns_all, facts
 from tests.support import trees
@@ -170,28 +171,44 @@ def test_it_starts_no_program_of_its_own_but_stat(launcher, place):
 RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 
 
+CRAY = {**RANKS, "PALS_RANKID": "0", "PMI_RANK": "0"}
+MPICH, OPEN_MPI = ("mpich", "5.0.2", False), ("openmpi", "5.0.11", False)
+ALONE = {
+    MPICH: "mpich 5.0.2 speaks pmi2",
+    OPEN_MPI: "openmpi 5.0.11 speaks pmix, pmix_v3, pmix_v4, pmix_v5",
+}
+
+
 @pytest.mark.parametrize(
-    ("env", "mpi", "lacked"),
+    ("env", "mpi", "started_with"),
     [
-        (RANKS, "mpich", "PMI"),
-        ({**RANKS, "SLURM_PROCID": "1"}, "mpich", None),
-        ({**RANKS, "PMI_RANK": "0"}, "mpich", None),
-        ({**RANKS, "PMI_RANK": "0"}, "openmpi", "PMIx"),
-        ({**RANKS, "PMIX_NAMESPACE": "x"}, "mpich", None),
-        ({**RANKS, "PMIX_NAMESPACE": "x"}, "openmpi", None),
-        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, "mpich", None),
-        (RANKS, "", None),
-        ({}, "mpich", None),
+        (RANKS, MPICH, "none"),
+        ({**RANKS, "SLURM_PROCID": "1"}, MPICH, None),
+        ({**RANKS, "PMI_RANK": "0"}, MPICH, None),
+        ({**RANKS, "PMI_FD": "3"}, MPICH, None),
+        ({**RANKS, "PMI_RANK": "0"}, OPEN_MPI, "pmi2"),
+        # Our build of MPICH has no PMIx; a host's may.
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, MPICH, "pmix"),
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, ("mpich", "5.0.2", True), None),
+        ({**RANKS, "PMIX_NAMESPACE": "x"}, OPEN_MPI, None),
+        ({**RANKS, "PMIX_RANK": "0"}, ("openmpi", "4.1", False), None),
+        (CRAY, MPICH, "cray_shasta"),
+        (CRAY, ("cray-mpich", "8.1.32", True), None),
+        ({**RANKS, "SLURM_STEP_NUM_TASKS": "1"}, MPICH, None),
+        (RANKS, ("", "", False), None),
+        ({}, MPICH, None),
     ],
 )
-def test_tasks_without_pmi_are_warned_of_once(launcher, place, env, mpi, lacked):
-    done = place.run(launcher(mpi=mpi), env=env)
+def test_tasks_without_a_pmi_of_their_mpi_are_warned_of_once(launcher, place, env, mpi, started_with):
+    family, version, host = mpi
+    done = place.run(launcher(mpi=family, lone_tasks=lone_tasks(family, version, host=host)), env=env)
     assert words(done)[-2] == "python"
-    said = [line for line in done.stderr.splitlines() if "tasks and no" in line]
-    warned = (
-        f"envbuild: 4 tasks and no {lacked}: every MPI rank will be alone (srun --mpi=list shows the kinds)"
+    warnings = [line for line in done.stderr.splitlines() if "tasks" in line]
+    expected = (
+        f"envbuild: 4 tasks: {ALONE.get(mpi)}, and srun started them with {started_with}: each rank would run"
+        " as rank 0 of 1 (`srun --mpi=list` shows the types)"
     )
-    assert said == ([warned] if lacked else [])
+    assert warnings == ([expected] if started_with else [])
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ import pytest
 from envbuild.activate.install import InstallResult
 from envbuild.errors import CheckError, EnvbuildError, RequestError
 from envbuild.events import Event, Warned
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight import scan
 from envbuild.store import verdicts
+from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint

@@ -429,7 +429,7 @@ def test_a_library_that_the_old_image_lacks_does_not_fail_an_extension(
         done = ground.run(["extend", old, "--wheel", wheel, "-o", f"{name}.sif", "--json"], work)
         assert done.returncode == code, done.stderr
         problems = json.loads(done.stdout)["preflight"]["problems"]
-        assert [one["need"] for one in problems] == ([f"lib{name}.so.1"] if code else [])
+        assert [one["expected"] for one in problems] == ([f"lib{name}.so.1"] if code else [])
         old = work / f"{name}.sif"
 
 
@@ -448,11 +448,11 @@ def test_a_missing_library_is_one_exit_code(
     assert "mine.sif: written, but some programs would not start" in said
     assert ("the spec" in said) == (image == "tiny.sif")
     found = json.loads(ground.run(["check", "mine.sif", "--json"], work).stdout)
-    assert [one["need"] for one in found["problems"]] == ["libgone.so.1"]
+    assert [one["expected"] for one in found["findings"] if one["status"] == "FAIL"] == ["libgone.so.1"]
     done = ground.run(["extend", old, "--wheel", wheel, "-o", "mine.sif", "--json"], work)
     assert done.returncode == 4
     problems = json.loads(done.stdout)["preflight"]["problems"]
-    assert [one["need"] for one in problems] == ["libgone.so.1"]
+    assert [one["expected"] for one in problems] == ["libgone.so.1"]
 
 
 def imports(report: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.image.model import Variable
-from envbuild.preflight.problems import Problem
+from envbuild.jobs.report import CheckResult
 from envbuild.preflight.report import PreflightReport, simulate
 from envbuild.store.store import Store
 from tests.support.elves import Elf, ld_so_cache
@@ -782,7 +782,7 @@ TIED = {
 }
 
 
-def problems(case: Case, tmp_path: Path) -> tuple[Problem, ...]:
+def problems(case: Case, tmp_path: Path) -> tuple[CheckResult, ...]:
     return examined(case, tmp_path).problems
 
 
@@ -807,10 +807,12 @@ def examined(case: Case, tmp_path: Path) -> PreflightReport:
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_told_by_its_rule(name: str, tmp_path: Path) -> None:
     found = problems(BROKEN[name], tmp_path)
-    assert {problem.rule for problem in found} == BROKEN[name].tells.keys()
+    assert {problem.id for problem in found} == BROKEN[name].tells.keys()
     for rule, words in BROKEN[name].tells.items():
         lines = [
-            f"need {one.need}; {one.file} gets {one.winner}; {one.hint}" for one in found if one.rule == rule
+            f"need {one.expected}; {one.subject} gets {one.observed}; {one.hint}"
+            for one in found
+            if one.id == rule
         ]
         assert any(all(word in line for word in words.split("|")) for line in lines), lines
 

@@ -137,7 +137,8 @@ def told(scan: ImageScan, change: Change, directory: Path) -> list[tuple[str, st
         top = scan_file_system(Squashfs(file, 0, os.fstat(file.fileno()).st_size))
     problems = run_preflight(replace(scan, files=with_change(scan.files, change, top))).problems
     return [
-        (problem.rule, f"need {problem.need}; {problem.file} gets {problem.winner}") for problem in problems
+        (problem.id, f"need {problem.expected}; {problem.subject} gets {problem.observed}")
+        for problem in problems
     ]
 
 

@@ -97,7 +97,7 @@ def test_a_gpu_that_everything_serves(tmp_path: Path, told: Told) -> None:
     assert code == 0
     (finding,) = found[gpu.GPU_CODE]
     assert (finding["status"], finding["observed"]) == ("PASS", "sm_90: 2 files")
-    assert found["GPU.arch-in-build/pytorch"][0]["status"] == "PASS"
+    assert found["GPU.arch-in-build"][0]["status"] == "PASS"
     # The table of what was published has more than these files.
     (other,) = found["GPU.build-as-published/pytorch"]
     assert (other["status"], "sm_86" in other["observed"]) == ("SKIP", True)
@@ -110,7 +110,7 @@ def test_a_gpu_that_nothing_serves_is_told_with_file_need_and_rule(tmp_path: Pat
         ("FAIL", "code for sm_70")
     ] * 2
     assert found[gpu.GPU_CODE][0]["observed"] == f"{CUDA} has sm_75, sm_80, sm_89, sm_90, sm_100"
-    (rule,) = found["GPU.arch-in-build/pytorch"]
+    (rule,) = found["GPU.arch-in-build"]
     assert rule["status"] == "FAIL"
     assert f"frameworks.pytorch.architectures = sm_75, sm_80, sm_90, sm_100 (image:{CUDA})" in rule["hint"]
 
@@ -152,7 +152,7 @@ def test_a_form_that_is_not_known_leaves_the_published_list(tmp_path: Path, told
     assert "frameworks.pytorch.architectures" not in found.facts
     code, findings = told(path, "sm_86")
     assert code == 0
-    assert findings["GPU.arch-in-build/pytorch"][0]["status"] == "PASS"
+    assert findings["GPU.arch-in-build"][0]["status"] == "PASS"
     assert [one["status"] for one in findings[gpu.GPU_CODE]] == ["PASS"]
 
 

@@ -88,8 +88,8 @@ def test_what_a_layer_breaks_is_told(image: Path, tmp_path: Path) -> None:
     (libc10,) = [path for path in image_entries(image) if path.endswith("/torch/lib/libc10.so")]
     spoilt = with_layer(image, {"/opt/mpi/lib/libmpi.so.12": OPEN_MPI.bytes()}, [libc10], tmp_path)
     found = preflight(spoilt, Store(tmp_path / "store"))
-    told = {problem.rule: problem for problem in found.problems}
+    told = {problem.id: problem for problem in found.problems}
     assert told.keys() == {"loader.libraries", "loader.symbols", "loader.mpi-abi"}
-    assert {one.need for one in found.problems if one.rule == "loader.libraries"} == {"libc10.so"}
-    assert "mpi4py" in told["loader.mpi-abi"].file
-    assert "/opt/mpi/lib/libmpi.so.12" in told["loader.symbols"].winner
+    assert {one.expected for one in found.problems if one.id == "loader.libraries"} == {"libc10.so"}
+    assert "mpi4py" in told["loader.mpi-abi"].subject
+    assert "/opt/mpi/lib/libmpi.so.12" in told["loader.symbols"].observed

@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.launch.schedulers.slurm import SlurmHere
-from envbuild.preflight.problems import EXPECTED, Problem
+from envbuild.preflight.problems import EXPECTED, mismatch
 from envbuild.preflight.report import PreflightReport
 from envbuild.spec.model import Excuse
 from envbuild.store.store import Store
@@ -46,16 +46,16 @@ def test_a_broken_image_ends_with_4_and_is_data_too(
     assert envbuild("check", image, "--store", tmp_path / "store", "--json") == 4
     said = capsys.readouterr()
     document = json.loads(said.out)
-    assert (document["schema"], document["passed"], document["counts"]["FAIL"]) == (1, False, 1)
-    assert document["problems"] == [
-        {
-            "rule": "loader.libraries",
-            "file": "/opt/tool",
-            "need": "libgone.so.1",
-            "winner": "nothing",
-            "hint": document["problems"][0]["hint"],
-        }
-    ]
+    assert (document["schema"], document["passed"], document["counts"]["FAIL"]) == (2, False, 1)
+    (failed,) = (finding for finding in document["findings"] if finding["status"] == "FAIL")
+    assert failed == {
+        "status": "FAIL",
+        "id": "loader.libraries",
+        "subject": "/opt/tool",
+        "expected": "libgone.so.1",
+        "observed": "nothing",
+        "hint": failed["hint"],
+    }
     (line,) = [line for line in said.err.splitlines() if line.startswith("FAIL")]
     assert line.startswith(
         'FAIL loader.libraries expected=libgone.so.1 observed="/opt/tool gets nothing" hint='
@@ -80,12 +80,13 @@ def test_two_copies_are_told_once_however_many_programs_load_them(tmp_path: Path
     }
     image = small_image(tmp_path, BASE, {**libraries, **programs})
     found = preflight(image, Store(tmp_path / "store"))
-    assert [problem.rule for problem in found.problems] == ["loader.copies"]
+    assert [problem.id for problem in found.problems] == ["loader.copies"]
 
 
 def test_many_problems_of_one_rule_are_counted() -> None:
     problems = tuple(
-        Problem("loader.libraries", "/opt/tool", f"lib{number:03}.so", "nothing", "") for number in range(50)
+        mismatch("loader.libraries", file="/opt/tool", need=f"lib{number:03}.so", winner="nothing", hint="")
+        for number in range(50)
     )
     found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
     told = [finding for finding in found.checks() if finding.status == "FAIL"]
@@ -95,7 +96,8 @@ def test_many_problems_of_one_rule_are_counted() -> None:
 
 def test_files_that_lack_the_same_library_have_one_line() -> None:
     problems = tuple(
-        Problem("loader.libraries", f"/{number:03}", "libx.so", "nothing", "") for number in range(50)
+        mismatch("loader.libraries", file=f"/{number:03}", need="libx.so", winner="nothing", hint="")
+        for number in range(50)
     )
     found = PreflightReport(problems=problems, excused=(), objects=50, processes=50)
     (line,) = [finding for finding in found.checks() if finding.status == "FAIL"]
@@ -120,10 +122,14 @@ def test_a_finding_that_the_spec_excuses_is_shown_with_the_reason_and_is_no_fail
     assert "excused by the spec: no node has a display" in said.err
     assert 'SKIP check.excuse expected="python.abi in *" observed="nothing to excuse"' in said.err
     document = json.loads(said.out)
-    assert [problem["file"] for problem in document["problems"]] == ["/opt/tool"]
-    assert [(one["id"], one["reason"], len(one["problems"])) for one in document["excuses"]] == [
-        ("loader.libraries", "no node has a display", 1),
-        ("python.abi", "left from last year", 0),
+    of_libraries = [finding for finding in document["findings"] if finding["id"] == "loader.libraries"]
+    assert [(finding["status"], finding["subject"], finding["hint"]) for finding in of_libraries[1:]] == [
+        ("SKIP", "/opt/gui/window", "excused by the spec: no node has a display")
+    ]
+    assert (of_libraries[0]["status"], of_libraries[0]["subject"]) == ("FAIL", "/opt/tool")
+    assert [(excuse["id"], excuse["reason"]) for excuse in document["excuses"]] == [
+        ("loader.libraries", "no node has a display"),
+        ("python.abi", "left from last year"),
     ]
 
     good = {path: elf for path, elf in layer.items() if path != "/opt/tool"}
@@ -137,7 +143,7 @@ def test_a_finding_that_the_spec_excuses_is_shown_with_the_reason_and_is_no_fail
 def test_a_build_whose_preflight_fails_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problem = Problem("loader.libraries", "/opt/tool", "libx.so", "nothing", "why")
+    problem = mismatch("loader.libraries", file="/opt/tool", need="libx.so", winner="nothing", hint="why")
 
     def built(passed: bool) -> Built:
         found = PreflightReport(problems=() if passed else (problem,), excused=(), objects=1, processes=1)
@@ -157,7 +163,7 @@ def test_a_build_whose_preflight_fails_ends_with_4(
     monkeypatch.setattr(build, "build_image", lambda *_, **__: built(False))
     assert envbuild("build", "a.yaml", "--json") == 4
     said = capsys.readouterr()
-    assert json.loads(said.out)["preflight"]["problems"][0]["file"] == "/opt/tool"
+    assert json.loads(said.out)["preflight"]["problems"][0]["subject"] == "/opt/tool"
     assert "FAIL loader.libraries" in said.err
     assert "a.sif: written, but some programs would not start (see above)" in said.err
 

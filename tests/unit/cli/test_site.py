@@ -126,7 +126,7 @@ def test_a_machine_that_differs_is_exit_code_four(capsys: pytest.CaptureFixture[
     assert said.err == "x.yaml: the machine differs\n"
     assert run("check", "x.yaml", "--json") == 4
     data = json.loads(capsys.readouterr().out)
-    assert (data["holds"], data["differences"][0]["key"]) == (False, "glibc")
+    assert (data["holds"], data["findings"][0]["subject"]) == (False, "glibc")
 
 
 def test_without_a_site_there_is_nothing_to_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

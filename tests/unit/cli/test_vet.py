@@ -27,7 +27,7 @@ def test_gpus_have_a_column_where_a_node_has_some(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("envbuild.workflows.nodes.vet_image", lambda *_: Vetting(nodes=nodes, complaints=()))
+    monkeypatch.setattr("envbuild.workflows.nodes.vet_image", lambda *_: Vetting(nodes=nodes, findings=()))
     code, out, _ = run(["vet", "x.sif", "--store", str(tmp_path)], capsys)
     rows = {line.split()[0]: line for line in out.splitlines()}
     assert code == 0

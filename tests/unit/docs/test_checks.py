@@ -1,7 +1,7 @@
 """The page of the checks lists the ids that the code gives to findings, and no others.
 
-They are read from the code: the id of each `CheckResult`, the rule of each `Problem`, and the check of each
-`Complaint`. What is known only at run time is ``*`` there, and a word in capitals on the page.
+They are read from the code: the id of each `CheckResult`, the check of each `mismatch`, and of each
+`of_node`. What is known only at run time is ``*`` there, and a word in capitals on the page.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from envbuild.preflight.problems import EXPECTED
 
 TOP = Path(__file__).resolve().parents[3]
 PAGE = TOP / "docs/reference/checks.md"
-# Class of a finding → its field with the id, and the position of that field; None if it is only a keyword.
-FINDINGS = {"CheckResult": ("id", 1), "Problem": ("rule", 0), "Complaint": ("check", None)}
+# Maker of a finding → its field with the id, and the position of that field; None if it is only a keyword.
+FINDINGS = {
+    "CheckResult": ("id", 1),
+    "mismatch": ("check", 0),
+    "of_node": ("check", None),
+    "difference": ("kind", 0),
+}
 UNKNOWN = frozenset({"*"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -124,8 +129,8 @@ def ids_of(texts: Iterable[str]) -> set[str]:
         finding: {name for module in modules for name in module.ids(finding, constants)}
         for finding in FINDINGS
     }
-    ids = (found["CheckResult"] - {"vet.*"}) | found["Problem"] | set(EXPECTED)
-    return ids | {f"vet.{check}" for check in found["Complaint"] if check}
+    ids = (found["CheckResult"] - {"vet.*"}) | found["mismatch"] | set(EXPECTED)
+    return ids | {f"vet.{check}" for check in found["of_node"] if check}
 
 
 def ids_of_page(text: str) -> set[str]:
@@ -156,7 +161,7 @@ def test_the_page_lists_the_ids_of_the_code() -> None:
         ("def f(job):\n    return CheckResult('PASS', f'{job.id}/new', '', '')", {"*/new"}),
         ("def f(rule):\n    return CheckResult('PASS', f'a.{rule}', '')\nf('x')\nf('y')", {"a.x", "a.y"}),
         ("def f():\n    check, other = 'a.d', 1\n    return CheckResult('PASS', check, '')", {"a.d"}),
-        ("def f():\n    return Problem('a.e', 'path')", {"a.e"}),
+        ("def f():\n    return mismatch('a.e', file='path')", {"a.e"}),
     ],
 )
 def test_a_new_id_is_found(code: str, ids: set[str]) -> None:

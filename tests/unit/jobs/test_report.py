@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import CheckResult, Measured, Report, Section
+from envbuild.jobs.report import CheckResult, Measured, Section
+from envbuild.store.report import Report
 from envbuild.workflows.test import write_report
 
 PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
@@ -127,13 +128,21 @@ def test_the_json_has_its_documented_keys() -> None:
         "passed": False,
         "counts": {"PASS": 1, "FAIL": 1, "SKIP": 0, "STALE": 0},
         "findings": [
-            {"status": "PASS", "id": "mpi.collectives/ranks", "expected": "2", "observed": "2", "hint": ""},
+            {
+                "status": "PASS",
+                "id": "mpi.collectives/ranks",
+                "expected": "2",
+                "observed": "2",
+                "hint": "",
+                "subject": "",
+            },
             {
                 "status": "FAIL",
                 "id": "mpi.collectives/sum",
                 "expected": "3",
                 "observed": "2 on rank 0",
                 "hint": "look \u202e at\x1b[31m it",
+                "subject": "",
             },
         ],
         "measured": [

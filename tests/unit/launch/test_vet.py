@@ -89,7 +89,7 @@ def vetting(
 
 def test_equal_nodes_are_good() -> None:
     result = vetting()
-    assert (result.good, result.bad, result.complaints) == (("n0", "n1", "n2", "n3"), (), ())
+    assert (result.good, result.bad, result.findings) == (("n0", "n1", "n2", "n3"), (), ())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_equal_nodes_are_good() -> None:
 )
 def test_the_odd_node_is_named(odd: dict[str, Any], severity: str) -> None:
     result = vetting(None, **odd)
-    assert [(complaint.node, complaint.severity) for complaint in result.complaints] == [("n2", severity)]
+    assert [(finding.subject, finding.hint) for finding in result.findings] == [("n2", severity)]
     assert result.bad == (() if severity == "MONITOR" else ("n2",))
 
 
@@ -131,8 +131,8 @@ def test_a_limit_of_the_site_finds_slow_allocations() -> None:
     ids=str,
 )
 def test_a_site_can_limit_each_value(limits: dict[str, VetLimits], values: dict[str, Any]) -> None:
-    assert vetting(None, **values).complaints == ()
-    assert "n2" in {complaint.node for complaint in vetting(limits, **values).complaints}
+    assert vetting(None, **values).findings == ()
+    assert "n2" in {finding.subject for finding in vetting(limits, **values).findings}
 
 
 def test_a_limit_of_the_site_leaves_the_other_one_of_the_table() -> None:
@@ -141,7 +141,7 @@ def test_a_limit_of_the_site_leaves_the_other_one_of_the_table() -> None:
 
 def test_a_node_without_a_report_is_no_good_one() -> None:
     result = vet(Reports(), 2, {})
-    assert [complaint.severity for complaint in result.complaints] == ["ISOLATE"]
+    assert [finding.hint for finding in result.findings] == ["ISOLATE"]
     assert not result.good
     # On which node the rank should have been is unknown.
     assert (result.bad, result.excluded) == (("?",), ())
@@ -179,7 +179,7 @@ def test_a_node_without_a_report_is_no_good_one() -> None:
 def test_a_node_that_measured_nothing_is_no_good_one(odd: dict[str, Any]) -> None:
     result = vetting(None, **odd)
     assert (result.good, result.bad) == (("n0", "n1", "n3"), ("n2",))
-    assert {complaint.observed for complaint in result.complaints} == {"no measurement"}
+    assert {finding.observed for finding in result.findings} == {"no measurement"}
     # Another measurement would say no more.
     assert not result.suspects
 
@@ -193,20 +193,20 @@ def test_a_report_without_any_value_is_no_good_node() -> None:
 
 @pytest.mark.parametrize("word", ["[Unknown Error]", "nan", "-1", ""])
 def test_a_gpu_that_reports_no_number_is_named(word: str) -> None:
-    (complaint,) = vetting(None, gpus=gpu(gpu_celsius=word)).complaints
-    assert complaint.text == f"RESET n2: gpu 0 temperature {word}; the limit is a number of °C"
+    (line,) = vetting(None, gpus=gpu(gpu_celsius=word)).lines
+    assert line == f"RESET n2: gpu 0 temperature {word}; the limit is a number of °C"
 
 
 def test_a_value_that_a_card_does_not_have_is_no_finding() -> None:
-    assert vetting(None, gpus=gpu(gpu_errors="[N/A]")).complaints == ()
-    (complaint,) = vetting(None, gpus=[{"index": "0", "name": "H200", "gpu_celsius": "41"}]).complaints
-    assert (complaint.check, complaint.observed) == ("gpu 0 memory", "no measurement")
+    assert vetting(None, gpus=gpu(gpu_errors="[N/A]")).findings == ()
+    (finding,) = vetting(None, gpus=[{"index": "0", "name": "H200", "gpu_celsius": "41"}]).findings
+    assert (finding.id, finding.observed) == ("vet.gpu 0 memory", "no measurement")
 
 
 def test_one_node_alone_has_no_messages_to_measure() -> None:
     alone = {**report(0, 1, values=values(0, 1)), "host": "n0"}
     result = vet(replace(reports(), good=(alone,)), 1, {})
-    assert (result.good, result.complaints) == (("n0",), ())
+    assert (result.good, result.findings) == (("n0",), ())
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_reports_are_one_of_each_rank_and_node(
     ]
     result = vet(replace(reports(), good=tuple(good)), 3, {})
     assert set(bad) <= set(result.bad)
-    assert "report" in {complaint.check for complaint in result.complaints}
+    assert "vet.report" in {finding.id for finding in result.findings}
 
 
 def test_a_node_with_fewer_gpus_than_others_is_named() -> None:
-    (complaint,) = vetting(None, gpus=[]).complaints
-    assert (complaint.node, complaint.severity, complaint.check) == ("n2", "RESET", "gpus")
+    (finding,) = vetting(None, gpus=[]).findings
+    assert (finding.subject, finding.hint, finding.id) == ("n2", "RESET", "vet.gpus")
 
 
 # Rates of seven samples, of a busy machine and of a quiet one.
@@ -250,13 +250,13 @@ def scaled(samples: list[float], factor: float) -> list[float]:
 def test_noise_is_carried_into_the_limit() -> None:
     """A node is as far below the usual rate as its samples are spread: by chance."""
     noisy = vetting(None, everyone={"gemm_gflops": NOISY}, gemm_gflops=scaled(NOISY, 0.7))
-    assert noisy.complaints == ()
+    assert noisy.findings == ()
     quiet = vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=scaled(QUIET, 0.7))
     assert quiet.bad == ("n2",)
     # One sample while something else ran counts for nothing.
-    assert vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=[*QUIET[:6], 2.0]).complaints == ()
+    assert vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=[*QUIET[:6], 2.0]).findings == ()
     # The one measurement of the false alarm: 9.13 against a limit of 9.15.
-    assert vetting(None, everyone={"memory_gbs": NOISY}, memory_gbs=[9.13, *NOISY[1:]]).complaints == ()
+    assert vetting(None, everyone={"memory_gbs": NOISY}, memory_gbs=[9.13, *NOISY[1:]]).findings == ()
 
 
 def test_a_node_that_is_slow_now_and_then_does_not_hide_in_its_own_noise() -> None:
@@ -283,8 +283,8 @@ def test_a_suspect_is_bad_if_it_is_slow_again() -> None:
     assert vet(first, COUNT, {}, again(gemm_gflops=1500.0)).bad == ("n2",)
     fine = vet(first, COUNT, {}, again())
     assert (fine.bad, fine.good) == ((), ("n0", "n1", "n2", "n3"))
-    (complaint,) = fine.complaints
-    assert complaint.text == (
+    (line,) = fine.lines
+    assert line == (
         "MONITOR n2: gemm_gflops 1.5e+03 GFLOP/s, measured again alone 2.9e+03 GFLOP/s;"
         " the limit is 2.32e+03 GFLOP/s"
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from envbuild.errors import RequestError
 from envbuild.preflight import distributions, python_packages
 from envbuild.preflight.distributions import Distribution, metadata_header, read_distributions
+from envbuild.preflight.problems import order_of
 from envbuild.preflight.python_packages import judge_python, read_requirement
 from envbuild.preflight.scan import FileSystemScan
 
@@ -45,10 +46,10 @@ def told(
         whole.texts |= scan.texts
         whole.distributions |= scan.distributions
     problems, _ = judge_python(whole, python=python, architecture=architecture, requests=requests)
-    assert all(problem.rule == "python.requires" for problem in problems)
+    assert all(problem.id == "python.requires" for problem in problems)
     return [
-        f"{problem.file.rpartition('/')[2]}: {problem.need} gets {problem.winner}"
-        for problem in sorted(problems)
+        f"{problem.subject.rpartition('/')[2]}: {problem.expected} gets {problem.observed}"
+        for problem in sorted(problems, key=order_of)
     ]
 
 
@@ -56,8 +57,8 @@ def test_what_is_not_there_is_told_with_who_asks() -> None:
     scan = scan_of("scipy 1.17.1: numpy<2.7,>=1.26.4", "six 1.17.0")
     (problem,), distributions = judge_python(scan, python="3.11", architecture="amd64")
     assert distributions == 2
-    assert problem.file == f"{ENV}/scipy-1.17.1.dist-info"
-    assert (problem.need, problem.winner) == ("numpy<2.7,>=1.26.4", "nothing")
+    assert problem.subject == f"{ENV}/scipy-1.17.1.dist-info"
+    assert (problem.expected, problem.observed) == ("numpy<2.7,>=1.26.4", "nothing")
     assert "packages.python" in problem.hint
 
 
@@ -295,7 +296,7 @@ def test_an_image_of_another_tool_is_judged_in_the_order_of_its_search_path() ->
         directories=[spack, ENV, egg],
         others={"opencv": Distribution("opencv", "4.9")},
     )
-    assert {(problem.need, problem.winner) for problem in problems} == {
+    assert {(problem.expected, problem.observed) for problem in problems} == {
         ("numpy>=2", f"numpy 1.26.4 ({spack})"),
         ("gone", "nothing"),
     }

@@ -169,7 +169,7 @@ def test_what_is_not_known_is_not_told_but_shown() -> None:
     unknown = {verdict.rule: verdict.missing for verdict in verdicts if verdict.outcome == "unknown"}
     assert unknown["PMI.intersection"] == ("pmi.offered",)
     shown = next(verdict.to_data() for verdict in verdicts if verdict.rule == "PMI.intersection")
-    assert (shown["outcome"], shown["missing"]) == ("unknown", ["pmi.offered"])
+    assert (shown["status"], shown["missing"]) == ("SKIP", ["pmi.offered"])
 
 
 def caffe(python: str) -> ResolvedSpec:

@@ -26,7 +26,10 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def told(site: Site, machine: Machine) -> list[str]:
-    return [f"{one.kind} {one.key}: {one.expected} | {one.observed}" for one in compare(site, machine.survey)]
+    return [
+        f"{one.id[5:]} {one.subject}: {one.expected} | {one.observed}"
+        for one in compare(site, machine.survey)
+    ]
 
 
 def described(machine: Machine) -> Site:
@@ -86,7 +89,7 @@ def test_what_cannot_be_seen_is_no_difference(machine: Machine) -> None:
         runtimes=(SiteRuntime(name="shifter", options=("--module=gpu",), host_mpi=("mpich",)),),
         modules="lmod",
     )
-    assert [one.kind for one in compare(site, machine.survey)] == ["unseen"] * 4
+    assert [(one.status, one.id) for one in compare(site, machine.survey)] == [("SKIP", "site.unseen")] * 4
 
 
 def test_a_name_that_may_be_misspelt_is_no_difference(machine: Machine) -> None:

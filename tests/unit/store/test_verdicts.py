@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.report import CheckResult
 from envbuild.store import verdicts
+from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.system.sealing import sealed

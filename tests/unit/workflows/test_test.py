@@ -17,17 +17,18 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
 from envbuild.image.file import ImageFile
 from envbuild.jobs.judge import Job, Package, judge_imports
-from envbuild.jobs.report import CheckResult, Report
+from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.context import HostLibraries
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import Container
-from envbuild.preflight.problems import EXPECTED, Problem
+from envbuild.preflight.problems import EXPECTED, mismatch
 from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact, facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.store import verdicts
+from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, not_started
@@ -50,7 +51,7 @@ class Stage:
         self.events: list[Event] = []
         self.started: list[tuple[int, float]] = []
         self.checks: tuple[CheckResult, ...] = (GOOD,)
-        self.problems: tuple[Problem, ...] = ()
+        self.problems: tuple[CheckResult, ...] = ()
         self.settings = Settings(store=Store(tmp_path / "store"), emit=self.events.append)
         self.manifest = manifest_of_stage()
         self.changed: tuple[str, ...] = ()
@@ -183,7 +184,9 @@ def test_the_image_that_was_opened_is_tested_though_another_takes_its_place(
 
 
 def test_what_the_preflight_finds_fails_the_test(stage: Stage) -> None:
-    stage.problems = (Problem("loader.symbols", "/x.so", "f of mpi", "/libmpi.so", "why"),)
+    stage.problems = (
+        mismatch("loader.symbols", file="/x.so", need="f of mpi", winner="/libmpi.so", hint="why"),
+    )
     report = stage.test()
     assert report.failed == ("loader.symbols",)
     assert not report.passed

@@ -1,0 +1,271 @@
+"""`launch`, a batch script and a module start the same ranks in the same way, at every shipped site.
+
+All three are run, with programs in place of srun and Apptainer that write down what they get.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from envbuild.cli.main import main
+from envbuild.launch.context import visible_variables
+from envbuild.launch.gpus import GPU_FLAGS
+from envbuild.system import host
+from tests.support.small_images import UNREAD, small_image
+
+SITES = Path(__file__).parents[3] / "sites"
+MPIS = {"mpich": "5.0.2", "openmpi": "5.0.11", "intel-mpi": "2021.18.1"}
+ACCELERATORS = {"nvidia": "cuda@13.0", "amd": "rocm@7.2"}
+# Some of those that are misleading: others would change the programs of this test as well.
+OF_HOST = ("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "OPAL_PREFIX", "CUDA_HOME", "ROCM_PATH")
+DEVICES = {"nvidia": "/dev/nvidiactl", "amd": "/dev/kfd"}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NTASKS": "4"}
+TASK = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+BY_PMI = {"pmi2": {"PMI_RANK": "0"}, "pmix": {"PMIX_RANK": "0"}}
+SRUN = f"""#!{sys.executable} -IS
+import json, os, sys
+words = sys.argv[1:]
+count = next(at for at, word in enumerate(words) if not word.startswith("-"))
+pmi = next((word[6:] for word in words[:count] if word.startswith("--mpi=")), "")
+with open(os.environ["RECORD"], "a") as file:
+    print(json.dumps(words[:count]), file=file)
+os.environ.update({TASK!r})
+os.environ.update({BY_PMI!r}.get(pmi, {{}}))
+os.execvp(words[count], words[count:])
+"""
+APPTAINER = f"""#!{sys.executable} -IS
+import json, os, sys
+if sys.argv[1:] == ["--version"]:
+    print("apptainer version 1.4.5")
+    sys.exit()
+with open(os.environ["RECORD"], "a") as file:
+    print(json.dumps([sys.argv[1:], dict(os.environ)]), file=file)
+"""
+
+
+def shipped_sites() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and data of each shipped site; of one with partitions, of each partition."""
+    for path in sorted(SITES.glob("*.yaml")):
+        site = yaml.safe_load(path.read_text())
+        partitions = site.pop("partitions", None)
+        site.pop("default_partition", None)
+        if not partitions:
+            yield path.stem, site
+            continue
+        for name, partition in partitions.items():
+            merged = {
+                key: {**site.get(key, {}), **value} if isinstance(value, dict) else value
+                for key, value in partition.items()
+                if key not in ("summary", "queues")
+            }
+            yield f"{path.stem}/{name}", {**site, **merged}
+
+
+SHIPPED = dict(shipped_sites())
+# Images for GPUs are refused at a site that has none.
+STARTS = [
+    pytest.param(name, on_gpus, id=f"{name}-{'gpu' if on_gpus else 'cpu'}")
+    for name, site in SHIPPED.items()
+    for on_gpus in (False, True)
+    if not on_gpus or site.get("gpus", {}).get("vendor") != "none"
+]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank was started with."""
+
+    srun: tuple[str, ...]
+    """Options of srun."""
+    flags: tuple[str, ...]
+    """Options of Apptainer, without mounts and variables."""
+    variables: dict[str, str]
+    """Variables in its container that the job did not have; those that it had and lost are empty."""
+    stderr: str
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of Slurm on a machine with programs in place of srun and Apptainer."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("singularity", APPTAINER)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI", "PBS_", "ENVBUILD_"))]:
+        monkeypatch.delenv(name)
+    for name, value in JOB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def site_file(shipped: dict[str, Any]) -> dict[str, Any]:
+    """Write `here.yaml`: a shipped site, with what the three ways have in common, and return its data.
+
+    Only Apptainer starts images by all three: the scripts of other runtimes are in `tests/golden/starts`.
+    Without a scheduler and its types of PMI there is no batch script.
+    """
+    site = {**shipped, "name": "here", "architecture": host.architecture()}
+    own = [
+        runtime for runtime in site.get("runtimes", ()) if runtime["name"] in ("apptainer", "singularityce")
+    ]
+    site["runtimes"] = own or [{"name": "apptainer"}]
+    site["scheduler"] = {"name": "slurm", "mpi_types": ["none", "pmi2", "pmix"], **site.get("scheduler", {})}
+    Path("here.yaml").write_text(yaml.safe_dump(site))
+    return site
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as done:
+        main([*words])
+    assert done.value.code in (0, None)
+
+
+def started(command: list[str], env: dict[str, str]) -> Rank:
+    """Run a command of a job, and return what its first rank was started with."""
+    record = Path(env["RECORD"])
+    record.unlink(missing_ok=True)
+    done = subprocess.run(["bash", *command], env=env, capture_output=True, text=True, check=True)
+    srun, (words, environment) = map(json.loads, record.read_text().splitlines())
+    flags, variables = [], dict(environment)
+    rest = words[: next(at for at, word in enumerate(words) if word.endswith(".sif"))]
+    while rest:
+        word = rest.pop(0)
+        if word == "--env":
+            name, _, value = rest.pop(0).partition("=")
+            variables[name] = value
+        elif word == "--mount":
+            rest.pop(0)
+        else:
+            flags.append(word)
+    of_task = {*TASK, *(name for names in BY_PMI.values() for name in names), "_", "SHLVL", "PWD", "OLDPWD"}
+    changed = {
+        name: variables.get(name, "")
+        for name in variables.keys() | env.keys()
+        if variables.get(name) != env.get(name) and name not in of_task
+    }
+    return Rank(srun=tuple(srun), flags=tuple(flags), variables=changed, stderr=done.stderr)
+
+
+def of_launch(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Rank:
+    capsys.readouterr()
+    run("launch", "--dry-run", "--site", "here.yaml", "demo.sif", "--", "python", "train.py")
+    # `launch` becomes the line that it prints.
+    line = capsys.readouterr().out
+    visible = ["env", "-i", *(f"{name}={env[name]}" for name in visible_variables(tuple(env)))]
+    return started(["-c", f"{shlex.join(visible)} {line}"], env)
+
+
+def of_script(env: dict[str, str]) -> Rank:
+    Path("script").unlink(missing_ok=True)
+    run("export", "demo.sif", "--format", "sbatch", "--site", "here.yaml", "-o", "script")
+    return started(["script", "python", "train.py"], env)
+
+
+def of_module(env: dict[str, str], pmi: str, devices: dict[str, Path]) -> Rank:
+    run("module", "install", "demo.sif", "--root", "apps", "--link", "--site", "here.yaml")
+    home = Path("apps/envs/demo/2026.11")
+    launcher = home / "bin/launcher"
+    text = launcher.read_text()
+    for vendor, device in devices.items():
+        assert DEVICES[vendor] in text
+        text = text.replace(DEVICES[vendor], str(device))
+    launcher.chmod(0o755)
+    launcher.write_text(text)
+    return started(["-c", shlex.join(["srun", f"--mpi={pmi}", str(home / "bin/python"), "train.py"])], env)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize(("name", "on_gpus"), STARTS)
+def test_launch_script_and_module_start_the_same_ranks(
+    name: str,
+    on_gpus: bool,
+    mpi: str,
+    bench: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = site_file(SHIPPED[name])
+    vendor = site.get("gpus", {}).get("vendor", "none")
+    accelerator = ACCELERATORS.get(vendor, "cuda@13.0") if on_gpus else "cpu"
+    small_image(
+        bench, UNREAD, name="demo.sif", mpi=mpi, mpi_family=mpi, recipes={mpi: MPIS[mpi]},
+        accelerator=accelerator.partition("@")[0], architecture=host.architecture(),
+    )  # fmt: skip
+    # The user's own settings stay, and those that would mislead an image do not reach it.
+    monkeypatch.setenv("UCX_TLS", "all")
+    env = {**os.environ, **dict.fromkeys(OF_HOST, "/of/the/host")}
+    devices = {vendor: bench / vendor for vendor in DEVICES}
+    if vendor in devices:
+        devices[vendor].touch()
+
+    launched, script = of_launch(env, capsys), of_script(env)
+    assert launched.srun == script.srun
+    (pmi,) = [word.removeprefix("--mpi=") for word in launched.srun]
+    # The user of a module names the type: with that of `launch`, its commands do not warn.
+    module = of_module(env, pmi, devices)
+    assert launched.stderr == script.stderr == module.stderr == ""
+    assert launched.variables == script.variables
+    # An image sets it, too. A module's command also starts where nothing reads the image's environment: from
+    # a kernel or a script's first line.
+    assert module.variables.pop("PYTHONNOUSERSITE") == "1"
+    own = {
+        name
+        for name in module.variables
+        if name.startswith(("ENVBUILD_", "APPTAINERENV_", "SINGULARITYENV_"))
+    }
+    assert own == {"ENVBUILD_INSIDE"}
+    module.variables.pop("ENVBUILD_INSIDE")
+    assert module.variables == launched.variables
+    assert {name for name, value in launched.variables.items() if not value} == {*OF_HOST}
+    assert "UCX_TLS" not in launched.variables
+
+    gpu_flag = [GPU_FLAGS[vendor]] if vendor in GPU_FLAGS else []
+    expected = ["--silent", "exec", *gpu_flag]
+    # Of a site that says nothing of GPUs, the line is for those that the image is for; a module sees none.
+    unknown = on_gpus and "gpus" not in site
+    assert list(launched.flags) == [*expected, *(["--nv"] if unknown else [])]
+    # A script asks for the GPUs of its nodes only if the image is for them.
+    assert list(script.flags) == (list(launched.flags) if on_gpus else ["--silent", "exec"])
+    # Root starts in a user namespace. Where a script or a line starts, the user is not known to be root.
+    by_root = ["--userns"] if os.geteuid() == 0 else []
+    assert [flag for flag in module.flags if flag not in by_root] == expected
+
+
+@pytest.mark.parametrize("name", [name for name, site in SHIPPED.items() if site.get("scheduler")])
+def test_launch_and_script_refuse_a_site_without_types_of_pmi_in_the_same_words(
+    name: str, bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = {**site_file(SHIPPED[name]), "scheduler": {"name": "slurm"}}
+    Path("here.yaml").write_text(yaml.safe_dump(site))
+    small_image(
+        bench, UNREAD, name="demo.sif", mpi="mpich", mpi_family="mpich", recipes={"mpich": MPIS["mpich"]},
+        accelerator="cpu", architecture=host.architecture(),
+    )  # fmt: skip
+    messages = []
+    for words in (
+        ("launch", "--dry-run", "--site", "here.yaml", "demo.sif", "--", "python"),
+        ("export", "demo.sif", "--format", "sbatch", "--site", "here.yaml", "-o", "script"),
+    ):
+        with pytest.raises(SystemExit) as done:
+            main([*words])
+        assert done.value.code == 2
+        messages.append(capsys.readouterr().err.partition("error: ")[2])
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("the site `here` names no type of `srun --mpi`\n")
