@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from envbuild.jobs.report import CheckResult, Report, counts
+from envbuild.jobs.report import CheckResult, counts
+from envbuild.store.report import Report
 
 MARK = "Written by `envbuild test`"
 # A reader takes the word in the title for more than it says.

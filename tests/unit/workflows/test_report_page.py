@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envbuild.jobs.report import CheckResult, Measured, Report
+from envbuild.jobs.report import CheckResult, Measured
+from envbuild.store.report import Report
 from envbuild.workflows.test import write_report
 
 WHEN = "2026-11-27T11:00:00Z"
