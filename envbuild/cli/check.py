@@ -8,7 +8,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message, print_messages
+from envbuild.cli.output import level, print_json, print_message, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize
 
@@ -39,8 +39,8 @@ def command(
         )
     if json:
         print_json(checked.document())
-    for check in checked.checks():
-        print_messages(check.line(), problem=check.status == "FAIL")
+    for section in checked.sections():
+        print_messages(section.to_text(verbose=level() > 0), problem=section.status == "FAIL")
     for partition in checked.partitions:
         outcome = "may run" if partition.fits else f"cannot run: {'; '.join(partition.reasons)}"
         print_message(f"{partition.name}: {outcome}", problem=not partition.fits)
@@ -55,6 +55,9 @@ def _summary(checked: CheckedImage) -> str:
     problems += sum(result.status == "FAIL" for result in checked.others)
     unknown = sum(result.outcome == "unknown" for result in checked.rule_results)
     outcome = "passed" if checked.passed else f"failed: {pluralize(problems, 'problem')}"
+    skipped = dict.fromkeys(check.id for check in checked.checks() if check.status == "SKIP")
+    # A slow path without an error is one of these.
+    outcome += f"; skipped: {', '.join(skipped)}" if skipped else ""
     lacking = f"; {unknown} rules lack facts (--json names them)" if unknown else ""
     digest = runnable.digest.removeprefix("sha256:")[:12]
     return (

@@ -70,8 +70,8 @@ class Section:
 
     name: str
     checks: Sequence[CheckResult]
-    seconds: float = 0.0
-    """Wall-clock duration."""
+    seconds: float | None = None
+    """Wall-clock duration; None if it is not known apart from others."""
     output: str = ""
     """Last lines of the ranks of a job that did not pass."""
     measured: Sequence[Measured] = ()
@@ -85,16 +85,18 @@ class Section:
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return a line, and below it what was measured and the checks that did not pass; or all checks."""
-        lines = [f"{self.status} {self.name:<24} {self.seconds:>6.1f} s  {self._counted()}"]
+        duration = f" {self.seconds:>6.1f} s" if self.seconds is not None else ""
+        lines = [f"{self.status} {self.name:<24}{duration}  {self._counted()}"]
         lines += [f"     {_visible(measured.line())}" for measured in self.measured]
         for check in self.checks:
-            if check.status == "FAIL":
-                subject = f" of {check.subject}" if check.subject else ""
-                lines += [f"     {_visible(check.id + subject)}"]
-                lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
-                lines += _fact("hint", check.hint) if check.hint else []
-            elif verbose or (check.status != "PASS" and self.status != "SKIP"):
-                lines.append(f"     {check.line()}")
+            if check.status == "PASS" or (self.status == "SKIP" and not verbose):
+                lines += [f"     {check.line()}"] if verbose else []
+                continue
+            status = "" if check.status == "FAIL" else f"{check.status} "
+            subject = f" of {check.subject}" if check.subject else ""
+            lines += [f"     {status}{_visible(check.id + subject)}"]
+            lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
+            lines += _fact("hint", check.hint) if check.hint else []
         if self.output:
             lines += ["     output:", *(f"       {_visible(line)}" for line in self.output.splitlines())]
         return "\n".join(lines)

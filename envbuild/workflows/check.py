@@ -13,7 +13,7 @@ from envbuild.image import shifter
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
-from envbuild.jobs.report import CheckResult, counts
+from envbuild.jobs.report import CheckResult, Section, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
@@ -72,6 +72,15 @@ class CheckedImage:
     def checks(self) -> list[CheckResult]:
         """Return the lines of a report; see `PreflightReport.checks` and `checks_of`."""
         return [*self.preflight.checks(), *self.others, *checks_of(self.rule_results)]
+
+    def sections(self) -> list[Section]:
+        """Return these by what they are on: the loader, Python packages, GPUs, rules."""
+        groups: dict[str, list[CheckResult]] = {}
+        for check in self.checks():
+            area = check.id.partition(".")[0]
+            # The ids of rules begin with an area in capitals.
+            groups.setdefault("rules" if area.isupper() else area, []).append(check)
+        return [Section(area, tuple(checks)) for area, checks in groups.items()]
 
     def findings(self) -> list[CheckResult]:
         """Return all findings: each once, with every unknown rule."""

@@ -72,10 +72,14 @@ def test_a_skipped_job_does_not_hide_behind_one_that_passed() -> None:
 
 def test_a_job_is_one_line_and_its_values_are_there_for_those_who_ask() -> None:
     section = Section("mpi.collectives", (PASS, SKIP), 2.34)
-    (line, skipped) = section.to_text().splitlines()
+    (line, *skipped) = section.to_text().splitlines()
     assert line == "PASS mpi.collectives             2.3 s  1 check, 1 skipped"
-    assert skipped == f"     {SKIP.line()}"
-    assert section.to_text(verbose=True).splitlines() == [line, f"     {PASS.line()}", skipped]
+    assert skipped == [
+        "     SKIP mpi.collectives/bor",
+        "       expected: 3",
+        "       observed: 1 of 2 ranks reported",
+    ]
+    assert section.to_text(verbose=True).splitlines() == [line, f"     {PASS.line()}", *skipped]
 
 
 def test_a_failure_is_shown_in_full_without_control_characters() -> None:
@@ -93,7 +97,7 @@ def test_a_failure_is_shown_in_full_without_control_characters() -> None:
 
 
 def test_a_text_of_several_lines_cannot_pretend_to_be_a_judgement() -> None:
-    text = Section("image", (CheckResult("FAIL", "image.imports", "x", "y\nPASS image"),)).to_text()
+    text = Section("image", (CheckResult("FAIL", "image.imports", "x", "y\nPASS image"),), 0.0).to_text()
     assert [line for line in text.splitlines() if not line.startswith("     ")] == [
         "FAIL image                       0.0 s  1 of 1 checks failed"
     ]
@@ -102,7 +106,7 @@ def test_a_text_of_several_lines_cannot_pretend_to_be_a_judgement() -> None:
 def test_what_was_not_examined_says_why_in_its_line() -> None:
     skipped = CheckResult("SKIP", "gpu.visible", "a GPU", "none here", "run the test on a node that has one")
     line = "SKIP gpu                         0.0 s  none here: run the test on a node that has one"
-    assert Section("gpu", (skipped,)).to_text() == line
+    assert Section("gpu", (skipped,), 0.0).to_text() == line
 
 
 def test_a_measured_value_is_shown_below_its_job() -> None:
