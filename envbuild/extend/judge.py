@@ -19,12 +19,12 @@ from envbuild.events import Emit, ignore, task
 from envbuild.extend.packages import TORCH_COMPANIONS, Addition, build_of, hidden_files
 from envbuild.extend.python import InstalledDistribution, owned_files
 from envbuild.image.files import ImageFiles
+from envbuild.jobs.envbuild_libraries import major_of
 from envbuild.spec.accelerators import CUDA, is_gpu_build
 
 _CUDA_SUFFIX = re.compile(r"(?:nvidia|cupy|jax).*-cu(?:da)?([0-9]{2})[0-9]?x?(?:-.*)?")
 # Since CUDA 13 the major is that of the version.
 _CUDA_NAMES = frozenset({"nvidia-cuda-runtime", "nvidia-cublas", "cuda-toolkit"})
-_CUDA_LIBRARY = re.compile(r"(?:.*/)?libcudart\.so\.([0-9]+)")
 _MAX_EXTENSION_BYTES = 64 << 20
 _SHOWN = 5
 
@@ -125,8 +125,8 @@ def _other_cuda(
     """Yield added parts of another CUDA than the image has: two in one process share nothing."""
     present = {major for package in staying.values() if (major := _cuda_major(package.name, package.version))}
     hidden = hidden_files(addition, image)
-    libraries = (path for path in image.entries if path not in hidden)
-    present |= {match[1] for path in libraries if (match := _CUDA_LIBRARY.match(path))}
+    files = (path.rpartition("/")[2] for path in image.entries if path not in hidden)
+    present |= {major for name in files if (major := major_of("cudart", name))}
     added: dict[str, list[str]] = {}
     for pin in addition.pins:
         if major := _cuda_major(pin.name, pin.version):

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from envbuild.jobs.envbuild_ranks import LOCAL_SIZES, RANKS_OF_MPI
+
 _ACCELERATE = "--num_machines={nodes} --rdzv_backend=c10d --main_process_ip=HOST"
 # Launchers that can be started on each node → the words with which they meet there.
 _OF_NODES = {
@@ -110,6 +112,9 @@ _MPI_FLAGS = (
     *("--oversubscribe", "--allow-run-as-root", "--report-bindings", "--display-map", "--tag-output"),
     *("--display-allocation", "--use-hwthread-cpus", "--novm", "--merge-stderr-to-stdout"),
 )
+# Variables with a rank, and with the number of ranks, of an outer launcher.
+_RANKS_OUTSIDE = tuple(dict.fromkeys(rank for rank, _ in RANKS_OF_MPI))
+_SIZES = tuple(dict.fromkeys(size for _, size in RANKS_OF_MPI))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +198,11 @@ def lone_launcher(
 def ranks_outside(variables: Mapping[str, str]) -> tuple[int, int]:
     """Return how many ranks an outer launcher has started, of which this is one, and on how many nodes.
 
-    1 and 1 without such a launcher. Sources: the variables that Open MPI, Hydra and srun set for each rank;
-    PMIx sets no size, but a rank above 0 is not alone.
+    1 and 1 without such a launcher. PMIx sets no size, but a rank above 0 is not alone.
     """
     number = {name: int(text) for name, text in variables.items() if re.fullmatch("[0-9]{1,9}", text)}
-    sizes = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-    ranks = next((number[name] for name in sizes if name in number), number.get("PMIX_RANK", 0) + 1)
-    local = next(
-        (number[name] for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS") if name in number), 0
-    )
+    ranks = next((number[name] for name in _SIZES if name in number), number.get("PMIX_RANK", 0) + 1)
+    local = next((number[name] for name in LOCAL_SIZES if name in number), 0)
     if local:
         return ranks, ranks if local == 1 else 1
     return ranks, number.get("SLURM_STEP_NUM_NODES", 1)
@@ -452,6 +453,9 @@ def shell_text() -> str:
         "mpi_per_node": _PER_NODE,
         "mpi_pairs": _PAIRS,
         "mpi_flags": _MPI_FLAGS,
+        "outer_ranks": _RANKS_OUTSIDE,
+        "outer_sizes": _SIZES,
+        "local_sizes": LOCAL_SIZES,
     }
     settings = [f"_eb_c_{name}=' {' '.join(words)} '" for name, words in lists.items()]
     text = resources.files("envbuild.image").joinpath("command_launchers.sh").read_text(encoding="utf-8")

@@ -3,18 +3,28 @@
 
 # The command of a program, with the ranks that an outer launcher has started.
 _eb_check_start() {
-    _eb_c_outside=${OMPI_COMM_WORLD_SIZE:-${PMI_SIZE:-${MV2_COMM_WORLD_SIZE:-${SLURM_STEP_NUM_TASKS:-}}}}
+    _eb_c_read "$_eb_c_outer_sizes"
+    _eb_c_outside=$_eb_c_value
     case $_eb_c_outside in
         # PMIx sets no size, but a rank above 0 is not alone.
         '') case ${PMIX_RANK:-0} in *[!0-9]*) ;; *) _eb_c_outside=$((${PMIX_RANK:-0} + 1)) ;; esac ;;
     esac
     # Each of these ranks may start a job of its own by mpiexec.
     _eb_c_jobs=yes
-    case ${OMPI_COMM_WORLD_LOCAL_SIZE:-${MPI_LOCALNRANKS:-}} in
+    _eb_c_read "$_eb_c_local_sizes"
+    case $_eb_c_value in
         '') _eb_check_command "$_eb_c_outside" "${SLURM_STEP_NUM_NODES:-1}" "$@" ;;
         1) _eb_check_command "$_eb_c_outside" "$_eb_c_outside" "$@" ;;
         *) _eb_check_command "$_eb_c_outside" 1 "$@" ;;
     esac
+}
+
+# Set _eb_c_value to that of the first variable in $1 that is a number; empty for none.
+_eb_c_read() {
+    for _eb_c_variable in $1; do
+        eval "_eb_c_value=\${$_eb_c_variable-}"
+        case ${_eb_c_value:-x} in *[!0-9]*) _eb_c_value= ;; *) break ;; esac
+    done
 }
 
 # $1: ranks; $2: the nodes that they are on; the others are the command of a rank.
@@ -212,7 +222,8 @@ _eb_check_command() {
         _eb_c_hint='start it once, or once on each node with --nnodes, --rdzv-backend=c10d and --rdzv-endpoint=HOST:PORT'
     fi
     # Each rank comes here: one says it.
-    [ "${SLURM_PROCID:-${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-0}}}" != 0 ] || printf 'envbuild: %s\n' \
+    _eb_c_read "$_eb_c_outer_ranks"
+    [ "${_eb_c_value:-0}" != 0 ] || printf 'envbuild: %s\n' \
         "$_eb_c_launcher starts ranks itself: on each of $_eb_c_ranks ranks it would run as rank 0 of 1" "$_eb_c_hint" >&2
     return 1
 }

@@ -175,6 +175,7 @@ def embedded_files() -> dict[str, bytes]:
         "jobs/envbuild_job.py": texts["envbuild_job.py"],
         "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
         "jobs/envbuild_ranks.py": texts["envbuild_ranks.py"],
+        "jobs/envbuild_libraries.py": texts["envbuild_libraries.py"],
         "ranks.sh": _ranks_script().encode(),
         "lib/envbuild/__init__.py": b"",
         **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},

@@ -14,6 +14,7 @@ from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.image.file import ImageFile
 from envbuild.image.model import StoredJob, Variable
+from envbuild.jobs.envbuild_libraries import LIBRARIES
 from envbuild.jobs.judge import Job
 from envbuild.spec.model import (
     Digest,
@@ -34,8 +35,8 @@ _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,127}")
 _RECORD_BYTES = 4096
 # Runtime libraries, and builds of Python packages.
 _ACCELERATORS = {
-    "cuda": re.compile(r"/libcudart[-.][^/]*$|-[^/]*\+cu[0-9]+\.dist-info$"),
-    "rocm": re.compile(r"/libamdhip64\.so[^/]*$|-[^/]*\+rocm[0-9.]+\.dist-info$"),
+    "cuda": re.compile(rf"/{LIBRARIES['cudart']}$|-[^/]*\+cu[0-9]+\.dist-info$"),
+    "rocm": re.compile(rf"/{LIBRARIES['hip']}$|-[^/]*\+rocm[0-9.]+\.dist-info$"),
 }
 
 

@@ -10,6 +10,7 @@ Source of the calls: NVIDIA, CUDA Driver API; of the kernel: NVIDIA, Parallel Th
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -22,14 +23,6 @@ ELEMENTS = 1 << 20
 DEVICES = {"nvidia": "/dev/nvidiactl", "amd": "/dev/kfd"}
 # By these a scheduler, or the user, chooses among the GPUs of a machine.
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-# Each launcher's number of a rank on its host, from 0.
-_LOCAL_RANKS = (
-    "MPI_LOCALRANKID",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "SLURM_LOCALID",
-    "PALS_LOCAL_RANKID",
-    "LOCAL_RANK",
-)
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 _TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
 # out[i] = i * i, by one thread an element. The driver compiles it for the GPU at hand.
@@ -179,13 +172,22 @@ def own_gpu(visible: int) -> int:
     each, in order. The judge checks that no two ranks have the same. RuntimeError: the host has more ranks
     than GPUs.
     """
-    numbers = (os.environ.get(name, "") for name in _LOCAL_RANKS)
+    numbers = (os.environ.get(name, "") for name in _local_ranks())
     local_rank = next((int(number) for number in numbers if number.isdigit()), 0)
     if visible == 1:
         return 0
     if local_rank >= visible:
         raise RuntimeError(f"local rank {local_rank} sees {visible} GPUs: the host has more ranks than GPUs")
     return local_rank
+
+
+def _local_ranks() -> tuple[str, ...]:
+    """Return the variables with a rank's number on its host, of the module beside this one."""
+    try:
+        ranks = importlib.import_module("envbuild_ranks")
+    except ImportError:  # part of a package, as the parent has it
+        ranks = importlib.import_module("envbuild.jobs.envbuild_ranks")
+    return tuple(ranks.LOCAL_RANKS)
 
 
 def is_gpu_job() -> bool:

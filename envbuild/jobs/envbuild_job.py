@@ -46,27 +46,27 @@ _SHARE_OF_RANK = os.environ.get("ENVBUILD_SHARE_OF_RANK", "")
 
 # Interface -> bytes that it had received when this module was imported.
 _before = {}  # type: dict[str, int]
-_LIBRARIES = re.compile(r"lib(mpi|mpi_abi|nccl|cudart|fabric|ucp|ibverbs|cxi)[-.\d]*\.so")
-_MPI = re.compile(r"libmpi(_abi)?\.so")
+# Families of libraries that a report names.
+_REPORTED = ("mpi", "nccl", "cudart", "fabric")
 _MAX_VERSION_BYTES = 1 << 16
 
 
 def launched():
     # type: () -> tuple[int, int]
     """Return (rank, size) as the launcher set them; (0, 1) without one."""
-    for rank, size in _ranks().RANKS:
+    for rank, size in _table("envbuild_ranks").RANKS:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
 
 
-def _ranks():
-    # type: () -> Any
-    """Return the tables of launchers' variables: the module beside this one."""
+def _table(name):
+    # type: (str) -> Any
+    """Return a module with a table that is beside this one."""
     try:
-        return importlib.import_module("envbuild_ranks")
+        return importlib.import_module(name)
     except ImportError:  # part of a package, as the parent has it
-        return importlib.import_module("envbuild.jobs.envbuild_ranks")
+        return importlib.import_module("envbuild.jobs." + name)
 
 
 def report(rank, size, **values):
@@ -93,7 +93,7 @@ def report(rank, size, **values):
         "cpus": _cpus(),
         "received": _received_since(_before),
         "libraries": libraries,
-        "mpi": [loaded_mpi(name) for name in libraries if _MPI.match(os.path.basename(name))],
+        "mpi": [loaded_mpi(name) for name in libraries if _is_of(("mpi",), name)],
         "values": values,
     }
     _write_whole(path, json.dumps(facts, sort_keys=True))
@@ -189,7 +189,13 @@ def mapped_libraries():
     with io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         # The path is the sixth field, and the only one that may hold a slash.
         paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}
-    return sorted(path for path in paths if _LIBRARIES.match(os.path.basename(path)))
+    return sorted(path for path in paths if _is_of(_REPORTED, path))
+
+
+def _is_of(families, path):
+    # type: (tuple[str, ...], str) -> bool
+    is_library = _table("envbuild_libraries").is_library
+    return any(is_library(family, os.path.basename(path)) for family in families)
 
 
 def loaded_mpi(path):

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from envbuild.jobs import envbuild_gpus
+from envbuild.jobs.envbuild_ranks import NAMES_OF_LAUNCHERS, OF_LAUNCHERS
 from envbuild.jobs.imports import request, try_imports
 from envbuild.jobs.judge import (
     GpuSurvey,
@@ -42,12 +42,6 @@ from envbuild.jobs.report import CheckResult, Results, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 
 MANIFEST = "/.envbuild/manifest.json"
-# Variables of an outer launcher: without them, one inside the image does not join its job. Variables that
-# tune an MPI (`OMPI_MCA_…`) are kept: they may come from the image.
-_OUTER = re.compile(
-    r"(?!.*_MCA_)((SLURM|PMI|PMIX|OMPI|PRTE|HYDRA|HYDI|I_MPI_HYDRA|PBS|LSB|FLUX|TORCHELASTIC|PET)_|MPI_LOCAL"
-    r"|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TF_CONFIG)$)"
-)
 _GRACE_S = 3.0
 _TAIL_BYTES = 64 * 1024
 
@@ -193,9 +187,17 @@ def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
 
 
 def environment_of_ranks(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this environment without the variables of an outer launcher, and with further ones."""
-    kept = {name: value for name, value in os.environ.items() if not _OUTER.match(name)}
+    """Return this environment without the variables of an outer launcher, and with further ones.
+
+    Without them, a launcher inside the image does not join the outer one's job.
+    """
+    kept = {name: value for name, value in os.environ.items() if not _is_of_launcher(name)}
     return {**kept, **extra}
+
+
+def _is_of_launcher(name: str) -> bool:
+    # Those that tune an MPI (`OMPI_MCA_…`) may come from the image.
+    return name in NAMES_OF_LAUNCHERS or ("_MCA_" not in name and name.startswith(OF_LAUNCHERS))
 
 
 def end(process: subprocess.Popen[bytes], token: str) -> None:

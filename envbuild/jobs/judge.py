@@ -12,6 +12,7 @@ from typing import Any
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.envbuild_gpus import ELEMENTS
+from envbuild.jobs.envbuild_libraries import DRIVER_SONAMES, ONCE, is_library
 from envbuild.jobs.imports import is_private
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
 from envbuild.jobs.report import GPU_VISIBLE, IMPORTS, NO_JOBS, NO_PACKAGES, CheckResult, Measured
@@ -31,14 +32,6 @@ PREFIXES = ("/opt/env", "/opt/mpi", "/opt/fabric", "/opt/accel")
 # Directory of an image with the files that its jobs need.
 JOBS = "/.envbuild/jobs"
 _TUTORIALS = "/.envbuild/tutorials"
-# Libraries that come with the driver of a host, and that an import may lack.
-HOST_DRIVERS = frozenset(
-    {
-        *("libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1", "libnvoptix.so.1"),
-        *("libnvidia-ptxjitcompiler.so.1", "libGL.so.1", "libEGL.so.1", "libGLX.so.0", "libOpenGL.so.0"),
-        *("libGLdispatch.so.0", "libGLESv2.so.2"),
-    }
-)
 # As the loader of glibc words it.
 _ABSENT_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[.0-9]*): cannot open shared object file")
 _STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python[0-9.]+/(?!(?:site|dist)-packages/)")
@@ -51,7 +44,6 @@ _SHADOWED = "another directory comes first where Python looks: PYTHONPATH of the
 _SAME_WORDS = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc", "rev": "post", "r": "post"}
 _LONGEST = 1000  # characters of a text from an image
 _MOST_MODULES = 100  # of one package
-_FAMILIES = {"libmpi": r"libmpi(_abi)?\.so", "libnccl": r"libnccl\.so", "libcudart": r"libcudart[-.]"}
 
 
 @dataclass(frozen=True)
@@ -472,8 +464,8 @@ def judge_mapped(reports: Iterable[Reports]) -> CheckResult:
         count += 1
         libraries = report["libraries"]
         paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
-        for family, pattern in _FAMILIES.items():
-            of_family = sorted({path for path in paths if re.match(pattern, path.rpartition("/")[2])})
+        for family in ONCE:
+            of_family = sorted({path for path in paths if is_library(family, path.rpartition("/")[2])})
             seen.update(of_family)
             if len(of_family) > max(1, len(worst.get(family, ()))):
                 worst[family] = of_family
@@ -601,7 +593,7 @@ class _ImportJudge:
             return True
         reason = _text(error)
         absent = set(_ABSENT_LIBRARY.findall(reason))
-        if absent and absent <= HOST_DRIVERS:
+        if absent and absent <= DRIVER_SONAMES:
             libraries = ", ".join(sorted(absent))
             self._skip(expected, f"needs {libraries}, which the driver of a host brings", reason)
         elif may_fail:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -10,6 +11,8 @@ from importlib import resources
 
 import yaml
 from pydantic import BaseModel, ConfigDict
+
+from envbuild.jobs.envbuild_libraries import LIBRARIES
 
 
 @cache
@@ -26,8 +29,9 @@ class Family(_Row):
     """A library that a process should hold once, and whose users are compared with it."""
 
     library: str
+    """Pattern of the names of the library: that of `LIBRARIES`."""
     beside: str = ""
-    """Patterns of the names of the library, and of others that belong to it."""
+    """Pattern of the names of others that belong to it."""
     parts: str = ""
     """Pattern of the paths of its own programs and plug-ins; nothing uses them beside a host's library."""
     symbols: tuple[str, ...]
@@ -132,10 +136,13 @@ def text() -> str:
 @cache
 def components() -> Components:
     """Return the table."""
-    return Components.model_validate(yaml.load(text(), Loader=yaml.SafeLoader))
+    table = yaml.load(text(), Loader=yaml.SafeLoader)
+    for name, family in table["families"].items():
+        family["library"] = LIBRARIES[name]
+    return Components.model_validate(table)
 
 
 @cache
 def digest() -> str:
-    """Return the sha256 of the table, in hex: it decides what a scan keeps."""
-    return hashlib.sha256(text().encode()).hexdigest()
+    """Return the sha256 of the table and the names of libraries, in hex: it decides what a scan keeps."""
+    return hashlib.sha256(f"{json.dumps(LIBRARIES, sort_keys=True)}\n{text()}".encode()).hexdigest()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from envbuild.elf.loader import Closure, name_of
+from envbuild.jobs.envbuild_libraries import DRIVERS, OF_HOST
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.problems import mismatch
 from envbuild.preflight.processes import Simulation
@@ -15,16 +16,6 @@ _HINT_HOST = "a library of the host needs it: add it to `libraries` in the site 
 _HINT_CACHE = (
     "it came after the last `ldconfig`, and the image is read-only: name its directory in LD_LIBRARY_PATH"
 )
-# Libraries that an image leaves to its host: drivers, fabric and schedulers' libraries; and other MPIs,
-# for which some wheels bring one extension each (mpi4py) and pick the one that fits at import.
-HOST_LIBRARIES = re.compile(
-    r"lib(cuda|nvidia-ml|nvcuvid|nvidia-encode|nvidia-ptxjitcompiler|gdrapi|cufile|cufile_rdma|ze_loader|OpenCL"
-    r"|amdhip64|hsa-runtime64|rocm_smi64|ibverbs|mlx5|mlx4|efa|rdmacm|ibumad|ibmad|infinipath|psm2?|psm_infinipath|opx"
-    r"|cxi|xpmem|knem|lustreapi|nl-3|nl-route-3|ucp|ucs|uct|ucm|fabric|lsf|bat|torque|pbs|pmi2?|pmix|fuse3?"
-    r"|mpi|mpi_abi|oshmem|mpifort|mpi_cxx|mpi_mpifh|mpi_usempi|impi)\.so(\.|$)"
-)
-# A driver's libraries are never in an image, even if a program needs them.
-_DRIVER_LIBRARIES = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)\.so(\.|$)")
 
 
 def judge_missing(
@@ -38,7 +29,7 @@ def judge_missing(
     incomplete: set[str] = set()
     for process in processes:
         for library in process.missing:
-            if library.name not in allowed and not _DRIVER_LIBRARIES.match(library.name):
+            if library.name not in allowed and not re.fullmatch(DRIVERS, library.name):
                 path = simulation.tree.real(library.path) or library.path
                 missing.setdefault(path, set()).add(library.name)
                 incomplete.add(process.objects[0].path)
@@ -76,7 +67,7 @@ def _plugins(missing: Mapping[str, set[str]], simulation: Simulation) -> set[str
     for path, libraries in missing.items():
         elf = simulation.tree.lookup(path)
         is_plugin = elf is not None and not elf.interpreter and not simulation.is_host_file(path)
-        if elf and is_plugin and all(map(HOST_LIBRARIES.match, libraries)):
+        if elf and is_plugin and all(re.fullmatch(OF_HOST, library) for library in libraries):
             names[path] = {name_of(path, elf), path.rpartition("/")[2]}
     while True:
         needed = {

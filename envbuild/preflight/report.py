@@ -15,6 +15,7 @@ from envbuild.elf.mpi import mpi_abi
 from envbuild.errors import RequestError, pluralize
 from envbuild.image.environment import apply
 from envbuild.image.startup import EMPTY_DIRECTORIES
+from envbuild.jobs.envbuild_libraries import GPU_TRANSPORT, MPI_SONAMES, major_of
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
 from envbuild.preflight.missing import HINT_IMAGE, judge_missing
@@ -30,8 +31,6 @@ from envbuild.spec.model import Excuse
 
 # Shown problems of one rule: others have the same cause.
 _SHOWN = 20
-# Names by which programs find an MPI's C library.
-_MPI_NAMES = ("libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.20", "libmpi.so.40")
 # Hint for an image that a spec describes → that for another.
 _HINTS_WITHOUT_SPEC = {
     HINT_IMAGE: "leave out what needs it, or add a build of it without this library (such as `…-headless`)",
@@ -225,7 +224,7 @@ def _scan_host_libs(paths: Mapping[str, Path]) -> dict[str, ScannedFile]:
 
 def _facts(simulation: Simulation, processes: Sequence[Closure]) -> dict[str, Fact]:
     """Return the facts of an image's files on MPI, cuDNN, ROCm and the C++ library."""
-    offered = (simulation.find(name) for name in _MPI_NAMES)
+    offered = (simulation.find(name) for name in MPI_SONAMES)
     offered_abis = {mpi_abi(lib.elf.soname, lib.symbols.defined) for lib in offered if lib is not None}
     needed = {pair for process in processes for pair in _needed_mpis(process, simulation)}
     rpath = {path for process in processes for path in rpath_files(process, simulation)}
@@ -236,7 +235,7 @@ def _facts(simulation: Simulation, processes: Sequence[Closure]) -> dict[str, Fa
         "mpi.needed_abis": tuple(sorted({abi for _, abi in needed})) or None,
         "mpi.needed_sonames": tuple(sorted({name for name, _ in needed})) or None,
         "mpi.rpath_files": tuple(sorted(rpath)),
-        "mpi.gtl": any(name.startswith("libmpi_gtl_") for file in files for name in file.elf.needed),
+        "mpi.gtl": any(name.startswith(GPU_TRANSPORT) for file in files for name in file.elf.needed),
         "cudnn.loaded": _oldest_cudnn(simulation, processes),
         "rocm.toolkit": _rocm_major(simulation),
         "libstdcxx.image": newest(cxx.elf.versions_defined, "GLIBCXX") if cxx else None,
@@ -292,7 +291,7 @@ def _cudnn_version(path: str, simulation: Simulation) -> str | None:
 def _rocm_major(simulation: Simulation) -> str | None:
     """Return the major of the image's ROCm; None without any, or with several."""
     sonames = {file.elf.soname for file in simulation.objects.values()}
-    majors = {match[1] for name in sonames if (match := re.fullmatch(r"libamdhip64\.so\.([0-9]+)", name))}
+    majors = {major for name in sonames if (major := major_of("hip", name))}
     return majors.pop() if len(majors) == 1 else None
 
 

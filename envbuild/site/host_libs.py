@@ -15,6 +15,7 @@ from pathlib import Path
 
 from envbuild.elf.loader import Closure, Loaded
 from envbuild.errors import RequestError
+from envbuild.jobs.envbuild_libraries import GPU_TRANSPORT, major_of
 from envbuild.rules.facts import Fact, newest
 from envbuild.rules.from_site import fabric_settings
 from envbuild.site.libraries import HostTree, libraries_below
@@ -177,7 +178,7 @@ def _add_mpi(mpi: SiteMpi, image: ImageLibraries, collector: _Collector) -> tupl
     collector.add_companions(mpi.companions, mpi.search)
     names = {name for closure in chosen.values() for loaded in closure.objects[1:] for name in loaded.names}
     # The image's programs may load it as well, so its absence here proves nothing.
-    if any(name.startswith("libmpi_gtl_") for name in names):
+    if any(name.startswith(GPU_TRANSPORT) for name in names):
         collector.facts["mpi.gtl"] = Fact(True, "host")
     return tuple(sorted(Path(path).name for path in own))
 
@@ -188,8 +189,7 @@ def _add_fabric(fabric: SiteFabric, collector: _Collector) -> None:
     collector.add(loads)
     if plugin in loads:
         needed = loads[plugin].objects[0].elf.needed
-        matches = (re.fullmatch(r"libcudart\.so\.([0-9]+).*", name) for name in needed)
-        majors = tuple(sorted({match[1] for match in matches if match}))
+        majors = tuple(sorted({major for name in needed if (major := major_of("cudart", name))}))
         collector.facts["fabric.plugin_majors"] = Fact(majors, f"host:{plugin}")
 
 

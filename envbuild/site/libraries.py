@@ -13,6 +13,7 @@ from pathlib import Path
 from envbuild.elf.loader import Closure, Search, cache_directories, closure, default_directories
 from envbuild.elf.mpi import TELLTALES, mpi_abi
 from envbuild.elf.read import ElfObject, read_elf, read_symbols
+from envbuild.jobs.envbuild_libraries import OF_MPI
 from envbuild.spec.site import MpiAbi, SiteMpi
 from envbuild.system.files import list_directory, open_regular
 from envbuild.system.survey import Survey
@@ -23,8 +24,6 @@ VERSION = r"[0-9]+(?:\.[0-9A-Za-z]+)*"
 _LOADER_SETTINGS = "/etc/ld.so.conf"
 _MAX_SETTINGS_BYTES = 1 << 16
 
-# Not cuDNN's libcudnn_engines_precompiled.so.9.
-_MPI_LIBRARY = re.compile(r"lib(?!\S*compile)[A-Za-z0-9_+-]*mpi[A-Za-z0-9_+-]*\.so\.[0-9]+")
 _BELOW_PREFIX = ("lib", "lib64", "lib/release", "lib/mpich/lib", "lib/mpich")
 # Directories for dependencies of an MPI's own libraries.
 _BESIDE = ("lib/libfabric", "opt/mpi/libfabric/lib", "libfabric/lib")
@@ -156,7 +155,7 @@ def _mpis_at(machine: Survey, tree: HostTree, prefix: str, paths: Mapping[str, s
     libraries = {
         name: path
         for name, path in sorted(paths.items())
-        if _MPI_LIBRARY.fullmatch(name) and (library := tree.lookup(path)) and library.soname == name
+        if re.fullmatch(OF_MPI, name) and (library := tree.lookup(path)) and library.soname == name
     }
     abis = {name: abi for name, path in libraries.items() if (abi := tree.abi(path)) is not None}
     families = [set(libraries)] if abis else []

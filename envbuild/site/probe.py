@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
+from envbuild.jobs.envbuild_libraries import FABRIC_SONAMES
 from envbuild.site.libraries import VERSION, HostTree, find_mpis
 from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
 from envbuild.system.apptainer import configuration
@@ -27,7 +28,6 @@ _PROVIDERS = {
     "infiniband": ("verbs",),
     "roce": ("verbs",),
 }
-_FABRIC_LIBRARIES = ("libfabric.so.1", "libcxi.so.1", "libucp.so.0", "libpsm2.so.2", "libefa.so.1")
 # Key → why its value is unknown, if it is.
 _REASONS = {
     "glibc": "the loader's cache (`ldconfig -p`) has no libc.so.6",
@@ -287,7 +287,7 @@ class _Detector:
             name=name,
             provider=provider,
             libfabric=version[1] if version else None,
-            libraries=tuple(self.cached[soname] for soname in _FABRIC_LIBRARIES if soname in self.cached),
+            libraries=tuple(self.cached[soname] for soname in FABRIC_SONAMES if soname in self.cached),
             devices=devices,
         )
 

@@ -99,7 +99,7 @@ def test_a_gpu_that_everything_serves(tmp_path: Path, told: Told) -> None:
     assert (finding["status"], finding["observed"]) == ("PASS", "sm_90: 2 files")
     assert found["GPU.arch-in-build"][0]["status"] == "PASS"
     # The table of what was published has more than these files.
-    (other,) = found["GPU.build-as-published/pytorch"]
+    (other,) = found["GPU.build-as-published"]
     assert (other["status"], "sm_86" in other["observed"]) == ("SKIP", True)
 
 
@@ -112,7 +112,9 @@ def test_a_gpu_that_nothing_serves_is_told_with_file_need_and_rule(tmp_path: Pat
     assert found[gpu.GPU_CODE][0]["observed"] == f"{CUDA} has sm_75, sm_80, sm_89, sm_90, sm_100"
     (rule,) = found["GPU.arch-in-build"]
     assert rule["status"] == "FAIL"
-    assert f"frameworks.pytorch.architectures = sm_75, sm_80, sm_90, sm_100 (image:{CUDA})" in rule["hint"]
+    assert rule["subject"] == "pytorch"
+    path, value = "frameworks.pytorch.architectures", "sm_75, sm_80, sm_90, sm_100"
+    assert {"path": path, "value": value, "origin": f"image:{CUDA}"} in rule["facts"]
 
 
 def test_a_library_that_a_frameworks_makers_left_out_is_told_and_no_failure(

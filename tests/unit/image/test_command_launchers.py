@@ -343,6 +343,7 @@ def test_an_option_without_its_value(lets: Lets) -> None:
         ({"PMI_SIZE": "2", "MPI_LOCALNRANKS": "1"}, 2, 2),
         ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "SLURM_STEP_NUM_NODES": "2"}, 2, 1),
         ({"MV2_COMM_WORLD_SIZE": "3"}, 3, 1),
+        ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_SIZE": "1"}, 2, 2),
         ({"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}, 2, 1),
         ({"PMIX_RANK": "0"}, 1, 1),
         ({"PMI_SIZE": "many"}, 1, 1),

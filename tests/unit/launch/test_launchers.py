@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envbuild.errors import MachineError, RequestError
+from envbuild.jobs.envbuild_ranks import OF_LAUNCHERS
 from envbuild.launch import launchers
 from envbuild.launch.context import (
     HostLibraries,
@@ -322,3 +323,10 @@ def test_ranks_in_their_own_containers_do_not_read_each_other_s_memory() -> None
     assert variables("mpich")["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
     assert variables("openmpi")["OMPI_MCA_smsc"] == "^cma"
     assert variables("intel-mpi") == variables("mpich", spans_nodes=False) == {}
+
+
+def test_a_launcher_inside_an_image_forgets_the_job_of_each_launcher_outside() -> None:
+    outside = (*CONTEXTS.values(), context(family="", version="", commands=("torchrun",)))
+    found = [chosen(each) for each in outside[:-1]] + [launcher_for("torchrun", outside[-1])]
+    known = {name for launcher in found if launcher is not None for name in launcher.job_variables}
+    assert {"SLURM_", "PBS_"} <= known <= {*OF_LAUNCHERS}
