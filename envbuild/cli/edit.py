@@ -8,8 +8,9 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +81,5 @@ def _print(spec: Path, edited: Edited, *, json: bool) -> None:
             print_message(f"  {sentence}")
         state = "written" if locked.changes else "unchanged"
         print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
+    if edited.changes or (locked is not None and locked.changes):
+        print_next(f"{'build' if locked is not None else 'lock'} {shell_path(spec)}")

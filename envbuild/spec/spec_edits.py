@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import RequestError, did_you_mean, raise_all
+from envbuild.quoting import shell_path
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
@@ -62,8 +63,17 @@ def remove(
     paths = [steps for steps, entry in present if entry in names]
     if not paths:
         problem = f"`{name}` comes from a file that the spec names"
-        hint = "remove it from that file"
-        raise_all([RequestError(f"{problem}: `{entry.text}`", at=entry.at, hint=hint) for entry in in_files])
+        raise_all(
+            [
+                RequestError(
+                    f"{problem}: `{entry.text}`",
+                    at=entry.at,
+                    hint=f"remove line {entry.at.line} of `{entry.at.path}`, then"
+                    f" `envbuild lock {shell_path(loaded.path)}`",
+                )
+                for entry in in_files
+            ]
+        )
         known = [entry for _, entry in present]
         hint = did_you_mean(name, known) or f"it names: {', '.join(known) or 'nothing'}"
         raise RequestError(f"the spec does not name `{name}`", at=loaded.at("packages"), hint=hint)

@@ -82,6 +82,7 @@ def lock_spec(
     settings: Settings,
     *,
     upgrade: Sequence[str] | None = None,
+    upgrades_system_alone: bool = False,
     offline: bool = False,
     sources: Sequence[Path] = (),
     edit: Edit | None = None,
@@ -91,8 +92,9 @@ def lock_spec(
 
     The lock is for this machine's architecture; targets of the file for others are kept as they are.
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
-    which the spec requires it. An `edit` of the spec is written with the lock. If spec or lock change
-    meanwhile, it resolves again; ChangedMeanwhileError if that does not end, or if there is an `edit`.
+    which the spec requires it; with `upgrades_system_alone` only Debian's. An `edit` of the spec is written
+    with the lock. If spec or lock change meanwhile, it resolves again; ChangedMeanwhileError if that does not
+    end, or if there is an `edit`.
     RequestError: the spec is invalid or cannot be satisfied, or the locked packages do not fit together or
     their site.
     """
@@ -104,7 +106,15 @@ def lock_spec(
         # Before anything is read from them.
         seen = {spec: content_of(spec) if edit is None else edit.before, path: content_of(path)}
         content = seen[spec] if edit is None else edit.after
-        locked, file = _lock(spec, settings, content, upgrade=upgrade, offline=offline, sources=sources)
+        locked, file = _lock(
+            spec,
+            settings,
+            content,
+            upgrade=upgrade,
+            upgrades_system_alone=upgrades_system_alone,
+            offline=offline,
+            sources=sources,
+        )
         new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
             new[spec] = edit.after
@@ -126,6 +136,7 @@ def _lock(
     content: bytes | None,
     *,
     upgrade: Sequence[str] | None,
+    upgrades_system_alone: bool,
     offline: bool,
     sources: Sequence[Path],
 ) -> tuple[Locked, LockFile | None]:
@@ -151,6 +162,7 @@ def _lock(
                     previous=previous,
                     other_targets=others,
                     upgrade=upgrade,
+                    upgrades_system_alone=upgrades_system_alone,
                     tools=pins,
                     context=context,
                 )

@@ -69,7 +69,9 @@ fabric: [libfabric]
         "spec.yaml: frameworks: `pytorch@2.13.0` instead of `pytorch`",
         "spec.yaml: frameworks gained `jax`",
         "spec.yaml: fabric gained `libfabric`",
+        "next: envbuild lock spec.yaml",
         "spec.yaml: packages.system gained `git`",
+        "next: envbuild lock spec.yaml",
     ]
     assert "tabulate" in read_spec(Path("spec.yaml")).python.texts
 
@@ -149,7 +151,7 @@ def test_what_a_file_of_the_spec_asks_for_is_removed_there(capsys: pytest.Captur
     assert "error: `tabulate` comes from a file that the spec names: `tabulate>=0.8`\n" in printed
     assert "  --> requirements.txt:3:1\n" in printed
     assert "  --> more.txt:2:1\n" in printed
-    assert "hint: remove it from that file\n" in printed
+    assert "hint: remove line 3 of `requirements.txt`, then `envbuild lock spec.yaml`\n" in printed
     assert Path("spec.yaml").read_text() == SPEC
 
 
