@@ -10,6 +10,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def add(
         ),
     ],
     system: Annotated[bool, typer.Option("--system", help="The names are Debian packages.")] = False,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Build these Python packages: they have no wheel.")
+    ] = False,
     no_lock: NoLock = False,
     store: options.Store = None,
     recipes: options.Recipes = None,
@@ -40,8 +44,14 @@ def add(
     Comments and order of the spec stay. Nothing is written if a package does
     not exist or does not fit.
     """
+    if system and from_source:
+        raise RequestError(
+            "`--system` and `--from-source` exclude each other", hint="Debian packages are never built"
+        )
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
-        edited = workflows.edit.add_packages(spec, names, settings, system=system, lock=not no_lock)
+        edited = workflows.edit.add_packages(
+            spec, names, settings, system=system, from_source=from_source, lock=not no_lock
+        )
     _print(spec, edited, json=json)
 
 

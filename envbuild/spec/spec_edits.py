@@ -24,15 +24,23 @@ _FROM_SOURCE = ("packages", "from_source")
 
 
 def add(
-    text: str, loaded: Loaded[EnvSpec], name: str, recipes: Mapping[str, Recipe], *, system: bool
+    text: str,
+    loaded: Loaded[EnvSpec],
+    name: str,
+    recipes: Mapping[str, Recipe],
+    *,
+    system: bool,
+    from_source: bool = False,
 ) -> tuple[str, str]:
     """Add a recipe, a Python requirement or, if `system`, a Debian package; return text and change.
 
-    `recipes` are those of `recipes_by_name`. An entry of that name gets the new version. The change is a
-    sentence, empty for none.
+    With `from_source`, name is that of a Python distribution to build. `recipes` are those of
+    `recipes_by_name`. An entry of that name gets the new version. The change is a sentence, empty for none.
     """
     if system:
         return _add_to_list(text, loaded, _SYSTEM, name, name)
+    if from_source:
+        return _add_to_list(text, loaded, _FROM_SOURCE, canonicalize_name(name), name)
     words = _WRITTEN.fullmatch(name)
     recipe = recipes.get(canonicalize_name(words["name"])) if words else None
     if recipe is None:

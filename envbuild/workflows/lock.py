@@ -36,9 +36,11 @@ from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_full
+from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import (
     ATTEMPTS,
     ChangedMeanwhileError,
@@ -167,6 +169,7 @@ def _lock(
                     context=context,
                 )
             except EnvbuildError as error:
+                _hint_at_recipes(error, resolved, settings)
                 _hint_at_debian(error, resolved, context)
                 raise
     rule_results = _check_fit(resolved, lock, settings)
@@ -211,6 +214,18 @@ def _stale_targets(
                 f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
                 f" `envbuild lock {shell_path(spec)}` on a machine of that architecture renews it"
             )
+
+
+def _hint_at_recipes(error: EnvbuildError, resolved: ResolvedSpec, settings: Settings) -> None:
+    """Name the recipes that build what errors say has no wheel."""
+    recipes = recipes_by_name(list_recipes(settings.recipes).recipes)
+    for single in error.each():
+        if not isinstance(single, ResolutionError):
+            continue
+        names = {recipes[name].name for name in single.unavailable & recipes.keys()}
+        for name in sorted(names - {chosen.recipe.name for chosen in resolved.recipes}):
+            remedy = f"`envbuild add {shell_path(resolved.path)} {name}`"
+            single.hint = f"`{name}` has a recipe: {remedy}, without the Python package; {single.hint}"
 
 
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:

@@ -168,6 +168,9 @@ class Desk:
     def hints(self) -> list[str | None]:
         return [event.hint for event in self.events if isinstance(event, Warned)]
 
+    def details(self) -> list[str]:
+        return [event.detail for event in self.events if isinstance(event, Warned)]
+
     def scopes(self) -> set[str]:
         tasks = {event.task for event in self.events if isinstance(event, TaskStarted)}
         return tasks - {"resolve"}

@@ -76,6 +76,20 @@ fabric: [libfabric]
     assert "tabulate" in read_spec(Path("spec.yaml")).python.texts
 
 
+def test_packages_to_build_are_named_twice_unless_a_file_asks_for_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("add", "docopt>=0.6", "Tabulate", "--from-source")
+    assert Path("spec.yaml").read_text() == (
+        SPEC.rstrip("\n") + "\n    - docopt>=0.6\n  from_source: [docopt, tabulate]\n"
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "spec.yaml: packages.python gained `docopt>=0.6`; packages.from_source gained `docopt`",
+        "spec.yaml: packages.from_source gained `tabulate`",
+        "next: envbuild lock spec.yaml",
+    ]
+
+
 def test_what_is_there_already_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     run("add", "SciPy", "mpich", "torch")
     assert Path("spec.yaml").read_text() == SPEC
