@@ -156,9 +156,9 @@ def did_you_mean(word: str, known: Sequence[str]) -> str | None:
     return f"did you mean `{nearest[0]}`?" if nearest else None
 
 
-def near(word: str, known: Sequence[str]) -> list[str]:
-    """Return the known words that a word may mean, the nearest first."""
-    return get_close_matches(word, known, n=max(len(known), 1), cutoff=0.6)
+def near(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> list[str]:
+    """Return the known words that a word may mean, the nearest first; `cutoff` is 1 for the same word."""
+    return get_close_matches(word, known, n=max(len(known), 1), cutoff=cutoff)
 
 
 def render(error: EnvbuildError) -> str:

@@ -32,6 +32,8 @@ class Warned(Event):
 
     text: str
     hint: str | None = None
+    detail: str = ""
+    """The reason, which people see with ``-v``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

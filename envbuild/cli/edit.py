@@ -8,8 +8,10 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +30,9 @@ def add(
         ),
     ],
     system: Annotated[bool, typer.Option("--system", help="The names are Debian packages.")] = False,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Build these Python packages: they have no wheel.")
+    ] = False,
     no_lock: NoLock = False,
     store: options.Store = None,
     recipes: options.Recipes = None,
@@ -39,8 +44,14 @@ def add(
     Comments and order of the spec stay. Nothing is written if a package does
     not exist or does not fit.
     """
+    if system and from_source:
+        raise RequestError(
+            "`--system` and `--from-source` exclude each other", hint="Debian packages are never built"
+        )
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
-        edited = workflows.edit.add_packages(spec, names, settings, system=system, lock=not no_lock)
+        edited = workflows.edit.add_packages(
+            spec, names, settings, system=system, from_source=from_source, lock=not no_lock
+        )
     _print(spec, edited, json=json)
 
 
@@ -80,3 +91,5 @@ def _print(spec: Path, edited: Edited, *, json: bool) -> None:
             print_message(f"  {sentence}")
         state = "written" if locked.changes else "unchanged"
         print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
+    if edited.changes or (locked is not None and locked.changes):
+        print_next(f"{'build' if locked is not None else 'lock'} {shell_path(spec)}")

@@ -12,7 +12,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
-from envbuild.workflows.choices import AnyFormat
+from envbuild.workflows.choices import FORM_OF_RUNTIME, AnyFormat
 
 
 def command(
@@ -20,7 +20,10 @@ def command(
     form: Annotated[
         AnyFormat,
         typer.Option(
-            "--format", help="The form; edf, sbatch and pbs are texts that start the image at a site."
+            "--format",
+            metavar="FORM",
+            help="squashfs, shifter or oci; the runtime that reads one (charliecloud, docker, enroot, podman,"
+            " pyxis); or a text that starts the image at a site (edf, sbatch, pbs).",
         ),
     ],
     output: Annotated[
@@ -53,8 +56,10 @@ def command(
             case _ if named or runtime:
                 hint = f"leave them out for {form}"
                 raise RequestError("--image and --runtime are for edf, sbatch and pbs", hint=hint)
-            case _:
+            case "squashfs" | "shifter" | "oci":
                 written = workflows.export.export_image(image, form, path, settings.emit)
+            case _:
+                written = workflows.export.export_image(image, FORM_OF_RUNTIME[form], path, settings.emit)
     if json:
         print_json(written)
     files = ", ".join(str(path) for path in written.files)

@@ -22,11 +22,13 @@ def command(
     image: Annotated[
         Path, typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is.")
     ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME…]", help="Python packages to add, as in `scipy>=1.11`."),
+    ] = None,
     python: Annotated[
         list[str] | None,
-        typer.Option(
-            "--python", metavar="NAME", help="Add a Python package, as in `scipy>=1.11` (repeatable)."
-        ),
+        typer.Option("--python", metavar="NAME", help="The same as NAME (repeatable)."),
     ] = None,
     requirements: Annotated[
         list[Path] | None,
@@ -63,6 +65,14 @@ def command(
         Path | None,
         typer.Option("--like", metavar="MINE.sif", help="Add again what was added to this image."),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="NAME",
+            help="With --like: leave out a package, file or variable (repeatable).",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be added; write nothing.")
     ] = False,
@@ -82,7 +92,7 @@ def command(
         request = workflows.extend.ExtendRequest(
             image=image,
             output=output,
-            python=python or (),
+            python=(*(names or ()), *(python or ())),
             requirements=requirements or (),
             wheels=wheels or (),
             upgrade=upgrade or (),
@@ -90,6 +100,7 @@ def command(
             files=files or (),
             environment=environment or (),
             like=like,
+            without=without or (),
             offline=offline,
             sources=sources or (),
             dry_run=dry_run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from envbuild.cli.output import set_level
 
@@ -47,6 +47,35 @@ class Commands(TyperGroup):
             with formatter.section(panel):
                 for name, text in panels[panel]:
                     formatter.write(f"{'':{formatter.current_indent}}{name:<{width}}{text}\n")
+
+
+class CommandInImage(TyperCommand):
+    """A command ``IMAGE PROGRAM [WORDS…]`` with options: all words behind PROGRAM are the program's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer's own
+        """Parse the words, those of the program unread."""
+        return super().parse_args(ctx, self._with_end_of_options(args))
+
+    def _with_end_of_options(self, words: list[str]) -> list[str]:
+        """Return words with `--` before the program, if they name one before any `--`."""
+        options: list[Any] = [each for each in self.params if each.param_type_name == "option"]
+        valued = {name for option in options if not option.is_flag for name in option.opts}
+        is_value, has_image = False, False
+        for index, word in enumerate(words):
+            if is_value:
+                is_value = False
+            elif word == "--":
+                break
+            elif word.startswith("-") and word != "-":
+                # The last of joined letters may take a value (`-qn 2`).
+                is_value = word in valued or (
+                    word[1] != "-" and f"-{word[-1]}" in valued and word[:2] not in valued
+                )
+            elif has_image:
+                return [*words[:index], "--", *words[index:]]
+            else:
+                has_image = True
+        return words
 
 
 # In this order.

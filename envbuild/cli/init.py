@@ -12,7 +12,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
-from envbuild.cli.output import columns, print_message, print_messages
+from envbuild.cli.output import columns, print_message, print_messages, print_next
 from envbuild.errors import EnvbuildError, render
 from envbuild.quoting import shell_path
 
@@ -123,7 +123,7 @@ def command(
     text = workflows.init.spec_text(choices, draft, path, schema=schema)
     for written in workflows.init.write_spec(path, text, schema=schema):
         print_message(f"{written}: written")
-    print_message(f"next: envbuild build {shell_path(path)}")
+    print_next(f"build {shell_path(path)}")
 
 
 def _ask_all(draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
+from envbuild.quoting import shell_path
+
+if TYPE_CHECKING:
+    from envbuild.workflows.lock import Locked
+    from envbuild.workflows.settings import Settings
 
 
 def command(
@@ -25,6 +30,18 @@ def command(
             "--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."
         ),
     ] = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="With --upgrade or --outdated: Debian packages alone.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would change; write nothing.")
+    ] = False,
+    outdated: Annotated[
+        bool,
+        typer.Option(
+            "--outdated", help="Write nothing; exit 4 if the spec allows newer versions than the lock has."
+        ),
+    ] = False,
     export: Annotated[
         Literal["pylock"] | None,
         typer.Option("--export", help="Also write the Python packages for other tools: DIR/pylock.toml."),
@@ -46,42 +63,70 @@ def command(
     """
     if (export is None) != (to is None):
         raise RequestError("`--export` and `--to` need each other", hint="write `--export pylock --to DIR`")
+    if system and upgrade is None and not outdated:
+        hint = f"`envbuild lock {shell_path(spec)} --upgrade --system` takes newer Debian packages"
+        raise RequestError("`--system` says what `--upgrade` or `--outdated` is about", hint=hint)
+    if (dry_run or outdated) and (check or export is not None):
+        raise RequestError(
+            "`--dry-run` and `--outdated` go with neither `--check` nor `--export`",
+            hint="run one after the other",
+        )
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
+    names = () if outdated and names is None else names
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         if check:
-            changes = workflows.lock.lock_changes(spec, settings)
-            stale = workflows.lock.stale_targets(spec, settings)
-            if json:
-                path = workflows.lock.lock_path(spec)
-                print_json({"lock": path, "changed": changes, "stale_targets": stale})
-            for sentence in stale:
-                print_message(sentence)
-            if changes:
-                workflows.lock.reject_lock(spec, changes)
-            print_message(f"{workflows.lock.lock_path(spec)}: satisfies the spec")
+            _check(spec, settings, json=json)
             return
         locked = workflows.lock.lock_spec(
-            spec, settings, upgrade=names, offline=offline, sources=sources or ()
+            spec,
+            settings,
+            upgrade=names,
+            upgrades_system_alone=system,
+            offline=offline,
+            sources=sources or (),
+            write=not (dry_run or outdated),
         )
         exported = workflows.lock.write_pylock(locked, to, settings.store.path) if to is not None else None
+    if exported is not None:
+        print_message(f"{exported}: {len(locked.lock.python)} Python packages")
+    _print(locked, json=json)
+    if outdated:
+        state = "outdated" if locked.changes else "up to date"
+        print_message(f"{locked.path}: {state}", problem=bool(locked.changes))
+        raise typer.Exit(4 if locked.changes else 0)
+    written = "would be written" if dry_run else "written"
+    state = written if locked.changes else "unchanged"
+    print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
+    if locked.changes and not dry_run:
+        print_next(f"build {shell_path(spec)}")
+
+
+def _check(spec: Path, settings: Settings, *, json: bool) -> None:
+    """Print how the lock fails to satisfy its spec; RequestError if it does."""
+    changes = workflows.lock.lock_changes(spec, settings)
+    stale = workflows.lock.stale_targets(spec, settings)
+    path = workflows.lock.lock_path(spec)
     if json:
-        compatibility = [result.to_data() for result in locked.rule_results]
+        print_json({"lock": path, "changed": changes, "stale_targets": stale})
+    for sentence in stale:
+        print_message(sentence)
+    if changes:
+        workflows.lock.reject_lock(spec, changes)
+    print_message(f"{path}: satisfies the spec")
+
+
+def _print(locked: Locked, *, json: bool) -> None:
+    """Print what a lock chose and how it differs from the one before."""
+    if json:
         print_json(
             {
                 "lock": locked.path,
                 "changed": locked.changes,
                 "stale_targets": locked.stale_targets,
-                "compatibility": compatibility,
+                "compatibility": [result.to_data() for result in locked.rule_results],
             }
         )
-    if exported is not None:
-        print_message(f"{exported}: {len(locked.lock.python)} Python packages")
     if locked.resolved.why_release:
         print_message(f"accelerator: {locked.resolved.why_release}")
-    for change in locked.changes:
-        print_message(f"  {change}")
-    for sentence in locked.stale_targets:
-        print_message(f"  {sentence}")
-    print_message(
-        f"{locked.path}: {len(locked.lock.pins)} packages, {'written' if locked.changes else 'unchanged'}"
-    )
+    for line in (*locked.changes, *locked.stale_targets):
+        print_message(f"  {line}")

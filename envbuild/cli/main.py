@@ -46,7 +46,7 @@ from envbuild.cli import (
     test,
     vet,
 )
-from envbuild.cli.groups import QUIET, VERBOSE, Commands
+from envbuild.cli.groups import QUIET, VERBOSE, CommandInImage, Commands
 from envbuild.cli.output import escape, prepare_streams, set_level
 from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, render
 
@@ -110,7 +110,9 @@ for _panel, _rows in _COMMANDS.items():
         if isinstance(_command, typer.Typer):
             app.add_typer(_command, name=_name, short_help=_line, rich_help_panel=_panel)
         else:
-            app.command(_name, short_help=_line, rich_help_panel=_panel)(_command)
+            # typer's own, or one whose last words are a program and its arguments.
+            _class = CommandInImage if _name in ("exec", "launch") else None
+            app.command(_name, cls=_class, short_help=_line, rich_help_panel=_panel)(_command)
 
 
 def _version(is_set: bool) -> None:
@@ -238,9 +240,9 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
     elif problem.startswith(("No such command 'upgrade'", "No such command 'update'")):
         hint = "`envbuild lock SPEC.yaml --upgrade` takes newer packages"
     elif problem.startswith("No such option") and command.endswith((" exec", " launch")):
-        hint = f"options of the command itself stand behind `--`: `{command} IMAGE.sif -- COMMAND`"
-    elif problem.startswith("Got unexpected extra argument") and command.endswith(" extend"):
-        hint = "repeat the option for each value: `--python tabulate --python humanize`"
+        hint = f"options of a program stand behind it: `{command} IMAGE.sif PROGRAM …`"
+    elif problem.startswith("Got unexpected extra argument") and command.endswith(" shell"):
+        hint = "`envbuild exec IMAGE.sif COMMAND` runs a command, also `bash -c …`"
     return _report(RequestError(problem, hint=hint))
 
 

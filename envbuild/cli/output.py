@@ -73,6 +73,11 @@ def print_message(text: str, *, problem: bool = False) -> None:
     print_messages(text.replace("\n", "\\n"), problem=problem)
 
 
+def print_next(words: str) -> None:
+    """Write the command of envbuild that most people need next."""
+    print_message(f"next: envbuild {words}")
+
+
 def print_messages(text: str, *, problem: bool = False) -> None:
     """Write lines for people to standard error; see `print_message`."""
     if problem or _level >= 0:

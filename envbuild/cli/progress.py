@@ -130,6 +130,7 @@ class Lines:
                 text = event.text
             case Warned():
                 text = f"warning: {event.text}" + (f" ({event.hint})" if event.hint else "")
+                text += f": {event.detail}" if verbose and event.detail else ""
         return None if text is None else escape(text)
 
     def _ended(self, task: str, how: str) -> str | None:

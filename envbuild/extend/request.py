@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild import __version__
 from envbuild.digests import sha256_of
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.extend.packages import Addition, PackageRequest, read_request
 from envbuild.image.extension import AddedFile, AddedPackage, AddedWheel, Extension, Requests
 from envbuild.image.file import ImageFile
@@ -23,6 +23,7 @@ from envbuild.image.files import ImageFiles
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.inputs.spec import MAX_FILE_BYTES
 from envbuild.lock.model import ToolPin
+from envbuild.quoting import shell_path, shell_quote
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import search_path_problem
 from envbuild.system.files import read_input, sha256
@@ -54,6 +55,8 @@ class ExtendRequest:
     """``NAME=VALUE``."""
     like: Path | None = None
     """An extended image whose requests are made again."""
+    without: Sequence[str] = ()
+    """Names of packages, files and variables that are not taken over from that image."""
     offline: bool = False
     sources: Sequence[Path] = ()
     """Directories that `envbuild fetch` filled."""
@@ -126,6 +129,19 @@ def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequ
         for text in (*request.python, *map(str, request.wheels))
         if text.endswith(".deb")
     ]
+    errors += [
+        RequestError(f"`{text}` is a file, not a package", hint=hint)
+        for text in request.python
+        if (hint := _file_hint(text))
+    ]
+    if request.without and like is None:
+        errors.append(
+            RequestError(
+                "`--without` leaves out what `--like` would add again",
+                hint=f"`envbuild extend BASE.sif --like {shell_path(request.image)} --without"
+                f" {shell_quote(request.without[0])}` adds the rest again to the image below",
+            )
+        )
     raise_all(errors)
     packages = PackageRequest()
     try:
@@ -150,7 +166,9 @@ def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequ
     contents = {target: content for target, (_, content) in files.items()}
     taken_over = None
     if like is not None:
-        earlier, kept_contents = _requests_of(like, {wheel.file for wheel in requests.wheels})
+        earlier, kept_contents = _requests_of(
+            like, {wheel.file for wheel in requests.wheels}, without=request.without
+        )
         taken_over = earlier.without(requests)
         requests, contents = earlier.then(requests), kept_contents | contents
         packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
@@ -161,16 +179,21 @@ def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequ
     return CheckedRequest(requests=requests, packages=packages, contents=contents, taken_over=taken_over)
 
 
-def _requests_of(image: ImageFile, wheels: Collection[str]) -> tuple[Requests, dict[str, bytes]]:
+def _requests_of(
+    image: ImageFile, wheels: Collection[str], *, without: Sequence[str]
+) -> tuple[Requests, dict[str, bytes]]:
     """Return what was requested when an image was extended, and the files that it was given.
 
-    `wheels` are the file names of the wheels that are named again.
+    `wheels` are the file names of the wheels that are named again. Requests `without` a name are left out;
+    RequestError if one was not requested.
     """
     path, note = image.path, image.note
     if note is None:
         problem = f"`{path.name}` was not extended: `--like` needs an extended image"
         raise RequestError(problem, at=Location(path=path), hint="name an image that `envbuild extend` made")
     requests = note.requests
+    for name in without:
+        requests = _without(requests, name, path)
     raise_all(
         [
             RequestError(
@@ -201,6 +224,39 @@ def _requests_of(image: ImageFile, wheels: Collection[str]) -> tuple[Requests, d
     return requests, contents
 
 
+def _without(requests: Requests, name: str, path: Path) -> Requests:
+    """Return requests without a package, file or variable; RequestError if it was not requested."""
+    names = {
+        **{text: canonicalize_name(Requirement(text).name) for text in requests.python},
+        **{wheel.file: parse_wheel_filename(wheel.file)[0] for wheel in requests.wheels},
+        **{file.target: file.target for file in requests.files},
+        **{variable: variable for variable in requests.environment},
+    }
+    left_out = {
+        text for text, known in names.items() if name in (text, known) or canonicalize_name(name) == known
+    }
+    if not left_out:
+        raise RequestError(
+            f"`{name}` was not requested for `{path.name}`",
+            at=Location(path=path),
+            hint=did_you_mean(name, list(names.values())) or f"requested: {', '.join(names.values())}",
+        )
+    canonical = {names[text] for text in left_out}
+    return requests.model_copy(
+        update={
+            "python": tuple(text for text in requests.python if text not in left_out),
+            "wheels": tuple(wheel for wheel in requests.wheels if wheel.file not in left_out),
+            "upgrade": tuple(text for text in requests.upgrade if text not in canonical),
+            "environment": {
+                variable: value
+                for variable, value in requests.environment.items()
+                if variable not in left_out
+            },
+            "files": tuple(file for file in requests.files if file.target not in left_out),
+        }
+    )
+
+
 def _collect(texts: Sequence[str], read: Callable[[str], T], errors: list[EnvbuildError]) -> Iterator[T]:
     """Yield what `read` returns of each text; keep the errors that it raises instead."""
     for text in texts:
@@ -229,6 +285,15 @@ def _file(text: str) -> tuple[str, tuple[AddedFile, bytes]]:
     content = read_input(Path(source), limit_bytes=MAX_FILE_BYTES)
     digest = sha256_of(content).removeprefix("sha256:")
     return target, (AddedFile(target=target, sha256=digest, executable=os.access(source, os.X_OK)), content)
+
+
+def _file_hint(text: str) -> str:
+    """Return how a file is named that was written as a package; empty for a package."""
+    if text.endswith(".whl"):
+        return f"`--wheel {shell_quote(text)}` adds it"
+    if text.endswith((".txt", ".in", ".toml")):
+        return f"`-r {shell_quote(text)}` adds what it lists"
+    return ""
 
 
 def duplicate_targets(targets: Sequence[str]) -> list[EnvbuildError]:

@@ -27,6 +27,7 @@ from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
+from envbuild.spec.corrections import registry_address, registry_hint
 from envbuild.spec.model import first_problem
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
@@ -78,6 +79,8 @@ class ImageFile:
         try:
             return cls(path, open_regular(path))
         except FileNotFoundError as error:
+            if address := registry_address(str(path)):
+                raise RequestError(f"there is no file `{address}`", hint=registry_hint(address)) from error
             hint = neighbour_hint(path, ".sif") or "`envbuild build SPEC -o IMAGE.sif` makes one"
             raise RequestError(f"there is no image `{path}`", hint=hint) from error
         except IrregularError as error:

@@ -15,6 +15,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import HEADER
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, select_and_check
+from envbuild.spec.corrections import registry_address, registry_hint
 from envbuild.spec.load import Loaded, examine
 from envbuild.spec.model import EnvSpec, GitCommit, RequirementsFile, WheelDirectory, WheelFile
 from envbuild.spec.recipe_rules import RecipeSource
@@ -22,7 +23,15 @@ from envbuild.spec.requirements import Repository, RequirementEntry, Requirement
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system.files import is_below, is_directory, list_directory, open_regular, read_input, sha256
+from envbuild.system.files import (
+    exists,
+    is_below,
+    is_directory,
+    list_directory,
+    open_regular,
+    read_input,
+    sha256,
+)
 from envbuild.system.host import architecture
 from envbuild.system.redaction import redact_text
 from envbuild.system.repositories import check_is_inside
@@ -192,6 +201,8 @@ def _check_wheel_directory(path: Path, directory: Path, at: Location) -> None:
 
 def check_is_spec(spec: Path) -> None:
     """Raise a RequestError for an image or a lock given as a spec, before it is parsed."""
+    if (address := registry_address(str(spec))) and not exists(spec):
+        raise RequestError(f"`{address}` is not a spec", hint=registry_hint(address))
     try:
         with open_regular(spec) as stream:
             start = stream.read(_START_BYTES)

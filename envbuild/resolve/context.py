@@ -24,6 +24,13 @@ class Upgrade:
 
     names: frozenset[str] | None = frozenset()
     """Names as in the lock; None for all."""
+    is_of_system: bool = False
+    """Whether Debian packages alone may."""
+
+    @property
+    def of_python(self) -> Upgrade:
+        """The Python distributions among them."""
+        return Upgrade() if self.is_of_system else self
 
     def covers(self, name: str) -> bool:
         """Return whether a package may take a newer version."""

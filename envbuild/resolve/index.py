@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic as clock
 from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
@@ -39,6 +40,7 @@ from envbuild.system.space import refuse_full
 
 _MAX_FAILURES = 20  # of uv for one request
 _MAX_NEAREST = 5  # requirements of which the nearest versions are asked for
+_SEARCH_S = 60.0  # for further errors
 _SHORT_S = 30.0
 _ROUNDS = 10  # of resolutions with newly read source archives
 
@@ -163,8 +165,8 @@ class Index:
             self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
         return _files(outcome)
 
-    def cost_of_pin(self, resolution: Resolution, name: str, version: str) -> str:
-        """Return in a line what another version of a distribution would cost: other versions, or all."""
+    def cost_of_pin(self, resolution: Resolution, name: str, version: str) -> skipped_releases.Cost:
+        """Return what another version of a distribution would cost: other versions, or all."""
         versions = resolution.versions
         try:
             outcome = self._ask(
@@ -178,8 +180,13 @@ class Index:
             raise_all(outcome.errors)
         except EnvbuildError as error:
             each = error.each()
-            return "; ".join(
-                single.summary if isinstance(single, ResolutionError) else single.problem for single in each
+            unresolved = [single for single in each if isinstance(single, ResolutionError)]
+            return skipped_releases.Cost(
+                text="; ".join(
+                    single.summary if isinstance(single, ResolutionError) else single.problem
+                    for single in each
+                ),
+                without_wheels=frozenset(name for single in unresolved for name in single.without_wheels),
             )
         new_versions = {name: version for name, version, *_ in uvtext.parse_resolution(outcome.text)}
         older = [
@@ -187,7 +194,7 @@ class Index:
             for other, chosen in sorted(versions.items())
             if other in new_versions and other != name and Version(new_versions[other]) < Version(chosen)
         ]
-        return ", ".join(older) or "other packages at their newest releases"
+        return skipped_releases.Cost(text=", ".join(older) or "other packages at their newest releases")
 
     def skipped_releases(
         self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
@@ -198,6 +205,7 @@ class Index:
             resolution,
             files=files,
             newest=self.newest(of_index),
+            from_source=self.request.from_source,
             cost_of_pin=lambda name, version: self.cost_of_pin(resolution, name, version),
         )
 
@@ -294,8 +302,9 @@ class Index:
             writer = self._errors(failures)
             return (*errors, *writer.not_here(not_cached), *writer.without_wheels(without_wheels))
 
+        deadline = clock() + _SEARCH_S
         with contextlib.ExitStack() as search:
-            while requirements and len(failures) < _MAX_FAILURES:
+            while requirements and len(failures) < _MAX_FAILURES and (not failures or clock() < deadline):
                 request = self._uv_request()
                 sources = {name for name, _ in requirements} if any_source else without_wheels.keys()
                 result = self._run(
@@ -340,7 +349,9 @@ class Index:
         if not requirements:
             return _Outcome("", (), all_errors())
         problem = f"{pluralize(len(requirements), 'other requirement')} may have errors, too"
-        hint = f"correct these first: uv reports one at a time, and was asked {_MAX_FAILURES} times"
+        hint = (
+            f"correct these first: uv reports one at a time, and was asked {pluralize(len(failures), 'time')}"
+        )
         return _Outcome("", (), (*all_errors(), RequestError(problem, hint=hint)), is_complete=False)
 
     def _run(self, request: UvRequest) -> UvAnswer | UvFailure:
@@ -405,15 +416,23 @@ class Index:
         self._nearest.add(requirement.name)
         if len(self._nearest) > _MAX_NEAREST:
             return []
-        bounds = [part.version.removesuffix(".*") for part in requirement.specifier if part.operator != "==="]
+        # Bounds have no label of a build; `<=` then finds the release of a label that is absent.
+        written = [part.version for part in requirement.specifier if part.operator != "==="]
+        bounds = [version.partition("+")[0].removesuffix(".*") for version in written]
+        below = "<=" if any("+" in version for version in written) else "<"
+        wants_prereleases = requirement.specifier.prereleases
         versions = []
-        for operator, strategy in (("<", "highest"), (">", "lowest-direct")):
+        for operator, strategy in ((below, "highest"), (">", "lowest-direct")):
             for bound in bounds[:1]:
                 nearest = UvRequirement(requirement.name, f"{requirement.name}{operator}{bound}")
                 options = ("--no-deps", "--resolution", strategy)
                 result = self._run(replace(self._uv_request(), requirements=(nearest,), options=options))
                 if isinstance(result, UvAnswer):
-                    versions += [version for _, version, _, _ in uvtext.parse_resolution(result.text)]
+                    versions += [
+                        version
+                        for _, version, _, _ in uvtext.parse_resolution(result.text)
+                        if wants_prereleases or not Version(version).is_prerelease
+                    ]
         return versions
 
 

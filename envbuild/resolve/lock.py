@@ -22,6 +22,8 @@ from envbuild.spec.model import first_problem
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system.network import ProxyError
 
+# Words for all Debian packages.
+_DEBIAN = ("apt", "debian", "debs", "system", "os", "base")
 _OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
 
 
@@ -31,6 +33,7 @@ def make_lock(
     previous: Lock | None,
     other_targets: Sequence[Target] = (),
     upgrade: Sequence[str] | None,
+    upgrades_system_alone: bool = False,
     tools: tuple[ToolPin, ...],
     context: ResolveContext,
 ) -> Lock:
@@ -41,7 +44,8 @@ def make_lock(
 
     Debian packages are resolved again only if the base or the system requests changed; Python distributions
     only if their requests or the base's Python did. `upgrade` names the packages that may take newer
-    versions: empty for all, None for none. RequestError: a package is unknown, or requirements clash.
+    versions: empty for all, None for none; with `upgrades_system_alone` of Debian's. RequestError: a package
+    is unknown, or requirements clash.
     MachineError: an archive or index cannot be reached.
     """
     scopes = {difference.scope for difference in diff(previous, resolved)} if previous is not None else set()
@@ -50,7 +54,12 @@ def make_lock(
         previous=previous,
         other_targets=other_targets,
         scopes=scopes,
-        upgrade=_upgradable(resolved.path, _targets(previous, other_targets), upgrade),
+        upgrade=_upgradable(
+            resolved.path,
+            _targets(previous, other_targets),
+            upgrade,
+            system_alone=upgrades_system_alone,
+        ),
         context=context,
     )
     errors: list[EnvbuildError] = []
@@ -142,7 +151,7 @@ class _LockUpdate:
         previous = self.previous
         if (
             previous is not None
-            and self._keeps({"base", "system", "build"}, _debs(previous))
+            and self._keeps({"base", "system", "build"}, _debs(previous), self.upgrade)
             and self._same_builds(previous)
         ):
             build = tuple(pin for pin in previous.build_debs if pin.layer in self._built_layers())
@@ -160,14 +169,15 @@ class _LockUpdate:
         previous, resolved = self.previous, self.resolved
         if (
             previous is not None
-            and self._keeps({"python"}, previous.python)
+            and self._keeps({"python"}, previous.python, self.upgrade.of_python)
             and same_python(resolved.target, previous)
         ):
             # The owner of a distribution may have changed nevertheless.
             return tuple(replace(pin, layer=resolved.owner(pin.name)) for pin in previous.python)
         with task(self.context.emit, "lock:python", "resolve Python packages"):
             pins = [pin for target in self._targets for pin in target.python]
-            return resolve_python(resolved, previous=pins, upgrade=self.upgrade, context=self.context)
+            upgrade = self.upgrade.of_python
+            return resolve_python(resolved, previous=pins, upgrade=upgrade, context=self.context)
 
     def build_tools(self, image: tuple[PythonPin, ...]) -> tuple[PythonPin, ...]:
         previous, resolved = self.previous, self.resolved
@@ -175,7 +185,7 @@ class _LockUpdate:
             return ()
         if (
             previous is not None
-            and self._keeps({"build"}, previous.build_python)
+            and self._keeps({"build"}, previous.build_python, self.upgrade.of_python)
             and same_python(resolved.target, previous)
             and self._same_builds(previous)
             and _sources(image) == _sources(previous.python)
@@ -189,15 +199,15 @@ class _LockUpdate:
         with task(self.context.emit, "lock:build", "resolve what the builds from source import"):
             pins = [pin for target in self._targets for pin in target.build_python]
             return resolve_build_tools(
-                resolved, image, previous=pins, upgrade=self.upgrade, context=self.context
+                resolved, image, previous=pins, upgrade=self.upgrade.of_python, context=self.context
             )
 
     @property
     def _targets(self) -> tuple[Target, ...]:
         return _targets(self.previous, self.other_targets)
 
-    def _keeps(self, scopes: set[str], pins: Sequence[DebPin | PythonPin]) -> bool:
-        return not self.scopes & scopes and not any(self.upgrade.covers(pin.name) for pin in pins)
+    def _keeps(self, scopes: set[str], pins: Sequence[DebPin | PythonPin], upgrade: Upgrade) -> bool:
+        return not self.scopes & scopes and not any(upgrade.covers(pin.name) for pin in pins)
 
     def _built_layers(self) -> set[str]:
         return {build.layer for build in self.resolved.builds.values()}
@@ -223,22 +233,27 @@ def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Ta
     return (*other_targets, *([previous] if previous is not None else []))
 
 
-def _upgradable(spec: Path, targets: Sequence[Target], upgrade: Sequence[str] | None) -> Upgrade:
+def _upgradable(
+    spec: Path, targets: Sequence[Target], upgrade: Sequence[str] | None, *, system_alone: bool
+) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
     if not upgrade or not targets:
-        return Upgrade() if upgrade is None else Upgrade(None)
+        return Upgrade() if upgrade is None else Upgrade(None, is_of_system=system_alone)
     debs = {pin.name for target in targets for pin in _debs(target)}
-    wheels = {pin.name for target in targets for pin in (*target.python, *target.build_python)}
+    of_python = () if system_alone else targets
+    wheels = {pin.name for target in of_python for pin in (*target.python, *target.build_python)}
     known = sorted(debs | wheels)
     names = [name if name in debs else str(canonicalize_name(name)) for name in upgrade]
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",
             at=Location(path=spec),
-            hint=did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
+            hint="`--upgrade --system` takes newer Debian packages, and keeps Python's"
+            if name.lower() in _DEBIAN
+            else did_you_mean(name, known) or "the lock lists what is: name one of those, or none for all",
         )
         for name in names
         if name not in known
     ]
     raise_all(errors)
-    return Upgrade(frozenset(names))
+    return Upgrade(frozenset(names), is_of_system=system_alone)

@@ -361,12 +361,16 @@ def _other_builds(
             line = f"{pin.name}=={version}+{expected}" if expected else f"{pin.name}==={version}"
             origin = next(iter(chosen.variant.origins), "pypi")
             framework = f"`{frameworks[0].name}` {frameworks[0].version}"
+            dependents = _dependents(pin.name, pins)
+            requested = {entry.name for entry in request.written}
+            asking = [f"`{name}`" for name in dependents if name in requested]
+            because = f"\n  it is needed by {some(asking)}" if asking else ""
             yield RequestError(
-                f"`{pin.name}` {pin.version} is not a build for {framework}, and does not load with it",
-                at=request.location_of(pin.name, *_dependents(pin.name, pins)),
+                f"`{pin.name}` {pin.version} is not a build for {framework}, and does not load with it"
+                + because,
+                at=request.location_of(pin.name, *dependents),
                 hint=f"write `{line}` under `packages.python`, and name a place that has it: an address of"
-                f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)"
-                + (f"; `{pin.name}==={pin.version}` takes this build all the same" if expected else ""),
+                f" the origin `{origin}` in a site file, or a directory with the wheel (`find_links`)",
             )
 
 
@@ -414,7 +418,7 @@ def _warn_of_cuda(unwanted: set[str], pins: Sequence[PythonPin], request: Python
         return
     dependents = [pin.name for pin in pins if unwanted & set(pin.requires) and pin.name not in unwanted]
     asked_at = [str(entry.at) for entry in request.written if entry.name in unwanted]
-    names = ", ".join(sorted(unwanted))
+    names = some(sorted(unwanted), 2)
     because = f" (required by {', '.join(dependents)})" if dependents else ""
     if recipes := sorted({_RECIPES[name] for name in dependents if name in _RECIPES}):
         hint = f"write `frameworks: [{', '.join(recipes)}]` instead: a recipe takes the build for cpu"
@@ -423,4 +427,4 @@ def _warn_of_cuda(unwanted: set[str], pins: Sequence[PythonPin], request: Python
     else:
         hint = "a framework's recipe takes its build for cpu: name it under `frameworks`"
     text = f"this image is for cpu, and CUDA packages are installed too: {names}{because}"
-    emit(Warned(text=text, hint=hint))
+    emit(Warned(text=text, hint=hint, detail=", ".join(sorted(unwanted))))

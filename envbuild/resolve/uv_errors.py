@@ -13,6 +13,7 @@ from envbuild.errors import EnvbuildError, Location, MachineError, RequestError,
 from envbuild.resolve.context import NOT_HERE_HINT
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_request import PythonRequest
+from envbuild.spec.requirements import RequirementEntry
 from envbuild.system.redaction import redact
 
 _SHOWN = 10  # names in an error
@@ -25,6 +26,12 @@ _MODULES = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
+}
+# Distributions of indexes that are not what their name is known for.
+_STRANGERS = {
+    "apex": "`apex` of the index is another project: NVIDIA's has a git repository"
+    " (`{name: apex, git: …, commit: …}`)",
+    "pytorch": "`pytorch` of the index is a placeholder: write `frameworks: [pytorch]`",
 }
 # To be formatted with `origin`.
 PYTORCH_HINT = (
@@ -48,6 +55,7 @@ class ResolutionError(RequestError):
         unavailable: Collection[str],
         failures: Sequence[UvFailure],
         summary: str = "",
+        without_wheels: Collection[str] = (),
     ) -> None:
         super().__init__(problem, hint=hint, at=at)
         self.summary = summary or problem
@@ -56,6 +64,8 @@ class ResolutionError(RequestError):
         """The distributions that it is about, the first first."""
         self.unavailable = frozenset(unavailable)
         """Distributions of which no index has a usable file."""
+        self.without_wheels = frozenset(without_wheels)
+        """Those of which no wheel fits, though an index has them."""
         self.failures = tuple(failures)
         """uv's reasons, up to this one."""
 
@@ -129,27 +139,53 @@ class UvErrors:
             )
 
     def without_wheels(self, failures: Mapping[str, UvFailure]) -> Iterator[ResolutionError]:
-        """Yield an error for each distribution without a wheel; `failures` maps it to uv's reason."""
-        key = f"from_source: [{', '.join(sorted({*self.request.from_source, *failures}))}]"
-        for name, failure in failures.items():
-            requirements = [entry.requirement for entry in self.request.written if entry.name == name]
-            bounded = [requirement for requirement in requirements if requirement.specifier]
-            if name in _MODULES:
-                hint = _module_hint(name)
-            elif bounded and (versions := self.nearest_versions(bounded[0])):
-                hint = f"the nearest versions with a wheel are {' and '.join(versions)}; or `{key}`"
-                hint += " under `packages` builds what has a source archive"
-            else:
-                hint = f"{failure.reason}; `{key}` under `packages` builds what has a source archive"
-            names = (name, *failure.names)
-            yield ResolutionError(
-                f"`{name}`: no wheel fits {self.request.target}{self._required_by((name,), bounds=False)}",
-                at=self.request.location_of(*names),
-                hint=hint,
-                names=names,
-                unavailable={name},
-                failures=self.failures,
-            )
+        """Yield one error for all distributions without a wheel; `failures` maps each to uv's reason."""
+        if not failures:
+            return
+        buildable = {*self.request.from_source, *failures.keys() - {*_MODULES, *_STRANGERS}}
+        key = f"`from_source: [{', '.join(sorted(buildable))}]` under `packages`"
+        hints = list(filter(None, (self._wheel_hint(name) for name in failures)))
+        if len(failures) == 1 and not hints:
+            hints = [failure.reason for failure in failures.values()]
+        names = tuple(name for of_one, failure in failures.items() for name in (of_one, *failure.names))
+        summary = f"{some([f'`{name}`' for name in failures], _SHOWN)}: no wheel fits {self.request.target}"
+        lines = [self._line_of(name, failure) for name, failure in failures.items()]
+        if len(failures) == 1 and next(iter(failures)) in self._requested:
+            lines = []  # its place is that of the error
+        yield ResolutionError(
+            summary + "".join(lines) + self._required_by(tuple(failures), bounds=False),
+            at=self.request.location_of(*names),
+            hint="; ".join([*hints, *([f"{key} builds what has a source archive"] if buildable else [])]),
+            names=names,
+            unavailable=failures.keys(),
+            failures=self.failures,
+            summary=summary,
+            without_wheels=failures.keys(),
+        )
+
+    @property
+    def _requested(self) -> dict[str, RequirementEntry]:
+        return {entry.name: entry for entry in reversed(self.request.written)}
+
+    def _line_of(self, name: str, failure: UvFailure) -> str:
+        """Return a line on who asks for a distribution; empty if that is unknown."""
+        requested = self._requested
+        if name in requested:
+            return f"\n  `{requested[name].text.strip()}` at {requested[name].at}"
+        asking = next((requested[other] for other in failure.names if other in requested), None)
+        return f"\n  `{name}`, which `{asking.name}` at {asking.at} needs" if asking is not None else ""
+
+    def _wheel_hint(self, name: str) -> str:
+        """Return a name or versions of a distribution that have a wheel; empty if there are none."""
+        if name in _MODULES:
+            return _module_hint(name)
+        if name in _STRANGERS:
+            return _STRANGERS[name]
+        requirements = (entry.requirement for entry in self.request.written if entry.name == name)
+        bounded = next((requirement for requirement in requirements if requirement.specifier), None)
+        if bounded is not None and (versions := self.nearest_versions(bounded)):
+            return f"versions of `{name}` with a wheel: {' and '.join(versions)}"
+        return ""
 
     def _unreadable_wheel(self, failure: UvFailure) -> RequestError:
         wheel = self.request.explicit_wheels[failure.unreadable].wheel
@@ -206,8 +242,14 @@ class UvErrors:
                 hints.append(_module_hint(entry.name))
             elif versions := self.nearest_versions(entry.requirement):
                 hints.append(f"the nearest versions of `{entry.name}` are {' and '.join(versions)}")
-            elif similar := near(entry.name, _common_names()):
-                corrected = entry.text.strip().replace(entry.requirement.name, similar[0], 1)
+            elif "+" in str(entry.requirement.specifier):
+                label = str(entry.requirement.specifier).partition("+")[2]
+                hints.append(
+                    f"`+{label}` is a build that the configured indexes do not have: leave the label out, or"
+                    " name a place with it (`find_links`)"
+                )
+            elif similar := _similar_name(entry.name):
+                corrected = entry.text.strip().replace(entry.requirement.name, similar, 1)
                 hints.append(f"did you mean `{corrected}`?")
         return "; ".join(hints)
 
@@ -226,6 +268,12 @@ class UvErrors:
 
 def _module_hint(name: str) -> str:
     return f"did you mean `{_MODULES[name]}`? `{name}` is the name of its module"
+
+
+def _similar_name(name: str) -> str:
+    """Return the common distribution that a name may mean; empty if none, or if it is one itself."""
+    common = _common_names()
+    return "" if name in common else next(iter(near(name, common, cutoff=0.75)), "")
 
 
 def _common_names() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Callable, Mapping
 
 from envbuild.spec.edit import scalar
@@ -19,6 +20,14 @@ _WRITTEN = re.compile(
 # `=2.2`, `@2.2`, ` 2.2`, and conda's `=2.2.3=py311_0`.
 _EXACT = re.compile(r"(?:@|={1,3}|:)?\s*v?([0-9]+(?:\.[0-9]+)*)(?:\.\*)?(?:=.*)?")
 _PARTS = 3  # of a version that leaves nothing open
+
+_REGISTRY = re.compile(
+    # A path has one of the slashes.
+    r"(?:docker|oras|library|shub)://?\S+"
+    # A host, with a dot or a port, before the first slash.
+    r"|(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]+)?/[a-z0-9][a-z0-9._/-]*"
+    r"(?::[A-Za-z0-9._-]+)?(?:@sha256:[0-9a-f]{64})?"
+)
 
 # Keys of other programs' files → the key of a spec.
 OTHER_KEYS = {
@@ -65,6 +74,23 @@ def corrected_requirement(text: str) -> str | None:
         return python_requirement(corrected)
     except ValueError:
         return None
+
+
+def registry_address(text: str) -> str:
+    """Return the address of an image in a registry; empty if the text, perhaps a path, does not name one."""
+    is_file = text.endswith((".sif", ".sqfs", ".squashfs", ".yaml", ".yml"))
+    if is_file or len(text) > _MAX_NAME or not _REGISTRY.fullmatch(text):
+        return ""
+    scheme, slash, name = text.partition(":/")
+    return f"{scheme}://{name.removeprefix('/')}" if slash else f"docker://{text}"
+
+
+def registry_hint(address: str) -> str:
+    """Return how to use an image of a registry."""
+    return (
+        f"`apptainer pull IMAGE.sif {shlex.quote(address)}` makes a file of an image in a registry;"
+        " `envbuild extend IMAGE.sif NAME` adds packages to that"
+    )
 
 
 def python_file(text: str) -> str:

@@ -16,6 +16,8 @@ from envbuild.spec.corrections import (
     corrected_choice,
     corrected_requirement,
     python_file,
+    registry_address,
+    registry_hint,
     spec_line,
 )
 from envbuild.spec.model import Choice, EnvSpec
@@ -193,6 +195,8 @@ def _correction_hint(problem: SchemaProblem, document: Document) -> str:
     written, steps = problem.error["input"], problem.loc
     if problem.kind != "value_error" or not isinstance(written, str) or problem.is_key:
         return ""
+    if steps == ("base",) and (address := registry_address(written)):
+        return registry_hint(address)
     key = tuple(step for step in steps if isinstance(step, str))
     if key == ("packages", "python"):
         if entry := python_file(written):

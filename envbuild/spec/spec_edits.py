@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envbuild.errors import RequestError, did_you_mean, raise_all
+from envbuild.quoting import shell_path
 from envbuild.spec import edit
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import SPEC_KEYS, Choice, EnvSpec, GitCommit, WheelFile
@@ -23,15 +24,23 @@ _FROM_SOURCE = ("packages", "from_source")
 
 
 def add(
-    text: str, loaded: Loaded[EnvSpec], name: str, recipes: Mapping[str, Recipe], *, system: bool
+    text: str,
+    loaded: Loaded[EnvSpec],
+    name: str,
+    recipes: Mapping[str, Recipe],
+    *,
+    system: bool,
+    from_source: bool = False,
 ) -> tuple[str, str]:
     """Add a recipe, a Python requirement or, if `system`, a Debian package; return text and change.
 
-    `recipes` are those of `recipes_by_name`. An entry of that name gets the new version. The change is a
-    sentence, empty for none.
+    With `from_source`, name is that of a Python distribution to build. `recipes` are those of
+    `recipes_by_name`. An entry of that name gets the new version. The change is a sentence, empty for none.
     """
     if system:
         return _add_to_list(text, loaded, _SYSTEM, name, name)
+    if from_source:
+        return _add_to_list(text, loaded, _FROM_SOURCE, canonicalize_name(name), name)
     words = _WRITTEN.fullmatch(name)
     recipe = recipes.get(canonicalize_name(words["name"])) if words else None
     if recipe is None:
@@ -62,8 +71,17 @@ def remove(
     paths = [steps for steps, entry in present if entry in names]
     if not paths:
         problem = f"`{name}` comes from a file that the spec names"
-        hint = "remove it from that file"
-        raise_all([RequestError(f"{problem}: `{entry.text}`", at=entry.at, hint=hint) for entry in in_files])
+        raise_all(
+            [
+                RequestError(
+                    f"{problem}: `{entry.text}`",
+                    at=entry.at,
+                    hint=f"remove line {entry.at.line} of `{entry.at.path}`, then"
+                    f" `envbuild lock {shell_path(loaded.path)}`",
+                )
+                for entry in in_files
+            ]
+        )
         known = [entry for _, entry in present]
         hint = did_you_mean(name, known) or f"it names: {', '.join(known) or 'nothing'}"
         raise RequestError(f"the spec does not name `{name}`", at=loaded.at("packages"), hint=hint)

@@ -9,6 +9,15 @@ from envbuild.launch.launchers import launcher_names
 
 # Of an image; a `ScriptFormat` is a text that starts one at a site.
 ExportFormat = Literal["squashfs", "shifter", "oci"]
-AnyFormat = Literal[ExportFormat, ScriptFormat]
+RuntimeName = Literal["charliecloud", "docker", "enroot", "podman", "pyxis"]
+# The form that a runtime reads.
+FORM_OF_RUNTIME: dict[RuntimeName, ExportFormat] = {
+    "charliecloud": "squashfs",
+    "docker": "oci",
+    "enroot": "squashfs",
+    "podman": "oci",
+    "pyxis": "squashfs",
+}
+AnyFormat = Literal[ExportFormat, ScriptFormat, RuntimeName]
 LAUNCHERS = launcher_names()
 SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock"]

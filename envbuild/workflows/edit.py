@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +39,33 @@ class Edited:
 
 
 def add_packages(
-    spec: Path, names: Sequence[str], settings: Settings, *, system: bool = False, lock: bool = True
+    spec: Path,
+    names: Sequence[str],
+    settings: Settings,
+    *,
+    system: bool = False,
+    from_source: bool = False,
+    lock: bool = True,
 ) -> Edited:
     """Add recipes or packages to a spec, or change their versions; its comments and order stay.
 
     `names` are recipes (``pytorch@2.13``), Python requirements (``scipy>=1.11``) or, if `system`, Debian
-    packages. Spec and lock are written once all is resolved. RequestError: a name is unknown or cannot be
-    added, or as `lock_spec`.
+    packages; Python packages are built `from_source` if that is set. Spec and lock are written once all is
+    resolved. RequestError: a name is unknown or cannot be added, or as `lock_spec`.
     """
     recipes = recipes_by_name(list_recipes(settings.recipes).recipes)
 
     def change(text: str, name: str, loaded: Loaded[EnvSpec]) -> tuple[str, str]:
-        return spec_edits.add(text, loaded, name, recipes, system=system)
+        if not from_source:
+            return spec_edits.add(text, loaded, name, recipes, system=system)
+        distribution = canonicalize_name(re.split(r"[^A-Za-z0-9._-]", name, maxsplit=1)[0])
+        sentences = []
+        if not _in_files(spec, {distribution}, settings):
+            text, sentence = spec_edits.add(text, loaded, name, {}, system=False)
+            sentences.append(sentence)
+            loaded = load(EnvSpec, text.encode(), spec)
+        text, sentence = spec_edits.add(text, loaded, distribution, {}, system=False, from_source=True)
+        return text, "; ".join(filter(None, (*sentences, sentence)))
 
     return _edit(spec, names, settings, change, lock=lock)
 

@@ -36,9 +36,11 @@ from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.spec.resolved import ResolvedSpec
+from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_full
+from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import (
     ATTEMPTS,
     ChangedMeanwhileError,
@@ -82,6 +84,7 @@ def lock_spec(
     settings: Settings,
     *,
     upgrade: Sequence[str] | None = None,
+    upgrades_system_alone: bool = False,
     offline: bool = False,
     sources: Sequence[Path] = (),
     edit: Edit | None = None,
@@ -91,8 +94,9 @@ def lock_spec(
 
     The lock is for this machine's architecture; targets of the file for others are kept as they are.
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
-    which the spec requires it. An `edit` of the spec is written with the lock. If spec or lock change
-    meanwhile, it resolves again; ChangedMeanwhileError if that does not end, or if there is an `edit`.
+    which the spec requires it; with `upgrades_system_alone` only Debian's. An `edit` of the spec is written
+    with the lock. If spec or lock change meanwhile, it resolves again; ChangedMeanwhileError if that does not
+    end, or if there is an `edit`.
     RequestError: the spec is invalid or cannot be satisfied, or the locked packages do not fit together or
     their site.
     """
@@ -104,7 +108,15 @@ def lock_spec(
         # Before anything is read from them.
         seen = {spec: content_of(spec) if edit is None else edit.before, path: content_of(path)}
         content = seen[spec] if edit is None else edit.after
-        locked, file = _lock(spec, settings, content, upgrade=upgrade, offline=offline, sources=sources)
+        locked, file = _lock(
+            spec,
+            settings,
+            content,
+            upgrade=upgrade,
+            upgrades_system_alone=upgrades_system_alone,
+            offline=offline,
+            sources=sources,
+        )
         new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
             new[spec] = edit.after
@@ -126,6 +138,7 @@ def _lock(
     content: bytes | None,
     *,
     upgrade: Sequence[str] | None,
+    upgrades_system_alone: bool,
     offline: bool,
     sources: Sequence[Path],
 ) -> tuple[Locked, LockFile | None]:
@@ -151,10 +164,12 @@ def _lock(
                     previous=previous,
                     other_targets=others,
                     upgrade=upgrade,
+                    upgrades_system_alone=upgrades_system_alone,
                     tools=pins,
                     context=context,
                 )
             except EnvbuildError as error:
+                _hint_at_recipes(error, resolved, settings)
                 _hint_at_debian(error, resolved, context)
                 raise
     rule_results = _check_fit(resolved, lock, settings)
@@ -199,6 +214,18 @@ def _stale_targets(
                 f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
                 f" `envbuild lock {shell_path(spec)}` on a machine of that architecture renews it"
             )
+
+
+def _hint_at_recipes(error: EnvbuildError, resolved: ResolvedSpec, settings: Settings) -> None:
+    """Name the recipes that build what errors say has no wheel."""
+    recipes = recipes_by_name(list_recipes(settings.recipes).recipes)
+    for single in error.each():
+        if not isinstance(single, ResolutionError):
+            continue
+        names = {recipes[name].name for name in single.unavailable & recipes.keys()}
+        for name in sorted(names - {chosen.recipe.name for chosen in resolved.recipes}):
+            remedy = f"`envbuild add {shell_path(resolved.path)} {name}`"
+            single.hint = f"`{name}` has a recipe: {remedy}, without the Python package; {single.hint}"
 
 
 def _hint_at_debian(error: EnvbuildError, resolved: ResolvedSpec, context: ResolveContext) -> None:

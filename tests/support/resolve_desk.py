@@ -124,6 +124,7 @@ class Desk:
         *,
         other_targets: Sequence[Target] = (),
         upgrade: Sequence[str] | None = None,
+        upgrades_system_alone: bool = False,
         offline: bool = False,
         sources: Sequence[Path] = (),
         machine: Machine | None = None,
@@ -134,6 +135,7 @@ class Desk:
             previous=previous,
             other_targets=other_targets,
             upgrade=upgrade,
+            upgrades_system_alone=upgrades_system_alone,
             tools=TOOLS,
             context=ResolveContext(
                 machine=machine or self.machine(),
@@ -165,6 +167,9 @@ class Desk:
 
     def hints(self) -> list[str | None]:
         return [event.hint for event in self.events if isinstance(event, Warned)]
+
+    def details(self) -> list[str]:
+        return [event.detail for event in self.events if isinstance(event, Warned)]
 
     def scopes(self) -> set[str]:
         tasks = {event.task for event in self.events if isinstance(event, TaskStarted)}

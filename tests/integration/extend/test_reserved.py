@@ -195,6 +195,18 @@ def test_the_output_lists_files_and_variables_that_are_taken_over(image: Path, t
     assert taken["environment"] == {"A": "theirs"}
 
 
+def test_what_is_left_out_is_not_taken_over(image: Path, tmp_path: Path) -> None:
+    like = extended(tmp_path, {"/opt/x": b"theirs\n", "/opt/y": b"theirs\n"}, {"A": "theirs", "B": "theirs"})
+    request = (image, "--like", like, "--store", tmp_path / "s", "-o", tmp_path / "new.sqfs", "--dry-run")
+    said = run(*request, "--without", "/opt/x", "--without", "B")
+    assert "taken over: file /opt/y (" in said
+    assert "taken over: environment A = theirs" in said
+    assert said.count("taken over: ") == 2
+    said = run(*request, "--without", "/opt/z", code=2)
+    assert "`/opt/z` was not requested for `theirs.sqfs`" in said
+    assert "hint: requested: /opt/x, /opt/y, A, B" in said or "hint: did you mean `/opt/" in said
+
+
 def test_an_image_of_ours_reserves_what_its_spec_reserves(ground: Ground) -> None:
     desk = ground.desk("reserved")
     (desk / "note.txt").write_text("a note\n")

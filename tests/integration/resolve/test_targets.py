@@ -202,6 +202,28 @@ def test_an_upgrade_names_the_versions_that_differ_then(both: Desk) -> None:
     ), "known differences are not repeated"
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "outcome"),
+    [
+        (["--upgrade", "--dry-run"], 0, "3 packages, would be written"),
+        (["--outdated"], 4, "outdated"),
+        (["--outdated", "--system"], 0, "up to date"),
+    ],
+)
+def test_newer_packages_are_listed_and_nothing_is_written(
+    words: list[str], code: int, outcome: str, desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock_spec(desk.spec, desk.settings)
+    before = desk.path.read_bytes()
+    desk.publish_newer()
+    with pytest.raises(SystemExit) as ended:
+        main(["lock", str(desk.spec), *words])
+    printed = capsys.readouterr().err
+    assert (ended.value.code, desk.path.read_bytes()) == (code, before)
+    assert f"{desk.path}: {outcome}\n" in printed
+    assert ("  updated alpha 1.0 → 2.0\n" in printed) is ("--system" not in words)
+
+
 def test_name_and_version_hold_for_all_targets(both: Desk) -> None:
     both.spec.write_text(both.spec.read_text().replace('version: "1"', 'version: "2"'))
     locked = lock_spec(both.spec, both.settings)

@@ -25,7 +25,7 @@ from envbuild.errors import (
     RequestError,
 )
 from envbuild.lock.text import HEADER
-from envbuild.workflows import inspect
+from envbuild.workflows import inspect, launch
 from tests.support.small_images import UNREAD, small_image
 
 COMMAND = Path(sys.executable).with_name("envbuild")
@@ -243,6 +243,13 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
         (["fetch", "x.yaml"], "Missing option '--to'"),
         (["build", "x.yaml", "--compression", "lz4"], "'lz4' is not one of 'zstd', 'gzip'"),
         (["export", "x.sif", "--format", "sif-flat", "-o", "y"], "'sif-flat' is not one of 'squashfs', "),
+        (["export", "x.sif", "--format", "enroot", "-o", "y"], "there is no image `x.sif`"),
+        (
+            ["exec", "x.sif", "-c", "pass"],
+            "hint: options of a program stand behind it: `envbuild exec IMAGE.sif",
+        ),
+        (["shell", "x.sif", "ls"], "hint: `envbuild exec IMAGE.sif COMMAND` runs a command"),
+        (["extend", "x.sif", "a.whl", "--store", "s"], "there is no image `x.sif`"),
         (["test", "x.sif", "--ranks", "1"], "Invalid value for '--ranks'"),
         (["test", "x.sif", "--timeout", "soon"], "error: `soon` is not a duration\n\nhint: write 90s"),
         (["lock", "x.yaml", "--store"], "Option '--store' requires an argument"),
@@ -259,11 +266,59 @@ def test_a_command_line_that_is_wrong(
 
 
 @pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["exec", "x.sif", "python", "-c", "pass"], ["python", "-c", "pass"]),
+        (["exec", "--store", "s", "x.sif", "-v", "ls", "--json", "--", "x"], ["ls", "--json", "--", "x"]),
+        (["exec", "x.sif", "--", "--help"], ["--help"]),
+        (["launch", "x.sif", "-n", "2", "python", "-n", "3"], ["python", "-n", "3"]),
+        (["launch", "-qn", "2", "x.sif", "python", "-q"], ["python", "-q"]),
+        (["launch", "-n2", "--ranks=2", "x.sif", "python", "-m", "m"], ["python", "-m", "m"]),
+    ],
+    ids=" ".join,
+)
+def test_options_behind_a_program_are_its_own(
+    words: list[str], command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[list[str]] = []
+    monkeypatch.setattr(launch, "program_line", lambda _image, line, _settings: line)
+    monkeypatch.setattr(launch, "launch_line", lambda _image, line, **_options: line)
+    monkeypatch.setattr(launch, "launch", lines.append)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert (ended.value.code, lines) == (0, [command])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["build", "docker://ubuntu:24.04"],
+        ["lock", "docker://ubuntu:24.04"],
+        ["extend", "docker://ubuntu:24.04", "tabulate"],
+        ["inspect", "docker://ubuntu:24.04"],
+        ["extend", "docker.io/library/ubuntu:24.04", "tabulate"],
+    ],
+    ids=" ".join,
+)
+def test_an_image_in_a_registry_is_pulled_first(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = words[1] if "://" in words[1] else f"docker://{words[1]}"
+    code, _, err = run([*words, "--store", "s"], capsys)
+    assert code == 2
+    assert f"`{address}`" in err
+    assert f"hint: `apptainer pull IMAGE.sif {address}` makes a file of an image in a registry" in err
+
+
+@pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["build", "t.yaml", "--from", "nowhere"], "there is no directory `nowhere`"),
         (["reproduce", "t.sif", "--from", "nowhere"], "there is no directory `nowhere`"),
         (["build", "t.sif"], "`t.sif` is an image, not a spec"),
+        (["lock", "t.yaml", "--system"], "`--system` says what `--upgrade` or `--outdated` is about"),
+        (["lock", "t.yaml", "--outdated", "--check"], "`--dry-run` and `--outdated` go with neither"),
         (["lock", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
         (["plan", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
         (["launch", "t.sif"], "there is no command to start"),
@@ -415,6 +470,7 @@ class TestUpgrade:
             ("lock --upgrade torch numpy a.yml", "lock --upgrade=torch --upgrade=numpy a.yml"),
             ("lock --upgrade torch --json a.yaml", "lock --upgrade=torch --json a.yaml"),
             ("lock --upgrade --json a.yaml", "lock --upgrade=* --json a.yaml"),
+            ("lock --upgrade --system a.yaml", "lock --upgrade=* --system a.yaml"),
             ("lock a.yaml --upgrade=torch", "lock a.yaml --upgrade=torch"),
             ("lock a.yaml", "lock a.yaml"),
             ("build a.yaml --upgrade", "build a.yaml --upgrade"),

@@ -69,9 +69,25 @@ fabric: [libfabric]
         "spec.yaml: frameworks: `pytorch@2.13.0` instead of `pytorch`",
         "spec.yaml: frameworks gained `jax`",
         "spec.yaml: fabric gained `libfabric`",
+        "next: envbuild lock spec.yaml",
         "spec.yaml: packages.system gained `git`",
+        "next: envbuild lock spec.yaml",
     ]
     assert "tabulate" in read_spec(Path("spec.yaml")).python.texts
+
+
+def test_packages_to_build_are_named_twice_unless_a_file_asks_for_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("add", "docopt>=0.6", "Tabulate", "--from-source")
+    assert Path("spec.yaml").read_text() == (
+        SPEC.rstrip("\n") + "\n    - docopt>=0.6\n  from_source: [docopt, tabulate]\n"
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "spec.yaml: packages.python gained `docopt>=0.6`; packages.from_source gained `docopt`",
+        "spec.yaml: packages.from_source gained `tabulate`",
+        "next: envbuild lock spec.yaml",
+    ]
 
 
 def test_what_is_there_already_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +165,7 @@ def test_what_a_file_of_the_spec_asks_for_is_removed_there(capsys: pytest.Captur
     assert "error: `tabulate` comes from a file that the spec names: `tabulate>=0.8`\n" in printed
     assert "  --> requirements.txt:3:1\n" in printed
     assert "  --> more.txt:2:1\n" in printed
-    assert "hint: remove it from that file\n" in printed
+    assert "hint: remove line 3 of `requirements.txt`, then `envbuild lock spec.yaml`\n" in printed
     assert Path("spec.yaml").read_text() == SPEC
 
 

@@ -133,9 +133,9 @@ def test_pip_is_asked_a_limited_number_of_times(
 def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
     asked: list[str] = []
 
-    def cost_of_pin(name: str, _: str) -> str:
+    def cost_of_pin(name: str, _: str) -> skipped_releases.Cost:
         asked.append(name)
-        return "older others"
+        return skipped_releases.Cost(text="older others", without_wheels=frozenset({name}))
 
     warnings = [
         *skipped_releases.warnings(
@@ -146,10 +146,14 @@ def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
             ),
             files={},
             newest={name: [file_of(name, "2.0")] for name in NAMES},
+            from_source=("built",),
             cost_of_pin=cost_of_pin,
         )
     ]
     assert len(warnings) == len(NAMES)
     assert asked == NAMES[:10]
-    assert warnings[9].text.endswith("With 2.0: older others")
-    assert warnings[10].text.endswith("The newest is 2.0")
+    assert "with 2.0: older others" in warnings[9].detail
+    # One line to paste, with all names.
+    assert f"`from_source: [built, {', '.join(NAMES[:10])}]`" in str(warnings[0].hint)
+    assert "with 2.0" not in warnings[10].detail
+    assert warnings[10].text.endswith("the newest is 2.0")

@@ -108,7 +108,39 @@ def test_a_distribution_without_a_wheel() -> None:
     assert without.at == at(2)
     assert {*without.unavailable} == {"win"}
     (bounded,) = errors("win>=2", nearest=["1.0"]).without_wheels({"win": failure})
-    assert bounded.hint.startswith("the nearest versions with a wheel are 1.0; or `from_source: [win]`")
+    assert bounded.hint.startswith("versions of `win` with a wheel: 1.0; `from_source: [win]`")
+
+
+def test_all_distributions_without_a_wheel_are_one_error_with_one_line_to_write() -> None:
+    failures = {
+        "docopt": UvFailure(kind="no-solution", reason="it has no wheels", names=("docopt",)),
+        "deep": UvFailure(
+            kind="no-solution", reason="all of middle need deep", names=("middle", "deep", "top")
+        ),
+        "apex": UvFailure(kind="no-solution", reason="it has no wheels", names=("apex",)),
+    }
+    (error,) = errors("top", "docopt>=0.6", "apex").without_wheels(failures)
+    assert error.problem == (
+        "`docopt`, `deep`, `apex`: no wheel fits Python 3.11 with glibc 2.36 on amd64"
+        "\n  `docopt>=0.6` at spec.yaml:2:3"
+        "\n  `deep`, which `top` at spec.yaml:1:3 needs"
+        "\n  `apex` at spec.yaml:3:3"
+    )
+    # The index's package of that name is not what is meant, so it is not to be built.
+    assert "`from_source: [deep, docopt]` under `packages`" in str(error.hint)
+    assert "`apex` of the index is another project" in str(error.hint)
+    assert {*error.unavailable} == {*failures}
+
+
+def test_a_build_that_no_index_has_is_not_corrected_to_itself() -> None:
+    text = PROOF.format(
+        "there is no version of idna==3.4+cu113 and envbuild-request depends on idna==3.4+cu113, we can"
+        " conclude that your requirements are unsatisfiable."
+    )
+    missing = error(text, "idna==3.4+cu113")
+    assert str(missing.hint).startswith("`+cu113` is a build that the configured indexes do not have")
+    nearest = error(text, "idna==3.4+cu113", nearest=["3.4"])
+    assert nearest.hint == "the nearest versions of `idna` are 3.4"
 
 
 def test_without_a_network_all_that_is_missing_is_one_error() -> None:

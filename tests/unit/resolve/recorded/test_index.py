@@ -100,13 +100,13 @@ def test_packages_without_wheels_are_told_however_deep_they_are(desk: Desk) -> N
     for name, required in (("middle", "source-only"), ("top", "middle"), ("side", "other-source<2")):
         write_index(desk.server.root, [write_wheel(desk.wheels, name, "1.0", requires=[required])])
     error = desk.error(desk.resolved(python=["top", "side==1.0", "alpha"]))
-    assert [single.problem.partition(":")[0] for single in error.each()] == [
-        "`other-source`",
-        "`source-only`",
+    problem, *lines = error.problem.splitlines()
+    assert problem.startswith("`other-source`, `source-only`: no wheel fits Python 3.11")
+    assert [line.partition(" at ")[0].strip() for line in lines] == [
+        "`other-source`, which `side`",
+        "`source-only`, which `top`",
     ]
-    hints = [str(single.hint) for single in error.each()]
-    assert "side" in hints[0]
-    assert "all versions of middle depend on source-only" in hints[1]
+    assert "`from_source: [other-source, source-only]` under `packages`" in str(error.hint)
 
 
 def test_a_directory_of_the_spec_has_candidates(desk: Desk, tmp_path: Path) -> None:

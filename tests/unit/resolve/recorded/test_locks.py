@@ -152,6 +152,21 @@ def test_upgrades(desk: Desk) -> None:
     )
 
 
+def test_debian_packages_are_upgraded_alone(desk: Desk) -> None:
+    old = desk.lock(desk.resolved(python=["beta"], system=["git"]))
+    spec = desk.resolved(python=["gamma"], system=["git"])
+    kept = desk.lock(spec, old)
+    desk.stanzas["git"] += "\n" + write_deb(desk.archive, "git", "1:2.40-1", Depends="libcurl")
+    desk.publish()
+    debian = desk.lock(spec, kept, upgrade=(), upgrades_system_alone=True)
+    assert desk.scopes() == {"lock:debian"}
+    assert (versions(debian)["gamma"], versions(debian)["git"]) == ("1.0", "1:2.40-1")
+    error = desk.error(spec, previous=kept, upgrade=["gamma"], upgrades_system_alone=True)
+    assert error.problem == "`gamma` is not locked, so it cannot be upgraded"
+    error = desk.error(spec, previous=kept, upgrade=["debian"])
+    assert error.hint == "`--upgrade --system` takes newer Debian packages, and keeps Python's"
+
+
 def test_another_architecture_gets_the_same_debian_versions(desk: Desk) -> None:
     lock = desk.lock(desk.resolved(system=["git"]))
     desk.stanzas["newer git"] = write_deb(desk.archive, "git", "1:2.40-1", Depends="libcurl")

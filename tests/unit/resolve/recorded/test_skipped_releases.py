@@ -25,10 +25,9 @@ def test_a_release_much_older_than_the_newest_is_warned_of_with_the_reason(desk:
     dated(desk, "vision", {"1.0": "2021-01-01", "2.0": "2023-01-01"}, v2=["source-only"])
     lock = desk.lock(desk.resolved(python=["vision"]))
     assert versions(lock)["vision"] == "1.0"
-    (warning,) = desk.warnings()
-    assert (
-        "`vision` is at 1.0, much older than the newest release. With 2.0: `source-only`: no wheel" in warning
-    )
+    assert desk.warnings() == ["`vision` is at 1.0, much older than the newest release, 2.0"]
+    assert "`from_source: [source-only]` under `packages`" in str(desk.hints()[0])
+    assert "with 2.0: `source-only`: no wheel" in desk.details()[0]
     # What the lock keeps was said once; what a request excludes is asked for.
     desk.lock(desk.resolved(python=["vision", "alpha"]), lock)
     assert desk.warnings() == []
@@ -40,8 +39,9 @@ def test_an_old_release_that_other_packages_ask_for_is_warned_of_with_their_cost
     dated(desk, "vision", {"1.0": "2021-01-01", "2.0": "2023-01-01"})
     dated(desk, "model", {"3.0": "2020-01-01", "4.0": "2020-02-01"}, v4=["vision<2"])
     assert versions(desk.lock(desk.resolved(python=["model", "vision"])))["vision"] == "1.0"
-    (warning,) = desk.warnings()
-    assert warning.endswith("With 2.0: `model` 3.0 instead of 4.0")
+    (detail,) = desk.details()
+    assert detail.startswith("with 2.0: `model` 3.0 instead of 4.0; ")
+    assert str(desk.hints()[0]).startswith("`vision==2.0` asks for that")
 
 
 def test_a_release_a_little_older_than_the_newest_is_none_to_warn_of(desk: Desk) -> None:
@@ -57,8 +57,8 @@ def test_a_release_that_has_sources_alone_is_the_newest_all_the_same(desk: Desk)
     archive.write_bytes(b"not even an archive")
     write_dated_page(desk.server.root, "vision", {wheel: "2021-01-01", archive: "2023-01-01"})
     assert versions(desk.lock(desk.resolved(python=["vision"])))["vision"] == "1.0"
-    (warning,) = desk.warnings()
-    assert "With 2.0: `vision`: no wheel fits" in warning
+    (detail,) = desk.details()
+    assert "with 2.0: `vision`: no wheel fits" in detail
 
 
 def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
@@ -66,7 +66,7 @@ def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
     dated(desk, "hydra", {"1.0": "2023-01-01", "2.0rc1": "2023-02-01"}, v1=["source-only"])
     dated(desk, "model", {"1.0": "2023-01-01"}, v1=["hydra"])
     assert versions(desk.lock(desk.resolved(python=["model"])))["hydra"] == "2.0rc1"
-    (warning,) = desk.warnings()
-    assert "`hydra` is at 2.0rc1, a pre-release that nothing asks for. With 1.0: `source-only`" in warning
+    assert desk.warnings() == ["`hydra` is at 2.0rc1, a pre-release that nothing asks for; the newest is 1.0"]
+    assert "with 1.0: `source-only`: no wheel" in desk.details()[0]
     desk.lock(desk.resolved(python=["model", "hydra>=2.0rc1"]))
     assert desk.warnings() == []
