@@ -171,10 +171,28 @@ def test_secrets_of_a_requirements_file_are_neither_taken_nor_shown(line: str, p
     assert result.proposal.spec["packages"] == {"python": ["scipy"]}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RUN wget https://example.org/repo/RPM-GPG-KEY-vendor",
+        "RUN curl https://example.org/keys/GPG-PUB-KEY-VENDOR.PUB",
+        "RUN apt-key adv --fetch-keys https://example.org/3bf863cc.pub",
+        "RUN bash --login build.sh",
+        "RUN apt-get source mysql-client tiktoken==0.9 hf_transfer",
+    ],
+)
+def test_words_that_only_resemble_secrets_are_shown(line: str, place: Path) -> None:
+    notes = imported(place, f"FROM debian:12\n{line}\n").notes
+    assert line.removeprefix("RUN ") in [note.text for note in notes]
+
+
 def test_names_that_only_resemble_those_of_secrets_are_taken(place: Path) -> None:
-    names = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "COMPASS", "BYPASS_CACHE")
-    assert spec_of(place, "ENV " + " ".join(f"{name}=1" for name in names)) == {
-        "environment": dict.fromkeys(names, "1")
+    names = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "COMPASS", "BYPASS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER")
+    packages = ["mysql-connector-python", "tiktoken==0.9", "huggingface-hub[hf_transfer]"]
+    lines = ("ENV " + " ".join(f"{name}=1" for name in names), f"RUN pip install {' '.join(packages)}")
+    assert spec_of(place, *lines) == {
+        "packages": {"python": packages},
+        "environment": dict.fromkeys(names, "1"),
     }
 
 
