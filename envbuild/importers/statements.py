@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from packaging.pylock import is_valid_pylock_path
+
 from envbuild.errors import Location, RequestError, raise_all
-from envbuild.spec.requirements import requirement_lines
+from envbuild.importers.shell import expand
+from envbuild.spec.requirements import RequirementFiles, requirement_lines
 from envbuild.spec.yamlfile import Document, Loc, read_yaml
+from envbuild.system.files import is_below, read_input
+
+MAX_BYTES = 1 << 20
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
+_FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+as\s+(\S+))?.*", re.IGNORECASE)
+_BRACES = re.compile(r"\{\{\s*(\w+)\s*\}\}")  # Apptainer's form of a variable
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
 _ATTRIBUTES = {
@@ -33,7 +41,9 @@ class Statement:
 
     line: int
     name: str
-    """``RUN``, ``From``, ``%post``, ``requirement``, ``conda`` for a package of conda, ``earlier stage``."""
+    """``RUN``, ``From``, ``%post``, ``requirement``, ``conda`` for a package of conda, ``earlier stage``,
+    ``continued stage`` for a FROM that names a stage of the image, ``python`` for bounds of Python,
+    ``left out`` and ``error`` for parts of a project that are not read."""
     text: str
     """The rest as written, with its continuation lines."""
     values: tuple[str, ...] = ()
@@ -41,30 +51,95 @@ class Statement:
 
 
 def read_statements(text: str, path: Path) -> list[Statement]:
-    """Return the statements of a file in order; RequestError if it has none of the four formats."""
+    """Return the statements of a file in order; RequestError if it has none of the formats."""
     lines = text.split("\n")
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
+    if path.name == "pyproject.toml" or is_valid_pylock_path(path):
+        return list(_project(path))
     if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
-        statements = list(_definition(lines))
-    elif re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
-        statements = list(_dockerfile(lines))
-    elif path.suffix in (".txt", ".in"):
+        return _stages(list(_definition(lines)))
+    if re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
+        return _stages(list(_dockerfile(lines)))
+    if path.suffix in (".txt", ".in"):
         return [Statement(line=line, name="requirement", text=item) for line, item in requirement_lines(text)]
-    elif path.suffix in (".yml", ".yaml"):
-        return list(_environment(text, path))
-    else:
-        raise RequestError(
-            f"`{path.name}` is not a Dockerfile, definition file, requirements file or conda environment",
-            at=Location(path=path),
-            hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt`, `*.in` or `*.yml`",
-        )
-    # Only the last stage makes the image.
+    if path.suffix in (".yml", ".yaml"):
+        return environment_statements(text, path)
+    raise RequestError(
+        f"`{path.name}` is not a Dockerfile, definition file, requirements file or conda environment",
+        at=Location(path=path),
+        hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt`, `*.in`, `*.yml`,"
+        " `pyproject.toml` or `pylock.toml`",
+    )
+
+
+def _stages(statements: list[Statement]) -> list[Statement]:
+    """Mark what does not belong to the last stage, or to the stages that it continues."""
     starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
-    for at, item in enumerate(statements[: starts[-1]] if starts else ()):
-        if item.name != "ARG":
-            text = f"{item.name} {item.text}"
-            statements[at] = Statement(line=item.line, name="earlier stage", text=text)
+    arguments = dict(_argument(item) for item in statements if item.name == "ARG")
+    names: dict[str, int] = {}  # of a stage → its number
+    parents: list[int | None] = []
+    for number, at in enumerate(starts):
+        match = _FROM.fullmatch(_CONTINUATION.sub(" ", statements[at].text).strip())
+        image, name = (
+            (expand(part or "", arguments).lower() for part in match.groups()) if match else ("", "")
+        )
+        parents.append(names.get(image) if statements[at].name == "FROM" else None)
+        if name:
+            names[name] = number
+    chain: set[int] = set()
+    stage: int | None = len(starts) - 1
+    while stage is not None and stage >= 0:
+        chain.add(stage)
+        stage = parents[stage]
+    number = -1
+    for at, item in enumerate(statements):
+        number += item.name in ("FROM", "Bootstrap")
+        if item.name == "FROM" and number in chain and parents[number] is not None:
+            statements[at] = replace(item, name="continued stage", text=f"FROM {item.text}", values=())
+        elif number >= 0 and number not in chain and item.name != "ARG":
+            statements[at] = Statement(
+                line=item.line, name="earlier stage", text=f"{item.name} {item.text}".strip()
+            )
     return statements
+
+
+def _argument(statement: Statement) -> tuple[str, str]:
+    name, _, value = statement.text.partition("=")
+    return name.strip(), value.strip().strip("\"'")
+
+
+def _project(path: Path) -> Iterator[Statement]:
+    """Yield what a pyproject.toml or pylock.toml asks for, and what of it is not read."""
+
+    def read(file: Path, at: Location) -> bytes:
+        if not is_below(file, path.parent):
+            hint = "keep it beside the file that names it, or below"
+            raise RequestError(f"`{file}` is elsewhere", at=at, hint=hint)
+        return read_input(file, limit_bytes=MAX_BYTES, at=at)
+
+    files = RequirementFiles(read)
+    files.add(path, Location(path=path))
+    yield from requirement_statements(files)
+    for error in files.errors:
+        line = error.at.line if error.at is not None else 1
+        yield Statement(line=max(line, 1), name="error", text=error.problem, values=(error.hint or "",))
+
+
+def requirement_statements(files: RequirementFiles) -> Iterator[Statement]:
+    """Yield what files with requirements ask for, and what of them is not read."""
+    for specifier, at in files.pythons:
+        yield Statement(line=at.line, name="python", text=specifier)
+    for address in files.indexes:
+        yield Statement(line=1, name="requirement", text=f"--index-url {address}")
+    for text, at in files.asked():
+        yield Statement(line=max(at.line, 1), name="requirement", text=text)
+    for part in files.left_out:
+        yield Statement(line=1, name="left out", text=part)
+
+
+def environment_statements(text: str, path: Path) -> list[Statement]:
+    """Return the keys, packages and variables of a conda environment."""
+    return list(_environment(text, path))
 
 
 def _environment(text: str, path: Path) -> Iterator[Statement]:
@@ -123,14 +198,30 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:
         elif sections:
             sections[-1][2].append(line)
     for section_name, start, body in sections:
+        if section_name == "%post":
+            yield from _script(body, start)
+            continue
         for number, line in _logical_lines(body, start):
-            name, text = section_name, re.sub(r"\{\{\s*(\w+)\s*\}\}", r"${\1}", line)  # Apptainer's form
+            name, text = section_name, _BRACES.sub(r"${\1}", line)
             if not name:
                 key, _, text = (part.strip() for part in text.partition("#")[0].partition(":"))
                 name = key.capitalize()
                 if name == "Osversion":
                     name, text = "From", f"debian:{text}"
-            yield Statement(line=number, name=name, text=text, values=_values(name, text))
+            # One line may set several variables.
+            pieces = re.split(r"\s*;\s*", text.rstrip("; ")) if name == "%environment" else [text]
+            for piece in [text] if set("'\"") & set(text) else pieces:
+                yield Statement(line=number, name=name, text=piece, values=_values(name, piece))
+
+
+def _script(body: Sequence[str], start: int) -> Iterator[Statement]:
+    """Yield a script as one statement: its commands may span lines."""
+    text = _BRACES.sub(r"${\1}", "\n".join(body)).rstrip()
+    # People write comments between continued lines, where a shell would end the command.
+    text = re.sub(r"(?<=\\\n)[ \t]*(?:#[^\n]*)?$", r"\\", text, flags=re.MULTILINE)
+    if text.strip():
+        lead = len(text) - len(text.lstrip("\n"))
+        yield Statement(line=start + lead, name="%post", text=text[lead:])
 
 
 def _logical_lines(lines: Sequence[str], start: int = 1) -> Iterator[tuple[int, str]]:

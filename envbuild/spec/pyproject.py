@@ -1,7 +1,7 @@
 """Requirements of a Python project: pyproject.toml (PEP 621, Poetry), setup.cfg and setup.py. Runs nothing.
 
-Sources: the PyPA specification of pyproject.toml; PEP 735; Poetry's documentation ("Dependency specification",
-"The pyproject.toml file"); setuptools' documentation ("Declarative config").
+Sources: the PyPA specification of pyproject.toml; PEP 735; Poetry's documentation ("Dependency
+specification", "The pyproject.toml file"); setuptools' documentation ("Declarative config").
 """
 
 from __future__ import annotations

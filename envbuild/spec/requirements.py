@@ -206,7 +206,7 @@ class RequirementFiles:
     pythons: list[tuple[str, Location]] = field(default_factory=list)
     """Constraints of projects on the Python, and where each is written."""
     indexes: list[str] = field(default_factory=list)
-    """Addresses of indexes that projects name."""
+    """Addresses of indexes that files name; they may hold passwords."""
     left_out: list[str] = field(default_factory=list)
     """Groups and extras of projects, which nothing asks for."""
     _unused: list[str] = field(default_factory=list)
@@ -310,6 +310,7 @@ class RequirementFiles:
             else:
                 self.directories.append((at.path.parent / value, at))
         elif name in _ADDRESSES:
+            self.indexes.append(value)
             # Without its value, which may hold a password.
             self._unused_count += 1
             if self._unused_count <= _MAX_REMARKS:
