@@ -97,7 +97,7 @@ def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base:
 
 
 def _admits(requirement: Requirement, owner: ChosenRecipe) -> bool:
-    """Return whether a requirement admits the version of a recipe; ``+cu130`` names the build for CUDA 13.0."""
+    """Return whether a requirement admits the version of a recipe, in the build for its accelerator."""
     written = str(requirement.specifier)
     exact = re.fullmatch(r"===?(?P<version>[^,+]+)\+(?P<local>[a-z0-9.]+)", written)
     if exact is None:
