@@ -60,7 +60,7 @@ TRIVIAL = re.compile(
     r"|pip[\d.]* (?:cache|list|check|show|freeze|config|--version)|python[\d.]* (?:-m venv|--version|-V$)"
     r"|git (?:lfs install|config)|nvidia-smi|test|which|printf|sleep|date|env|type|stat|file|nproc|uname"
     r"|set|true|:|echo|ldconfig|exit|cd|pwd|ls|umask|hash|virtualenv|mkdir|chmod|chown|touch|pushd|popd|unset|alias"
-    r"|shopt|trap|return|wait|locale|\[\[?|source|\.)(?: |$).*"
+    r"|useradd|groupadd|adduser|addgroup|usermod|chsh|shopt|trap|return|wait|locale|\[\[?|source|\.)(?: |$).*"
 )
 _MPI_RELEASE = re.compile(r"(?<![a-z])(openmpi|mpich)-v?(\d+(?:\.\d+)+)")
 _MPI_PROJECT = re.compile(r"/(ompi|openmpi|mpich)(?:\.git)?(?:/archive/\S*?v?(\d+(?:\.\d+)+)|(?=[\s/]|$))")
@@ -85,6 +85,8 @@ REASONS = {
     "%labels": _LABEL,
     "%help": "set it under `summary`",
     **dict.fromkeys(("CMD", "ENTRYPOINT", "%runscript", "%startscript", "%apprun"), _RUN),
+    "%files": "it comes from another stage or image: keep files beside the spec",
+    **dict.fromkeys(("%setup", "%pre"), "it runs outside of the image"),
     "%test": "the jobs of the recipes test an image",
     "channels:": CHANNELS,
     "prefix:": "an image has its environment in /opt/env",

@@ -149,7 +149,7 @@ class _Importer:
         self.notes: list[ImportNote] = []
         self.line = 0
         self.commands = 0
-        self.variables: dict[str, str] = {}
+        self.variables = {"CONDA_PREFIX": "/opt/conda"}
         self.copied: dict[str, str] = {}  # path in the image → path beside the file
         self.directory_in_image = ""  # of WORKDIR and `cd`
         self.read_files_of: set[str] = set()  # requirements and environments that were read
@@ -239,7 +239,7 @@ class _Importer:
         elif name == "name:":
             self.name = text
             self.note("taken", f"name: {text}", "name")
-        elif name == "Bootstrap":
+        elif name in ("Bootstrap", "Stage", "Mirrorurl", "Include", "Includecmd"):
             self.note("skipped", f"{name}: {text}", "envbuild makes base images from packages")
         elif name == "continued stage":
             self.note("skipped", text, "the stage that it continues belongs to the image")
@@ -258,7 +258,7 @@ class _Importer:
             self.note("skipped", f"{name} {text}", "processes of an image run as its user, where they start")
         else:
             written = text if name.startswith(("%", "earlier", "left")) else f"{name} {text}"
-            reason = REASONS.get(name, "a spec has no such setting")
+            reason = REASONS.get(name) or REASONS.get(name.split()[0], "a spec has no such setting")
             self.note("unsupported", written.strip().removesuffix(":"), reason)
 
     def change_directory(self, text: str) -> None:
@@ -727,6 +727,7 @@ class _Importer:
     def take_python(self, text: str, version: str) -> None:
         """Take a release of Python, or bounds: as conda, PEP 440 or a Debian package write them."""
         written = version.replace(" ", "")
+        written = "" if re.fullmatch(r"={0,2}3(?:\.\*)?", written) else written
         exact = re.fullmatch(r"={0,2}(3\.\d+)(?:\.\d+)?(?:\.?\*)?(?:=\S*)?", written)
         constraint = exact[1] if exact else written.replace("=<", "<=").replace("=>", ">=")
         try:
@@ -812,12 +813,24 @@ class _Importer:
             if variant_for(asked, recipe) or not variant_for(any_release, recipe):
                 continue
             others = [name.replace("-", "@", 1) for name in recipe.variants if name.startswith(family)]
-            explanation = f"accelerator: {family}; the recipe `{recipe.name}` has {', '.join(others)}"
-            for note in list(self.notes):
-                if note.explanation == f"accelerator: {self.accelerator}":
-                    self.replace_note(note, "changed", explanation)
-            self.accelerator = family
+            self.take_other_release(f"the recipe `{recipe.name}` has {', '.join(others)}")
             return
+        releases = {
+            variant.partition("-")[2]
+            for recipe in self.recipes.values()
+            for variant in recipe.variants
+            if variant.startswith(f"{family}-")
+        }
+        if release and releases and not any(f"{found}.".startswith(f"{release}.") for found in releases):
+            self.take_other_release(f"the recipes have {', '.join(sorted(releases))}")
+
+    def take_other_release(self, reason: str) -> None:
+        """Take the accelerator without its release."""
+        family = self.accelerator.partition("@")[0]
+        for note in list(self.notes):
+            if note.explanation == f"accelerator: {self.accelerator}":
+                self.replace_note(note, "changed", f"accelerator: {family}; {reason}")
+        self.accelerator = family
 
     def check_paths(self) -> None:
         """Leave out directories in which nothing of the image lies."""
@@ -827,7 +840,10 @@ class _Importer:
             stale = {part: reason for part in parts if (reason := self.why_empty(part))}
             if setting is None or not stale:
                 continue
-            reason = "; ".join(f"nothing lies at `{part}`: {reason}" for part, reason in stale.items())
+            reason = "; ".join(
+                f"nothing lies at {', '.join(f'`{part}`' for part in stale if stale[part] == why)}: {why}"
+                for why in dict.fromkeys(stale.values())
+            )
             rest = ":".join(part for part in parts if part not in stale)
             if isinstance(setting, dict):
                 kept = ":".join(part for part in setting["prepend"].split(":") if part not in stale)
@@ -844,7 +860,7 @@ class _Importer:
         """Return why nothing of the image lies at a path; empty if something may."""
         if re.match(r"/usr/local/(?:cuda|nvidia)(?=[-/\d]|$)", path):
             return "CUDA's libraries come with the wheels"
-        if re.match(r"/(?:opt|root|usr/local)/\.?(?:mini|ana)?(?:conda|forge|mamba)\d*(?=/|$)", path):
+        if re.match(r"/(?:(?:opt|root|usr/local)/)?\.?(?:mini|ana)?(?:conda|forge|mamba)\d*(?=/|$)", path):
             return "the image has its environment in /opt/env"
         above = (top for top in self.prefixes if path == top or path.startswith(f"{top}/"))
         top = next((top for top in above if top not in ("/", "/usr", "/usr/local")), "")
@@ -852,7 +868,9 @@ class _Importer:
 
     def read_environment(self, statement: Statement) -> None:
         before = dict(self.variables)  # a line does not see the variables that it sets
-        if not statement.values:
+        if re.fullmatch(r"export(?:\s+[A-Za-z_]\w*)+", statement.text.strip()):
+            self.note("skipped", statement.text, "it sets no variable")
+        elif not statement.values:
             self.note("unsupported", statement.text, "it is not a plain NAME=VALUE")
         for text in statement.values:
             name, _, written = text.partition("=")
@@ -911,7 +929,9 @@ class _Importer:
                 self.take_recipe(pair, mpi[0], f"=={mpi[1]}" if mpi[1] else "")
                 self.building = f"a step of the build of {mpi[0]}, which the image gets as `mpi`"
                 continue
-            if len(words) != 2 or not statement.values:
+            if re.search(r"--from[= ]", pair):
+                reason = REASONS["%files"]
+            elif len(words) != 2 or not statement.values:
                 reason = "a file needs a source beside this one and a target"
             elif statement.name == "ADD" and re.search(r"://|^git@|\.(tar(\.\w+)?|tgz|tbz2?|txz)$", words[0]):
                 reason = "`ADD` downloads or unpacks it; keep files beside the spec"

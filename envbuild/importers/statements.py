@@ -25,6 +25,11 @@ MAX_BYTES = 1 << 20
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
 _FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+as\s+(\S+))?.*", re.IGNORECASE)
+# Several stages are used to install packages in one and copy the environment to the next.
+_COPIED_ENVIRONMENT = re.compile(
+    r"(?:--\S+\s+)*?--from=(\S+)\s+(?:--\S+\s+)*"
+    r"\S*(?:(?:site-packages|venv|env|conda\d*|\.local)(?:/\S*)?|/usr/local|/opt|/install)/?\s"
+)
 _BRACES = re.compile(r"\{\{\s*(\w+)\s*\}\}")  # Apptainer's form of a variable
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
@@ -75,7 +80,7 @@ def read_statements(text: str, path: Path) -> list[Statement]:
 def _stages(statements: list[Statement]) -> list[Statement]:
     """Mark what does not belong to the last stage, or to the stages that it continues."""
     starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
-    arguments = dict(_argument(item) for item in statements if item.name == "ARG")
+    arguments = dict(_argument(item) for item in statements if item.name == "ARG" and "=" in item.text)
     names: dict[str, int] = {}  # of a stage → its number
     parents: list[int | None] = []
     for number, at in enumerate(starts):
@@ -84,23 +89,47 @@ def _stages(statements: list[Statement]) -> list[Statement]:
             (expand(part or "", arguments).lower() for part in match.groups()) if match else ("", "")
         )
         parents.append(names.get(image) if statements[at].name == "FROM" else None)
-        if name:
-            names[name] = number
-    chain: set[int] = set()
-    stage: int | None = len(starts) - 1
-    while stage is not None and stage >= 0:
-        chain.add(stage)
-        stage = parents[stage]
+        names |= {str(number): number} | ({name: number} if name else {})
     number = -1
-    for at, item in enumerate(statements):
+    for item in statements:
         number += item.name in ("FROM", "Bootstrap")
-        if item.name == "FROM" and number in chain and parents[number] is not None:
-            statements[at] = replace(item, name="continued stage", text=f"FROM {item.text}", values=())
-        elif number >= 0 and number not in chain and item.name != "ARG":
-            statements[at] = Statement(
-                line=item.line, name="earlier stage", text=f"{item.name} {item.text}".strip()
-            )
-    return statements
+        if item.name == "Stage":
+            names[item.text.lower()] = number
+    chain: set[int] = set()
+    pending = [len(starts) - 1]
+    while pending:
+        stage: int | None = pending.pop()
+        while stage is not None and stage >= 0 and stage not in chain:
+            chain.add(stage)
+            end = starts[stage + 1] if stage + 1 < len(starts) else len(statements)
+            for item in statements[starts[stage] : end]:
+                pending += [names[name] for name in _copied_environments(item) if name in names]
+            stage = parents[stage]
+    kept: list[Statement] = []
+    number = -1
+    for item in statements:
+        is_start = item.name in ("FROM", "Bootstrap")
+        number += is_start
+        if item.name == "FROM" and number in chain and number + 1 < len(starts) and parents[number] is None:
+            kept.append(item)
+        elif item.name == "FROM" and number in chain and parents[number] is not None:
+            kept.append(replace(item, name="continued stage", text=f"FROM {item.text}", values=()))
+        elif number < 0 or number in chain or item.name == "ARG":
+            kept.append(item)
+        elif is_start:
+            written = f"FROM {item.text}" if item.name == "FROM" else f"Bootstrap: {item.text}"
+            kept.append(Statement(line=item.line, name="earlier stage", text=written))
+    return kept
+
+
+def _copied_environments(statement: Statement) -> Iterator[str]:
+    """Yield the name of the stage whose Python environment an instruction copies."""
+    lines = [_CONTINUATION.sub(" ", statement.text)] if statement.name == "COPY" else []
+    if statement.name.startswith("%files from "):
+        lines = [f"--from={statement.name.split()[2]} {line} " for line in statement.values]
+    for line in lines:
+        if match := _COPIED_ENVIRONMENT.match(line):
+            yield match[1].lower()
 
 
 def _argument(statement: Statement) -> tuple[str, str]:
@@ -185,7 +214,7 @@ def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:
         yield Statement(line=number, name=name, text=text, values=_values(name, text))
 
 
-def _definition(lines: Sequence[str]) -> Iterator[Statement]:
+def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
     sections: list[tuple[str, int, list[str]]] = []
     for number, line in enumerate(lines, 1):
         if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
@@ -200,6 +229,11 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:
     for section_name, start, body in sections:
         if section_name == "%post":
             yield from _script(body, start)
+            continue
+        if not re.match(r"(?:%environment|%arguments|%files)?$", section_name):
+            if numbered := list(_logical_lines(body, start)):
+                values = tuple(line for _, line in numbered)
+                yield Statement(line=numbered[0][0], name=section_name, text=section_name, values=values)
             continue
         for number, line in _logical_lines(body, start):
             name, text = section_name, _BRACES.sub(r"${\1}", line)
@@ -257,7 +291,7 @@ def _values(name: str, text: str) -> tuple[str, ...]:
         text = " ".join(["COPY", *re.sub(r"--(?!from)\S+", "", text).split()])
     elif name == "ENV":
         # The old form has one variable and no `=`.
-        text = re.sub(r"^(ENV \w+)\s+([^\"']*)$", r'\1="\2"', f"ENV {text}")
+        text = re.sub(r"^(ENV \w+)\s+([\"']?)([^\"']*)\2$", r'\1="\3"', f"ENV {text}")
     else:
         text = f"{name}: {text}" if name == "From" else f"{name} {text}"
     parser = (DockerParser if name.isupper() else SingularityParser)(filename=None)

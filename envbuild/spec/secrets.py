@@ -9,7 +9,8 @@ _LONGEST = 4096  # characters of a text that is searched
 _SECRET = re.compile(
     r"""(?<![a-z])token(?![a-z]) | token\s*[:=](?!=)        # `tiktoken==0.9` is a package
       # Without a value it is part of a name: `…/RPM-GPG-KEY-vendor`, `apt-key adv --recv-keys`.
-      | (?<![a-z])(?<!gpg-)(?<!apt-)(?<!fetch-)(?<!recv-)(?:key|pass|pwd|authorization)s?(?=["']?\s*[=:\s_]|$)
+      | (?<![a-z])(?<!gpg-)(?<!apt-)(?<!fetch-)(?<!recv-)(?<!public-)
+        (?:key|pass|pwd|authorization)s?(?=["']?\s*[=:\s_]|$)
       | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
       | passw(?:or)?d | passphrase | secret | credential | apikey
       | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`

@@ -379,7 +379,13 @@ def test_bounds_of_python_stay_bounds(text: str, python: str, place: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "middle", ["FROM main AS final", "ARG B=main\nFROM ${B}", "FROM x AS other\nRUN pip install b\nFROM MAIN"]
+    "middle",
+    [
+        "FROM main AS final",
+        "ARG B=main\nARG B\nFROM ${B}",
+        "ARG B=main\nFROM ${B}",
+        "FROM x AS other\nRUN pip install b\nFROM MAIN",
+    ],
 )
 def test_a_stage_that_continues_another_contains_it(middle: str, place: Path) -> None:
     text = f"FROM debian:12 AS main\nRUN pip install a\n{middle}\nRUN pip install c\n"
@@ -515,6 +521,7 @@ def test_frameworks_and_accelerators(words: str, expected: dict[str, object], pl
         (["ENV A=old", "ENV A=new B=$A"], {"A": "new", "B": "old"}),
         (["ENV OLD two words"], {"OLD": "two words"}),
         (["ENV PYTHONPATH=/app:/lib/app"], {"PYTHONPATH": {"prepend": "/app:/lib/app"}}),
+        (['ENV A "/a b"', "ENV PATH=/miniconda/bin:$PATH"], {"A": "/a b"}),
         (["ENV A=/a", "ENV PATH=/x:$A:${PATH}"], {"A": "/a", "PATH": {"prepend": "/x:/a"}}),
         (["ENV PIP_NO_CACHE_DIR=1 DEBIAN_FRONTEND=x E=1"], {"E": "1"}),
         (["ENV PATH=/usr/bin HOME=/x LD_LIBRARY_PATH=/y E=$E E2=1"], {"E2": "1"}),
@@ -609,7 +616,48 @@ def test_the_last_stage_makes_the_image(place: Path) -> None:
     text = "FROM golang AS build\nRUN apt-get install less\nFROM debian:12\nRUN apt-get install git\n"
     proposal = imported(place, text)
     assert proposal.spec["packages"] == {"system": ["git"]}
-    assert [note.outcome for note in proposal.notes] == ["unsupported", "unsupported", "taken", "taken"]
+    assert [(note.line, note.outcome) for note in proposal.notes] == [
+        (1, "unsupported"),
+        (3, "taken"),
+        (4, "taken"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "copied", ["--from=b /opt/venv /opt/venv", "--chown=1 --from=0 /root/.local /x", "--from=B /w/.venv ."]
+)
+def test_a_stage_whose_python_environment_is_copied_is_read(copied: str, place: Path) -> None:
+    stages = "FROM python:3.11 AS b\nRUN pip install a\nFROM golang\nRUN pip install c\nFROM debian:12"
+    text = f"{stages}\nCOPY {copied}\n"
+    spec = imported(place, text).spec
+    assert (spec["base"], spec["packages"]) == ("debian-12", {"python": ["a"]})
+
+
+def test_a_stage_of_a_definition_file_whose_environment_is_copied_is_read(place: Path) -> None:
+    stage = "Bootstrap: docker\nFrom: debian:12\n"
+    text = f"{stage}Stage: build\n%post\n  pip install a\n{stage}%files from build\n  /opt/venv /opt/venv\n"
+    assert imported(place, text, "x.def").spec["packages"] == {"python": ["a"]}
+
+
+def test_a_section_that_is_not_read_has_one_note(place: Path) -> None:
+    text = "Bootstrap: docker\nFrom: debian:12\n%setup\n  touch x\n%runscript\n  if x; then\n    y\n  fi\n"
+    assert [(note.line, note.text) for note in imported(place, text, "x.def").notes[:2]] == [
+        (4, "%setup"),
+        (6, "%runscript"),
+    ]
+
+
+def test_any_python_3_is_every_base(place: Path) -> None:
+    proposal = imported(place, "dependencies: [python=3, pip: [less]]\n", "environment.yml")
+    assert "python" not in proposal.spec
+    assert "every base image has Python 3" in [note.explanation for note in proposal.notes]
+
+
+def test_a_release_of_cuda_that_no_recipe_has(place: Path) -> None:
+    proposal = imported(place, "FROM nvidia/cuda:9.0-devel\nENV PATH=$CONDA_PREFIX/bin:$PATH\n")
+    assert proposal.spec["accelerator"] == "cuda"
+    assert proposal.notes[0].explanation.startswith("accelerator: cuda; the recipes have ")
+    assert "environment" not in proposal.spec
 
 
 def test_nothing_understood(place: Path) -> None:
