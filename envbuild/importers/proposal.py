@@ -881,7 +881,11 @@ class _Importer:
             reason = self.set_variable(name, written, before)
             setting = self.environment.get(name)
             is_appended = re.match(rf"[\"']?\$\{{?{re.escape(name)}\}}?:", written)
-            if not reason and is_appended:
+            rest = expand(_without_itself(name, written.strip("'\""))[0], before)
+            if not reason and is_unresolved(rest):
+                lost = "environment, without the parts that depend on an unknown variable"
+                note = self.note("changed", text, lost)
+            elif not reason and is_appended:
                 note = self.note("changed", text, "environment, in front of the image's own directories")
             else:
                 note = self.note("unsupported" if reason else "taken", text, reason or "environment")
@@ -902,6 +906,9 @@ class _Importer:
         value = "".join(words)
         value, front = _without_itself(name, value)
         value = expand(value, known)
+        if front:  # what is known of a search path is taken
+            parts = [part for part in value.split(":") if part and not is_unresolved(part)]
+            value = ":".join(parts) or value
         # Images have no PYTHONPATH, so that in front of nothing is the same.
         in_front = front or name == "PYTHONPATH"
         setting: str | dict[str, str] = {"prepend": value} if in_front else value

@@ -12,7 +12,7 @@ _SECRET = re.compile(
       | (?<![a-z])(?<!gpg-)(?<!apt-)(?<!fetch-)(?<!recv-)(?<!public-)
         (?:key|pass|pwd|authorization)s?(?=["']?\s*[=:\s_]|$)
       | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
-      | passw(?:or)?d | passphrase | secret | credential | apikey
+      | passw(?:or)?d | passphrase | secret(?:key|token)?s?(?=["']?\s*[=:\s_]|$) | credential | apikey
       | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
       | (?<!\S)(?:-u|--user|--proxy(?:-user)?)[\s=]*[^\s:/]+:(?!//)
       | (?<!\S)(?:\S*/)?(?:(?:mysql|mariadb)(?:admin|dump)?\s+-|sshpass\b)

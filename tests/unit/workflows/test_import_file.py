@@ -193,6 +193,7 @@ def test_words_that_only_resemble_secrets_are_shown(line: str, place: Path) -> N
 def test_names_that_only_resemble_those_of_secrets_are_taken(place: Path) -> None:
     names = ("TOKENIZERS_PARALLELISM", "KEYBOARD", "COMPASS", "BYPASS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER")
     packages = ["mysql-connector-python", "tiktoken==0.9", "huggingface-hub[hf_transfer]"]
+    packages += ["secretstorage", "azure-keyvault-secrets"]
     lines = ("ENV " + " ".join(f"{name}=1" for name in names), f"RUN pip install {' '.join(packages)}")
     assert spec_of(place, *lines) == {
         "packages": {"python": packages},
@@ -339,6 +340,11 @@ def test_what_a_line_contains_is_taken_in_spite_of_its_other_parts(line: str, pl
             ["ENV PATH=$PATH:/a/bin"],
             {"environment": {"PATH": {"prepend": "/a/bin"}}},
             ["environment, in front of the image's own directories"],
+        ),
+        (
+            ["ENV LD_LIBRARY_PATH=/a:$UNKNOWN/lib:$LD_LIBRARY_PATH"],
+            {"environment": {"LD_LIBRARY_PATH": {"prepend": "/a"}}},
+            ["environment, without the parts that depend on an unknown variable"],
         ),
         (
             ["ENV LD_LIBRARY_PATH=/a/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}"],
