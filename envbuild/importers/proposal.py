@@ -71,6 +71,9 @@ _CUDA_PACKAGE = re.compile(
 _ACCELERATOR = re.compile(
     rf"(?<![a-z0-9])(?:{CUDA.label.pattern}|({'|'.join(ACCELERATORS)})[:-]?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])"
 )
+_INSTALLER_IMAGE = re.compile(
+    r"(?:\S*/)?(?:continuumio|condaforge|mambaorg|astral-sh)/(?:\w*conda|mini\w*|mambaforge|micromamba|uv)\d*(?::|$)"
+)
 _REGISTRY = re.compile(r"[a-z0-9.-]+[.:][a-z0-9.-]+/|[^/]+/")
 
 
@@ -274,6 +277,8 @@ class _Importer:
         recipe = self.recipes.get(posixpath.basename(name))
         if name in ("debian", "python"):
             self.take_base(text, name, tag)
+        elif _INSTALLER_IMAGE.match(image):
+            self.note("skipped", text, "envbuild installs Python packages itself")
         elif recipe and recipe.kind == "framework":
             release = re.match(r"\d+(?:\.\d+)+", tag)
             self.take_recipe(text, recipe.name, f"=={release[0]}" if release else "", image)

@@ -114,6 +114,9 @@ def _stages(statements: list[Statement]) -> list[Statement]:
             kept.append(item)
         elif item.name == "FROM" and number in chain and parents[number] is not None:
             kept.append(replace(item, name="continued stage", text=f"FROM {item.text}", values=()))
+        elif number in chain and any(name in names for name in _copied_environments(item)):
+            written = f"{item.name} {item.text}" if item.name == "COPY" else item.text
+            kept.append(replace(item, name="continued stage", text=written, values=()))
         elif number < 0 or number in chain or item.name == "ARG":
             kept.append(item)
         elif is_start:

@@ -645,6 +645,17 @@ def test_a_stage_of_a_definition_file_whose_environment_is_copied_is_read(place:
     assert imported(place, text, "x.def").spec["packages"] == {"python": ["a"]}
 
 
+def test_an_image_that_brings_an_installer_alone_is_not_needed(place: Path) -> None:
+    stages = "FROM continuumio/miniconda3:latest AS b\nRUN pip install a\nFROM debian:12"
+    proposal = imported(place, f"{stages}\nCOPY --from=b /opt/conda /opt/conda\n")
+    assert [(note.line, note.outcome) for note in proposal.notes] == [
+        (2, "taken"),
+        (3, "taken"),
+        (1, "skipped"),
+        (4, "skipped"),
+    ]
+
+
 def test_a_section_that_is_not_read_has_one_note(place: Path) -> None:
     text = "Bootstrap: docker\nFrom: debian:12\n%setup\n  touch x\n%runscript\n  if x; then\n    y\n  fi\n"
     assert [(note.line, note.text) for note in imported(place, text, "x.def").notes[:2]] == [
