@@ -14,7 +14,10 @@ from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
+    from envbuild.importers.proposal import ImportNote
     from envbuild.workflows.import_file import Imported
+
+_MAX_WORDS = 8
 
 
 def command(
@@ -31,7 +34,7 @@ def command(
 ) -> None:
     """Propose a spec for the file of another program, and report what it lacks."""
     imported = workflows.import_file.import_file(source, recipes or (), output=output)
-    for line in format_notes(imported):
+    for line in format_notes(imported, written=output):
         print_message(line)
     if json:
         print_json(imported.proposal)
@@ -41,13 +44,20 @@ def command(
         print_message(f"next: envbuild lock {shell_path(output)}")
 
 
-def format_notes(imported: Imported) -> list[str]:
-    """Return a line for each note, a summary, and which names of packages may not exist."""
+def format_notes(imported: Imported, *, written: Path | None = None) -> list[str]:
+    """Return a line for each note unless they are written, what would be refused, and a summary."""
     source, notes = imported.source, imported.proposal.notes
-    lines = [f"{source}:{note.line}: {note.outcome}: {note.text}: {note.what}" for note in notes]
-    number = Counter(note.outcome for note in notes)
-    summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in ("taken", "skipped", "unsupported"))
-    lines.append(f"{source}: {summary}")
+    lines = [] if written else [_note_line(source, note) for note in notes if note.outcome != "skipped"]
+    skipped = [note for note in notes if note.outcome == "skipped"]
+    if skipped and not written:
+        words = dict.fromkeys(_beginning(note.text) for note in skipped)
+        listed = ", ".join([*list(words)[:_MAX_WORDS], *(["…"] if len(words) > _MAX_WORDS else [])])
+        lines.append(f"{source}: skipped, as an image does not need them: {listed}")
+    number: Counter[str] = Counter(note.outcome for note in notes)
+    outcomes = ("taken", "changed", "unsupported", "skipped")
+    summary = ", ".join(f"{number[outcome]} {outcome}" for outcome in outcomes)
+    lines.append(f"{source}: {summary}{f'; {written} has the notes' if written else ''}")
+    lines += [f"{source}: `envbuild lock` would refuse it: {reason}" for reason in imported.refused]
     spec = imported.proposal.spec
     if "frameworks" in spec and "mpi" not in spec:
         lines.append(f"{source}: it names no MPI: for jobs of several ranks add `mpi: mpich`")
@@ -55,3 +65,13 @@ def format_notes(imported: Imported) -> list[str]:
         names = "names from pip sections" if imported.is_conda else "names of pip and Debian packages"
         lines.append(f"{source}: {names} are not looked up; `envbuild lock` does that")
     return lines
+
+
+def _note_line(source: Path, note: ImportNote) -> str:
+    return f"{source}:{note.line}: {note.outcome}: {note.text}: {note.explanation}"
+
+
+def _beginning(text: str) -> str:
+    """Return the program of a command, or what else a note begins with."""
+    words = text.split()[:2]
+    return words[0] if len(words) < 2 or words[1].startswith(("-", "/", "$")) else " ".join(words)

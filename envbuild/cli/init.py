@@ -117,7 +117,9 @@ def command(
         system=tuple(system or ()),
     )
     if requirements is not None:
-        draft = workflows.init.with_requirements(choices, draft, requirements, path)
+        draft, sentences = workflows.init.with_requirements(choices, draft, requirements, path)
+        for sentence in sentences:
+            print_message(f"{requirements}: {sentence}")
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         draft = _ask_all(draft, choices, path)
     text = workflows.init.spec_text(choices, draft, path, schema=schema)

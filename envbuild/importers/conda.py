@@ -16,6 +16,8 @@ class CondaTable(Model):
     """conda's name → a distribution, perhaps with extras."""
     debian: dict[str, str]
     """conda's name → a Debian package."""
+    others: dict[str, str]
+    """Name in another distribution → a Debian package."""
     cuda: tuple[str, ...]
     """Packages whose version is a release of CUDA."""
     skipped: tuple[str, ...]

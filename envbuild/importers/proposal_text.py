@@ -21,14 +21,17 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def proposal_text(proposal: Proposal, source: str) -> str:
-    """Return the text of the spec; comments at its end hold the statements that it does not take over."""
+def proposal_text(proposal: Proposal, source: str, *, comments: bool) -> str:
+    """Return the text of the spec; `comments` at its end hold the parts that it lacks or changes."""
     spec = yaml.dump(proposal.spec, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     lines = [f"# Proposed from {source}: check it, then run `envbuild lock`.\n", spec]
-    unsupported = [note for note in proposal.notes if note.outcome == "unsupported"]
-    if unsupported:
-        lines.append(f"# Not taken over from {source}:\n")
-    lines += [f"# line {note.line}: {note.text}\n#   {note.what}\n" for note in unsupported[:_MAX_COMMENTS]]
-    if len(unsupported) > _MAX_COMMENTS:
-        lines.append(f"# and {len(unsupported) - _MAX_COMMENTS} more\n")
+    notes = (
+        [note for note in proposal.notes if note.outcome in ("changed", "unsupported")] if comments else []
+    )
+    if notes:
+        lines.append(f"# Changed or not taken over from {source}:\n")
+    for note in notes[:_MAX_COMMENTS]:
+        lines.append(f"# line {note.line}: {note.outcome}: {note.text}\n#   {note.explanation}\n")
+    if len(notes) > _MAX_COMMENTS:
+        lines.append(f"# and {len(notes) - _MAX_COMMENTS} more\n")
     return "".join(lines)

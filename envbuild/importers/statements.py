@@ -9,15 +9,28 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from packaging.pylock import is_valid_pylock_path
+
 from envbuild.errors import Location, RequestError, raise_all
-from envbuild.spec.requirements import requirement_lines
+from envbuild.importers.shell import expand
+from envbuild.spec.requirements import RequirementFiles, requirement_lines
 from envbuild.spec.yamlfile import Document, Loc, read_yaml
+from envbuild.system.files import is_below, read_input
+
+MAX_BYTES = 1 << 20
 
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*[\"']?(\w+)")
+_FROM = re.compile(r"(?:--\S+\s+)*(\S+)(?:\s+as\s+(\S+))?.*", re.IGNORECASE)
+# Several stages are used to install packages in one and copy the environment to the next.
+_COPIED_ENVIRONMENT = re.compile(
+    r"(?:--\S+\s+)*?--from=(\S+)\s+(?:--\S+\s+)*"
+    r"\S*(?:(?:site-packages|venv|env|conda\d*|\.local)(?:/\S*)?|/usr/local|/opt|/install)/?\s"
+)
+_BRACES = re.compile(r"\{\{\s*(\w+)\s*\}\}")  # Apptainer's form of a variable
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
 _ATTRIBUTES = {
@@ -33,7 +46,9 @@ class Statement:
 
     line: int
     name: str
-    """``RUN``, ``From``, ``%post``, ``requirement``, ``conda`` for a package of conda, ``earlier stage``."""
+    """``RUN``, ``From``, ``%post``, ``requirement``, ``conda`` for a package of conda, ``earlier stage``,
+    ``continued stage`` for a FROM that names a stage of the image, ``python`` for bounds of Python,
+    ``left out`` and ``error`` for parts of a project that are not read."""
     text: str
     """The rest as written, with its continuation lines."""
     values: tuple[str, ...] = ()
@@ -41,30 +56,122 @@ class Statement:
 
 
 def read_statements(text: str, path: Path) -> list[Statement]:
-    """Return the statements of a file in order; RequestError if it has none of the four formats."""
+    """Return the statements of a file in order; RequestError if it has none of the formats."""
     lines = text.split("\n")
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
+    if path.name == "pyproject.toml" or is_valid_pylock_path(path):
+        return list(_project(path))
     if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
-        statements = list(_definition(lines))
-    elif re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
-        statements = list(_dockerfile(lines))
-    elif path.suffix in (".txt", ".in"):
+        return _stages(list(_definition(lines)))
+    if re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
+        return _stages(list(_dockerfile(lines)))
+    if path.suffix in (".txt", ".in"):
         return [Statement(line=line, name="requirement", text=item) for line, item in requirement_lines(text)]
-    elif path.suffix in (".yml", ".yaml"):
-        return list(_environment(text, path))
-    else:
-        raise RequestError(
-            f"`{path.name}` is not a Dockerfile, definition file, requirements file or conda environment",
-            at=Location(path=path),
-            hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt`, `*.in` or `*.yml`",
-        )
-    # Only the last stage makes the image.
+    if path.suffix in (".yml", ".yaml"):
+        return environment_statements(text, path)
+    raise RequestError(
+        f"`{path.name}` is not a Dockerfile, definition file, requirements file or conda environment",
+        at=Location(path=path),
+        hint="begin it with `FROM`, `ARG` or `Bootstrap:`, or name it `*.txt`, `*.in`, `*.yml`,"
+        " `pyproject.toml` or `pylock.toml`",
+    )
+
+
+def _stages(statements: list[Statement]) -> list[Statement]:
+    """Mark what does not belong to the last stage, or to the stages that it continues."""
     starts = [at for at, item in enumerate(statements) if item.name in ("FROM", "Bootstrap")]
-    for at, item in enumerate(statements[: starts[-1]] if starts else ()):
-        if item.name != "ARG":
-            text = f"{item.name} {item.text}"
-            statements[at] = Statement(line=item.line, name="earlier stage", text=text)
-    return statements
+    arguments = dict(_argument(item) for item in statements if item.name == "ARG" and "=" in item.text)
+    names: dict[str, int] = {}  # of a stage → its number
+    parents: list[int | None] = []
+    for number, at in enumerate(starts):
+        match = _FROM.fullmatch(_CONTINUATION.sub(" ", statements[at].text).strip())
+        image, name = (
+            (expand(part or "", arguments).lower() for part in match.groups()) if match else ("", "")
+        )
+        parents.append(names.get(image) if statements[at].name == "FROM" else None)
+        names |= {str(number): number} | ({name: number} if name else {})
+    number = -1
+    for item in statements:
+        number += item.name in ("FROM", "Bootstrap")
+        if item.name == "Stage":
+            names[item.text.lower()] = number
+    chain: set[int] = set()
+    pending = [len(starts) - 1]
+    while pending:
+        stage: int | None = pending.pop()
+        while stage is not None and stage >= 0 and stage not in chain:
+            chain.add(stage)
+            end = starts[stage + 1] if stage + 1 < len(starts) else len(statements)
+            for item in statements[starts[stage] : end]:
+                pending += [names[name] for name in _copied_environments(item) if name in names]
+            stage = parents[stage]
+    kept: list[Statement] = []
+    number = -1
+    for item in statements:
+        is_start = item.name in ("FROM", "Bootstrap")
+        number += is_start
+        if item.name == "FROM" and number in chain and number + 1 < len(starts) and parents[number] is None:
+            kept.append(item)
+        elif item.name == "FROM" and number in chain and parents[number] is not None:
+            kept.append(replace(item, name="continued stage", text=f"FROM {item.text}", values=()))
+        elif number in chain and any(name in names for name in _copied_environments(item)):
+            written = f"{item.name} {item.text}" if item.name == "COPY" else item.text
+            kept.append(replace(item, name="continued stage", text=written, values=()))
+        elif number < 0 or number in chain or item.name == "ARG":
+            kept.append(item)
+        elif is_start:
+            written = f"FROM {item.text}" if item.name == "FROM" else f"Bootstrap: {item.text}"
+            kept.append(Statement(line=item.line, name="earlier stage", text=written))
+    return kept
+
+
+def _copied_environments(statement: Statement) -> Iterator[str]:
+    """Yield the name of the stage whose Python environment an instruction copies."""
+    lines = [_CONTINUATION.sub(" ", statement.text)] if statement.name == "COPY" else []
+    if statement.name.startswith("%files from "):
+        lines = [f"--from={statement.name.split()[2]} {line} " for line in statement.values]
+    for line in lines:
+        if match := _COPIED_ENVIRONMENT.match(line):
+            yield match[1].lower()
+
+
+def _argument(statement: Statement) -> tuple[str, str]:
+    name, _, value = statement.text.partition("=")
+    return name.strip(), value.strip().strip("\"'")
+
+
+def _project(path: Path) -> Iterator[Statement]:
+    """Yield what a pyproject.toml or pylock.toml asks for, and what of it is not read."""
+
+    def read(file: Path, at: Location) -> bytes:
+        if not is_below(file, path.parent):
+            hint = "keep it beside the file that names it, or below"
+            raise RequestError(f"`{file}` is elsewhere", at=at, hint=hint)
+        return read_input(file, limit_bytes=MAX_BYTES, at=at)
+
+    files = RequirementFiles(read)
+    files.add(path, Location(path=path))
+    yield from requirement_statements(files)
+    for error in files.errors:
+        line = error.at.line if error.at is not None else 1
+        yield Statement(line=max(line, 1), name="error", text=error.problem, values=(error.hint or "",))
+
+
+def requirement_statements(files: RequirementFiles) -> Iterator[Statement]:
+    """Yield what files with requirements ask for, and what of them is not read."""
+    for specifier, at in files.pythons:
+        yield Statement(line=at.line, name="python", text=specifier)
+    for address in files.indexes:
+        yield Statement(line=1, name="requirement", text=f"--index-url {address}")
+    for text, at in files.asked():
+        yield Statement(line=max(at.line, 1), name="requirement", text=text)
+    for part in files.left_out:
+        yield Statement(line=1, name="left out", text=part)
+
+
+def environment_statements(text: str, path: Path) -> list[Statement]:
+    """Return the keys, packages and variables of a conda environment."""
+    return list(_environment(text, path))
 
 
 def _environment(text: str, path: Path) -> Iterator[Statement]:
@@ -110,7 +217,7 @@ def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:
         yield Statement(line=number, name=name, text=text, values=_values(name, text))
 
 
-def _definition(lines: Sequence[str]) -> Iterator[Statement]:
+def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
     sections: list[tuple[str, int, list[str]]] = []
     for number, line in enumerate(lines, 1):
         if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
@@ -123,14 +230,35 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:
         elif sections:
             sections[-1][2].append(line)
     for section_name, start, body in sections:
+        if section_name == "%post":
+            yield from _script(body, start)
+            continue
+        if not re.match(r"(?:%environment|%arguments|%files)?$", section_name):
+            if numbered := list(_logical_lines(body, start)):
+                values = tuple(line for _, line in numbered)
+                yield Statement(line=numbered[0][0], name=section_name, text=section_name, values=values)
+            continue
         for number, line in _logical_lines(body, start):
-            name, text = section_name, re.sub(r"\{\{\s*(\w+)\s*\}\}", r"${\1}", line)  # Apptainer's form
+            name, text = section_name, _BRACES.sub(r"${\1}", line)
             if not name:
                 key, _, text = (part.strip() for part in text.partition("#")[0].partition(":"))
                 name = key.capitalize()
                 if name == "Osversion":
                     name, text = "From", f"debian:{text}"
-            yield Statement(line=number, name=name, text=text, values=_values(name, text))
+            # One line may set several variables.
+            pieces = re.split(r"\s*;\s*", text.rstrip("; ")) if name == "%environment" else [text]
+            for piece in [text] if set("'\"") & set(text) else pieces:
+                yield Statement(line=number, name=name, text=piece, values=_values(name, piece))
+
+
+def _script(body: Sequence[str], start: int) -> Iterator[Statement]:
+    """Yield a script as one statement: its commands may span lines."""
+    text = _BRACES.sub(r"${\1}", "\n".join(body)).rstrip()
+    # People write comments between continued lines, where a shell would end the command.
+    text = re.sub(r"(?<=\\\n)[ \t]*(?:#[^\n]*)?$", r"\\", text, flags=re.MULTILINE)
+    if text.strip():
+        lead = len(text) - len(text.lstrip("\n"))
+        yield Statement(line=start + lead, name="%post", text=text[lead:])
 
 
 def _logical_lines(lines: Sequence[str], start: int = 1) -> Iterator[tuple[int, str]]:
@@ -166,7 +294,7 @@ def _values(name: str, text: str) -> tuple[str, ...]:
         text = " ".join(["COPY", *re.sub(r"--(?!from)\S+", "", text).split()])
     elif name == "ENV":
         # The old form has one variable and no `=`.
-        text = re.sub(r"^(ENV \w+)\s+([^\"']*)$", r'\1="\2"', f"ENV {text}")
+        text = re.sub(r"^(ENV \w+)\s+([\"']?)([^\"']*)\2$", r'\1="\3"', f"ENV {text}")
     else:
         text = f"{name}: {text}" if name == "From" else f"{name} {text}"
     parser = (DockerParser if name.isupper() else SingularityParser)(filename=None)

@@ -283,6 +283,10 @@ class _Check:
             )
             for chosen in recipes
         ]
+        constraints += [
+            BaseConstraint(by=f"`{at.path.name}`", at=at, requirement=BaseRequirement(python=python))
+            for python, at in inputs.requirements.pythons
+        ]
         if "base" in spec.invalid_keys:
             return None, ()
         if spec.value.base is not None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from envbuild.errors import Location, RequestError
 from envbuild.spec.chosen_recipe import ChosenRecipe
@@ -43,6 +39,8 @@ class SpecDraft:
     """`NONE` for an image without an MPI."""
     frameworks: tuple[str, ...] | None = None
     accelerator: str | None = None
+    proven: bool = True
+    """Whether recipes take only versions with a test result."""
     fabric: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
     requirements: str = ""
@@ -101,28 +99,6 @@ class Choices:
         )
         return replace(draft, accelerator=draft.accelerator or next(iter(self.accelerators(draft)), "cpu"))
 
-    def with_requirements(
-        self, draft: SpecDraft, name: str, requests: Iterable[tuple[str, Location]]
-    ) -> SpecDraft:
-        """Return a draft that names a file with requirements, and the frameworks that the file requests.
-
-        `name` is relative to the spec's directory; `requests` are the file's requirements with their lines.
-        """
-        owners = {name: recipe for recipe in self.of_kind("framework") for name in recipe.main_distributions}
-        requested: dict[str, str] = {}
-        requested_at: dict[str, Location] = {}
-        for text, at in requests:
-            requirement = Requirement(text)
-            recipe = owners.get(canonicalize_name(requirement.name))
-            bounds = str(requirement.specifier)
-            if recipe is not None and (bounds or recipe.name not in requested):
-                exact = re.fullmatch(r"===?([0-9.]+)", bounds)
-                version = exact[1] if exact else bounds
-                requested[recipe.name] = f"{recipe.name}@{version}" if version else recipe.name
-                requested_at[recipe.name] = at
-        frameworks = tuple(requested.values()) if draft.frameworks is None else draft.frameworks
-        return replace(draft, requirements=name, frameworks=frameworks, requested_at=requested_at)
-
     def accelerators(self, draft: SpecDraft) -> tuple[str, ...]:
         """Return the accelerators that all frameworks of a draft have a variant for, ``cpu`` first."""
         recipes = [
@@ -164,6 +140,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
         "mpi": scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
+        "proven": "" if draft.proven else "false",
         "accelerator": scalar(draft.accelerator or ""),
         "packages": f"{{{entries}}}" if entries else "",
     }

@@ -37,7 +37,9 @@ from envbuild.spec.fields import (
     wheel_location,
 )
 from envbuild.spec.model import MAX_PACKAGES, MAX_TEXT, parse_requirement
+from envbuild.spec.pyproject import read_project
 from envbuild.spec.python_platform import PythonTarget
+from envbuild.spec.recipe import BaseRequirement
 from envbuild.spec.secrets import shown_quotes, without_secrets
 from envbuild.spec.tomlfile import read_toml
 from envbuild.spec.yamlfile import shorten
@@ -201,6 +203,12 @@ class RequirementFiles:
     """Directories with wheels, and where each is named."""
     entries: list[RequirementEntry | PylockFile] = field(default_factory=list)
     errors: list[EnvbuildError] = field(default_factory=list)
+    pythons: list[tuple[str, Location]] = field(default_factory=list)
+    """Constraints of projects on the Python, and where each is written."""
+    indexes: list[str] = field(default_factory=list)
+    """Addresses of indexes that files name; they may hold passwords."""
+    left_out: list[str] = field(default_factory=list)
+    """Groups and extras of projects, which nothing asks for."""
     _unused: list[str] = field(default_factory=list)
     _unused_count: int = 0
     _options: int = 0
@@ -302,6 +310,7 @@ class RequirementFiles:
             else:
                 self.directories.append((at.path.parent / value, at))
         elif name in _ADDRESSES:
+            self.indexes.append(value)
             # Without its value, which may hold a password.
             self._unused_count += 1
             if self._unused_count <= _MAX_REMARKS:
@@ -417,31 +426,49 @@ class RequirementFiles:
         return sha256
 
     def _pyproject(self, path: Path, text: str) -> None:
-        project = self._toml(path, text).get("project", {})
-        dependencies = project.get("dependencies", []) if isinstance(project, dict) else None
-        if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
-            hint = 'it begins with `dependencies = ["…"]`'
-            self._reject("`project.dependencies` is not a list of text", Location(path=path), hint)
+        if (values := self._toml(path, text)) is None:
             return
-        if "dependencies" in project.get("dynamic", ()):
-            hint = "name the file that they come from, or write them into `project.dependencies`"
-            at = _location_of(r"[ \t]*dynamic\b", text, path)
-            self._reject("the dependencies are `dynamic`: a program decides them", at, hint)
+
+        def read_beside(name: str) -> str | None:
+            try:
+                return self.read(path.parent / name, Location(path=path)).decode("utf-8-sig", "replace")
+            except EnvbuildError:
+                return None  # there is no such file
+
+        project = read_project(values, read_beside)
+        self.indexes += project.indexes
+        self.left_out += project.left_out
+        for problem, hint in project.problems:
+            self._reject(problem, _location_of(r"[ \t]*dynamic\b", text, path), hint)
+        if project.python:
+            at = _location_of(r"[ \t]*(?:requires-python|python)\b", text, path)
+            self._python(project.python, at)
         lines: dict[str, int] = {}
         for number, line in enumerate(text.split("\n"), 1):
             for match in _QUOTED.finditer(line):
                 lines.setdefault(match[0][1:-1], number)
-        for entry in dependencies:
+        for entry in project.requirements:
             number = lines.get(entry, 0)
             at = Location(path=path, line=number, column=int(number > 0))
             if len(self.errors) >= MAX_ERRORS or self._are_too_many(entry, at):
                 return
             self._request(entry, at, frozenset(), is_constraint=False)
+        for name in project.files:
+            self.add(path.parent / name, Location(path=path))
+
+    def _python(self, written: str, at: Location) -> None:
+        try:
+            BaseRequirement(python=written.replace(" ", ""))
+        except ValueError:
+            hint = "write bounds such as `>=3.9,<3.13`"
+            self._reject(f"`{shorten(written)}` does not bound the Python", at, hint)
+        else:
+            self.pythons.append((written.replace(" ", ""), at))
 
     def _pylock(self, path: Path, text: str) -> None:
         values = self._toml(path, text)
         try:
-            pylock = Pylock.from_dict(values) if values else None
+            pylock = Pylock.from_dict(values) if values is not None else None
             if pylock is not None and len(pylock.packages) > MAX_PACKAGES:
                 hint = "lock fewer packages, or for fewer platforms"
                 self._reject(f"more than {MAX_PACKAGES} packages", Location(path=path), hint)
@@ -452,13 +479,13 @@ class RequirementFiles:
             problem = f"it is not a valid pylock.toml: {shorten(str(error), 300)}"
             self._reject(problem, Location(path=path), hint)
 
-    def _toml(self, path: Path, text: str) -> dict[str, Any]:
+    def _toml(self, path: Path, text: str) -> dict[str, Any] | None:
         try:
             return read_toml(text)
         except ValueError as error:
             problem = f"it is not TOML: {shorten(str(error), 300)}"
             self._reject(problem, Location(path=path), "correct that line")
-            return {}
+            return None
 
     def _reject(self, problem: str, at: Location, hint: str) -> None:
         # A line may hold the password of an index.

@@ -7,13 +7,19 @@ import re
 _LONGEST = 4096  # characters of a text that is searched
 
 _SECRET = re.compile(
-    r"""token(?![a-z]) | (?<![a-z])(?:key|pass|pwd|authorization)s?(?![a-z])
+    r"""(?<![a-z])token(?![a-z]) | token\s*[:=](?!=)        # `tiktoken==0.9` is a package
+      # Without a value it is part of a name: `…/RPM-GPG-KEY-vendor`, `apt-key adv --recv-keys`.
+      | (?<![a-z])(?<!gpg-)(?<!apt-)(?<!fetch-)(?<!recv-)(?<!public-)
+        (?:key|pass|pwd|authorization)s?(?=["']?\s*[=:\s_]|$)
       | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
-      | passw(?:or)?d | passphrase | secret | credential | apikey
+      | passw(?:or)?d | passphrase | secret(?:key|token)?s?(?=["']?\s*[=:\s_]|$) | credential | apikey
       | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
       | (?<!\S)(?:-u|--user|--proxy(?:-user)?)[\s=]*[^\s:/]+:(?!//)
-      | \b(?:mysql\w*|mariadb\w*|sshpass|login)\b
-      | \b(?-i:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-|AKIA|ASIA|eyJ)(?=\w)
+      | (?<!\S)(?:\S*/)?(?:(?:mysql|mariadb)(?:admin|dump)?\s+-|sshpass\b)
+      | (?<![-\w])login\s
+      # A token has digits or capitals; `hf_transfer` is a package.
+      | \b(?-i:(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-)(?=[\w-]*[A-Z0-9]))
+      | \b(?-i:AKIA|ASIA|eyJ)(?=\w)
       | BEGIN\ [A-Z ]*PRIVATE\ KEY""",
     re.IGNORECASE | re.VERBOSE,
 )

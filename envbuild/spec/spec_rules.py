@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.spec.accelerators import ACCELERATORS
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
@@ -93,6 +96,19 @@ def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base:
             yield RequestError(problem, at=chosen.at, hint=hint)
 
 
+def _admits(requirement: Requirement, owner: ChosenRecipe) -> bool:
+    """Return whether a requirement admits the version of a recipe, in the build for its accelerator."""
+    written = str(requirement.specifier)
+    exact = re.fullmatch(r"===?(?P<version>[^,+]+)\+(?P<local>[a-z0-9.]+)", written)
+    if exact is None:
+        return requirement.specifier.contains(owner.version, prereleases=True)
+    family, _, release = owner.variant_name.partition("-")
+    row = ACCELERATORS.get(family)
+    is_build = row.release_of(exact["local"]) in (release, "") if row and release else True
+    is_build &= bool(re.fullmatch(row.label.pattern if row else "cpu", exact["local"]))
+    return is_build and SpecifierSet(f"=={exact['version']}").contains(owner.version, prereleases=True)
+
+
 def _python_packages(
     spec_path: Path, requested: Sequence[RequirementEntry], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
@@ -110,11 +126,7 @@ def _python_packages(
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
             hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
             yield RequestError(problem, at=at, hint=hint)
-        elif (
-            owner is not None
-            and name in owner.distributions
-            and not requirement.specifier.contains(owner.version, prereleases=True)
-        ):
+        elif owner is not None and name in owner.distributions and not _admits(requirement, owner):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
             hint = f"remove the line, or choose another version under `{key}` of the spec: "

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.importers.proposal import propose
+from envbuild.importers.statements import requirement_statements
+from envbuild.inputs.catalog import read_bases
 from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, read_spec
 from envbuild.quoting import shell_path
 from envbuild.spec.draft import NONE, SCHEMA_FILE, Choices, SpecDraft, bare_text, render_spec
@@ -28,18 +32,42 @@ def read_choices(recipes: Sequence[Path] = ()) -> Choices:
     return Choices.of(list_recipes(recipes).recipes, recipes)
 
 
-def with_requirements(choices: Choices, draft: SpecDraft, file: Path, path: Path) -> SpecDraft:
-    """Return a draft that names a file with requirements, and the frameworks that the file requests.
+def with_requirements(
+    choices: Choices, draft: SpecDraft, file: Path, path: Path
+) -> tuple[SpecDraft, tuple[str, ...]]:
+    """Return a draft that names a file with requirements, and sentences on what of it the spec changes.
 
-    RequestError: the file does not lie beside the spec at `path`, or below.
+    The draft has the frameworks, MPI and accelerator that the file asks for. RequestError: the file does not
+    lie beside the spec at `path`, or below.
     """
     if not is_below(file, path.parent):
         hint = f"a spec names files beside it: copy the file to `{path.parent.absolute()}`"
         raise RequestError(f"`{file}` does not lie below the directory of `{path}`", hint=hint)
     files = RequirementFiles(lambda path, at: read_input(path, limit_bytes=MAX_REQUIREMENTS_BYTES, at=at))
     files.add(file, Location(path=path))  # reading the spec reports the errors of the file
-    name = os.path.relpath(file.absolute(), path.parent.absolute())
-    return choices.with_requirements(draft, name, files.asked())
+    proposal = propose(
+        requirement_statements(files), "spec", file.parent, list(choices.recipes.values()), read_bases()
+    )
+    spec = proposal.spec
+    frameworks, requested_at = [], {}
+    for name in (text.partition("@")[0] for text in spec.get("frameworks", ())):
+        constraint, line = proposal.requested.get(name, ("", 0))
+        frameworks.append(f"{name}@{constraint}" if constraint else name)
+        places = (at for _, at in files.asked() if line and at.line == line)
+        requested_at[name] = next(places, Location(path=file))
+    draft = replace(
+        draft,
+        requirements=os.path.relpath(file.absolute(), path.parent.absolute()),
+        frameworks=tuple(frameworks) if draft.frameworks is None else draft.frameworks,
+        mpi=draft.mpi or spec.get("mpi"),
+        accelerator=draft.accelerator or spec.get("accelerator"),
+        proven=spec.get("proven", True),
+        requested_at=requested_at,
+    )
+    changed = [note for note in proposal.notes if note.outcome == "changed"]
+    kinds = ("accelerator: ", "an image has one accelerator", "frameworks: ")
+    sentences = (f"{note.text}: {note.explanation}" for note in changed if note.explanation.startswith(kinds))
+    return draft, tuple(dict.fromkeys(sentences))
 
 
 def spec_text(choices: Choices, draft: SpecDraft, path: Path, *, schema: bool = False) -> str:

