@@ -9,8 +9,8 @@ from typing import Literal
 VERBS = (
     *("init", "add", "remove", "import", "recipes", "schema"),
     *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "vet", "status", "reproduce"),
-    *("module", "kernel", "shell", "exec", "launch", "export", "inspect", "sbom", "doctor", "site", "cache"),
-    "completion",
+    *("module", "kernel", "shell", "exec", "launch", "export", "push", "pull", "inspect", "sbom"),
+    *("doctor", "site", "cache", "completion"),
 )
 """All verbs of the command, in the order of its help."""
 

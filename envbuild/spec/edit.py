@@ -35,7 +35,8 @@ class _Span:
 
 def scalar(text: str) -> str:
     """Return a text as a YAML scalar, in quotes if it needs them."""
-    if _PLAIN.fullmatch(text) and scalar_is_text(text):
+    # Other tools read YAML 1.1, where `00` and `2020-01-01` are no text.
+    if _PLAIN.fullmatch(text) and scalar_is_text(text) and isinstance(yaml.safe_load(text), str):
         return text
     return "'" + text.replace("'", "''") + "'"
 

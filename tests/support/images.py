@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from envbuild.errors import RequestError
 from envbuild.image import compare, compose, verify
 from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
@@ -19,7 +20,8 @@ from envbuild.store.store import Store
 
 def read_sif(path: Path) -> SifFile:
     with ImageFile.open(path) as image:
-        assert image.sif is not None
+        if image.sif is None:
+            raise RequestError("it is a bare squashfs", hint="name a SIF")
         return image.sif
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envbuild.spec import edit
@@ -106,6 +106,8 @@ def test_what_cannot_be_edited_is_refused() -> None:
         edit.insert("name: demo\nframeworks:\n  -\n    pytorch\n", ("frameworks",), "jax")
 
 
+@example("00")
+@example("2020-01-01")
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20))
 def test_every_text_comes_back_as_it_is(entry: str) -> None:
     for text in (BLOCK, FLOW):
