@@ -50,23 +50,27 @@ def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str
     rows = [
         ("name", f"{manifest.name}/{manifest.version}"),
         ("summary", manifest.summary),
-        ("digest", manifest.digest),
-        ("base", f"{manifest.base} ({manifest.architecture}, Python {manifest.python})"),
-        ("recipes", recipes),
-        ("unproven", ", ".join(manifest.unproven)),
-        ("lock", manifest.lock_digest),
         ("verdict", inspection.verdict),
+        ("asked", ", ".join(inspection.requested)),
+        ("recipes", recipes),
+        ("mpi", f"{manifest.mpi} {manifest.recipes.get(manifest.mpi, '')}".strip()),
+        ("accelerator", manifest.accelerator),
+        ("base", f"{manifest.base} ({manifest.architecture}, Python {manifest.python})"),
+        ("unproven", ", ".join(manifest.unproven)),
+        ("digest", manifest.digest),
+        ("lock", manifest.lock_digest),
     ]
+    rows += [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
+    for variable in manifest.environment:
+        sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
+        rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
+    rows += [("label", f"{name}={text}") for name, text in manifest.labels.items()]
     for layer in manifest.file_system.layers if manifest.file_system else ():
         size = f"{layer.size_bytes / 1e6:.1f} MB"
         imported = ", imported" if layer.imported else ""
         version = _version_of(layer.name, manifest, inspection)
         rows.append(("layer", f"{layer.name}{version} ({size}, {layer.digest[7:19]}{imported})"))
-    for variable in manifest.environment:
-        sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
-        rows.append(("environment", f"{variable.name} {sign} {variable.value}".rstrip()))
-    rows += [("label", f"{name}={text}") for name, text in manifest.labels.items()]
-    return rows + [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
+    return rows
 
 
 def _version_of(layer: str, manifest: Manifest, inspection: Inspection) -> str:

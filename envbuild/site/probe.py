@@ -19,6 +19,8 @@ from envbuild.system.survey import Survey
 _CACHED = re.compile(r"^\s*(\S+) \((.*)\) => (/.+)$", re.MULTILINE)
 _LOADER_WORDS = {"amd64": "x86-64", "arm64": "AArch64"}
 _NVIDIA, _AMD = "0x10de", "0x1002"
+# Set in jobs of Slurm, PBS, Flux and LSF.
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "FLUX_JOB_ID", "LSB_JOBID")
 _DISPLAY = ("0x03", "0x12")  # PCI classes: displays, and accelerators without one
 # Fabric → the providers of libfabric that drive it, the preferred first.
 _PROVIDERS = {
@@ -32,7 +34,7 @@ _PROVIDERS = {
 _REASONS = {
     "glibc": "the loader's cache (`ldconfig -p`) has no libc.so.6",
     "libstdcxx": "the loader's cache (`ldconfig -p`) has no libstdc++.so.6",
-    "gpus": "no GPU driver is loaded, and the kernel lists no PCI devices",
+    "gpus": "none is seen here, and compute nodes may have some: probe in a job",
     "gpus.count": "no driver lists them",
     "gpus.architectures": "nvidia-smi does not report them",
     "gpus.driver": "it is not loaded, or the kernel's own amdgpu, which has no version",
@@ -232,7 +234,9 @@ class _Detector:
             return None
         if vendors & {_NVIDIA, _AMD}:
             return SiteGpus(vendor="nvidia" if _NVIDIA in vendors else "amd")
-        return SiteGpus(vendor="none", count=0)
+        # A login node often has none: only of a node of a job is that a fact.
+        in_job = any(self.machine.variables.get(name) for name in _JOBS)
+        return SiteGpus(vendor="none", count=0) if in_job else None
 
     def scheduler(self) -> SiteScheduler | None:
         version = re.search(rf"slurm(?:-wlm)? ({VERSION})", self.output_of("srun", "--version"))

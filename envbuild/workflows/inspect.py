@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
@@ -26,6 +29,8 @@ class Inspection:
     verdict: str
     packages: Mapping[str, str] = field(default_factory=dict)
     """Python distribution → version, by its lock."""
+    requested: tuple[str, ...] = ()
+    """Packages that the spec asks for, with their versions (``scipy 1.16.0``); Debian's without."""
 
 
 def inspect_image(path: Path, settings: Settings) -> Inspection:
@@ -40,10 +45,14 @@ def inspect_image(path: Path, settings: Settings) -> Inspection:
         changed: tuple[str, ...] = ()
         if verdict is not None and verdict.counts_for_bytes:
             changed = changed_parts(image, settings.store)
+        packages = {pin.name: pin.version for pin in image.lock.python}
+        names = [canonicalize_name(Requirement(text).name) for text in image.lock.requests]
+        requested = [f"{name} {packages[name]}" for name in names if name in packages]
         return Inspection(
             path=path,
             manifest=image.manifest,
             note=image.note,
             verdict=verdicts.sentence(verdict, changed=changed),
-            packages={pin.name: pin.version for pin in image.lock.python},
+            packages=packages,
+            requested=(*dict.fromkeys(requested), *image.lock.system_requests),
         )

@@ -50,6 +50,27 @@ def test_layers_have_the_versions_of_their_packages(
     assert json.loads(inspected("--json"))["packages"] == {"docopt": "0.6.2", "torch": "2.13.0+cpu"}
 
 
+def test_it_begins_with_what_people_look_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = small_image(
+        tmp_path,
+        BASE,
+        requests=["Tabulate>=0.8", "absent; python_version < '3'"],
+        python=[wheel("tabulate", "0.9.0"), wheel("numpy", "2.0.0")],
+        recipes={"mpich": "5.0.1"},
+        mpi="mpich",
+    )
+    with pytest.raises(SystemExit):
+        main(["inspect", str(image), "--store", str(tmp_path / "store")])
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.partition(":")[0] for line in lines]
+    assert names[:4] == ["image", "name", "summary", "verdict"]
+    assert "asked:       tabulate 0.9.0" in lines
+    assert "mpi:         mpich 5.0.1" in lines
+    assert "accelerator: cpu" in lines
+    first_layer = names.index("layer")
+    assert {*names[first_layer:]} == {"layer"}
+
+
 def test_labels_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = small_image(tmp_path, BASE, labels={"org.example.group": "fluid dynamics"})
     with pytest.raises(SystemExit):

@@ -105,7 +105,18 @@ def test_amd(machine: Machine) -> None:
 def test_without_a_driver_the_bus_tells(machine: Machine, vendor: str, kind: str, gpus: SiteGpus) -> None:
     machine.file("/sys/bus/pci/devices/0000:01:00.0/vendor", f"{vendor}\n")
     machine.file("/sys/bus/pci/devices/0000:01:00.0/class", f"{kind}\n")
+    machine.variables["SLURM_JOB_ID"] = "7"
     assert seen(machine).site.gpus == gpus
+
+
+def test_that_a_login_node_has_no_gpu_is_a_comment(machine: Machine) -> None:
+    machine.file("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x1a03\n")
+    machine.file("/sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
+    probed = seen(machine)
+    assert probed.site.gpus is None
+    text = probed.text()
+    assert "# gpus: unknown: none is seen here, and compute nodes may have some: probe in a job\n" in text
+    assert "vendor" not in text
 
 
 def test_slurm(machine: Machine) -> None:
