@@ -218,8 +218,17 @@ if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y %Z %i' "$_eb_image" 2>/dev/n
         "    $_eb_repeat"
 fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
-# Apptainer brings home, /tmp and the working directory by itself. Jupyter and its kernels meet in a directory.
-for _eb_i in "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_used" "$_eb_self"; do
+# Jupyter and its kernel meet in the directory of the connection file, which follows `-f`: VS Code has its own.
+_eb_connection=
+if [ -n "${ENVBUILD_KERNEL:-}" ]; then
+    _eb_found=
+    for _eb_i; do
+        case $_eb_found$_eb_i in -f/*/*) _eb_connection=${_eb_i%/*} ;; esac
+        _eb_found=$_eb_i
+    done
+fi
+# Apptainer brings home, /tmp and the working directory by itself.
+for _eb_i in "$_eb_connection" "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_used" "$_eb_self"; do
     case $_eb_i in
         / | /tmp | /tmp/ | /var/tmp | *\"*) ;;
         /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;

@@ -34,7 +34,9 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.rules.tables import look_up
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
@@ -315,6 +317,21 @@ def report_choices(locked: Locked, emit: Emit) -> None:
         emit(Warned(text=f"`imports` names `{name}`, which is not among the image's packages", hint=hint))
 
 
+def _driver_notes(locked: Locked) -> list[Note]:
+    """Say which driver the release of CUDA needs, where no rule compares it with that of a site."""
+    # With a site whose driver is unknown the rule warns.
+    is_judged = any(
+        result.rule == "CUDA.driver-floor" and (result.outcome != "unknown" or result.warn)
+        for result in locked.rule_results
+    )
+    toolkit = facts_of_lock(locked.lock).get("cuda.toolkit")
+    floor = look_up("cuda-driver-floor", str(toolkit.value)) if toolkit is not None else None
+    if toolkit is None or floor is None or is_judged:
+        return []
+    text = f"accelerator: CUDA {toolkit.value} needs a driver of at least {floor[0]}"
+    return [Note(text=f"{text}; `nvidia-smi` on a compute node shows yours, and `site:` compares them")]
+
+
 def lock_notes(locked: Locked) -> list[Note]:
     """Return remarks on the accelerator's release, on jobs that need an MPI, on stale targets and on changes.
 
@@ -322,6 +339,7 @@ def lock_notes(locked: Locked) -> list[Note]:
     """
     why = locked.resolved.why_release
     notes = [Note(text=f"accelerator: {why}")] if why else []
+    notes += _driver_notes(locked)
     skipped = [job.id for job in image_jobs(locked.resolved) if job.launcher == "mpiexec"]
     if locked.resolved.mpi is None and skipped:
         skips = f"without an MPI, `test` runs {some(skipped, 2)} only under srun"

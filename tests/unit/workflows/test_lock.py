@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,11 +13,14 @@ from envbuild.errors import ManyErrors, RequestError
 from envbuild.events import Event, Warned
 from envbuild.inputs.spec import read_spec
 from envbuild.resolve.uv_errors import ResolutionError
+from envbuild.rules.facts import Fact
+from envbuild.rules.from_lock import facts_of_lock
+from envbuild.rules.rulebook import judge
 from envbuild.store.store import Store
 from envbuild.workflows import lock
 from envbuild.workflows.lock import Locked, lock_notes, lock_spec, report_choices, write_pylock
 from envbuild.workflows.settings import Settings
-from tests.support.resolved_specs import bare_lock, recipe_pin, resolved
+from tests.support.resolved_specs import bare_lock, recipe_pin, resolved, wheel
 
 
 @pytest.mark.parametrize(
@@ -128,3 +132,15 @@ def test_a_pylock_is_not_written_into_any_store(tmp_path: Path) -> None:
             write_pylock(locked, store.path / "files", named.path)
     (tmp_path / "kept").mkdir()
     assert write_pylock(locked, tmp_path / "kept", named.path).is_file()
+
+
+def test_a_release_of_cuda_says_which_driver_it_needs(tmp_path: Path) -> None:
+    pin = wheel("nvidia-cuda-runtime", "13.2.57", layer="framework:pytorch")
+    lock = replace(bare_lock(), python=(pin,))
+    locked = Locked(resolved=resolved(), lock=lock, path=tmp_path / "demo.lock.yaml")
+    (note,) = lock_notes(locked)
+    assert note.text.startswith("accelerator: CUDA 13.2 needs a driver of at least 580; `nvidia-smi` ")
+    # A rule compares it with the driver of a site.
+    site = {"gpus.vendor": Fact("nvidia", "site:x"), "driver.version": Fact("580.95", "site:x")}
+    judged = judge({**facts_of_lock(lock), **site})
+    assert lock_notes(replace(locked, rule_results=judged)) == []
