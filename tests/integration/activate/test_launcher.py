@@ -280,6 +280,15 @@ def test_scratch_that_cannot_be_bound_is_left_out(launcher, place, scratch):
     assert "--mount" not in words(place.run(launcher(), env={"TMPDIR": value}))
 
 
+def test_a_kernel_sees_its_connection_file_wherever_it_lies(launcher, place):
+    spec, elsewhere = place.directory("spec"), place.directory("of an editor")
+    arguments = ("start.py", "-f", f"{elsewhere}/kernel-1.json")
+    found = words(place.run(launcher(), *arguments, env={"ENVBUILD_KERNEL": str(spec)}))
+    assert f'type=bind,"src={elsewhere}","dst={elsewhere}"' in found
+    # Another program's `-f` is not a connection file.
+    assert not any(str(elsewhere) in word for word in words(place.run(launcher(), *arguments))[:-3])
+
+
 MEETING = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500", "train.py")
 STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
 
