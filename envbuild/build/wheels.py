@@ -5,6 +5,7 @@ Sources: the wheel format (PEP 427); zip's APPNOTE, 4.3.7 (the header of a membe
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import struct
@@ -50,6 +51,7 @@ def read_wheel(wheel: Path, scheme: Mapping[str, str], *, python: str) -> Instal
             # Those of installer are about the wheel, but name lines of this file.
             warnings.simplefilter("ignore")
             _check_size(wheel, archive)
+            _check_record(archive)
             destination = Destination(scheme, python, lambda name: _Member(wheel, archive.getinfo(name)))
             install(WheelFile(archive), destination, additional_metadata={"INSTALLER": b"envbuild\n"})
             return destination.installed
@@ -75,7 +77,8 @@ def unpack_wheel(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: 
 def _not_unpacked(wheel: Path, error: Exception) -> BuildError:
     return BuildError(
         f"the wheel `{wheel.name}` could not be unpacked: {error}",
-        hint="pin another version of it under `packages.python` of the spec",
+        hint="pin another version of it under `packages.python` of the spec, or build a wheel of your own"
+        " again: `pip wheel` and `python -m build` write its list of files",
     )
 
 
@@ -84,6 +87,27 @@ def _check_size(wheel: Path, archive: zipfile.ZipFile) -> None:
     size_bytes = sum(entry.file_size for entry in archive.infolist())
     if size_bytes > _MAX_RATIO * wheel.stat().st_size + _FREE_BYTES:
         raise ValueError(f"it has {wheel.stat().st_size} bytes and would unpack to {size_bytes}")
+
+
+def _check_record(archive: zipfile.ZipFile) -> None:
+    """Raise a ValueError for a wheel whose list of files cannot be read; installer's own says less."""
+    names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names if "/" in name}
+    directories = sorted(top for top in tops if top.endswith(".dist-info"))
+    if len(directories) != 1:
+        found = ", ".join(f"`{name}`" for name in directories) or "none"
+        raise ValueError(f"a wheel has one directory `NAME-VERSION.dist-info`, and this one has {found}")
+    record = f"{directories[0]}/RECORD"
+    for name in (record, f"{directories[0]}/METADATA", f"{directories[0]}/WHEEL"):
+        if name not in names:
+            raise ValueError(f"it has no `{name}`")
+    text = archive.read(record).decode()
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        if row and len(row) != 3:
+            raise ValueError(
+                f"line {number} of `{record}` has {len(row)} columns, not path, digest and size:"
+                " a path with a comma has to be in quotes"
+            )
 
 
 def _write(file: InstalledFile, root: Path) -> str:

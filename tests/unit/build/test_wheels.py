@@ -115,3 +115,29 @@ def test_what_is_no_wheel_is_named(tmp_path: Path) -> None:
 def test_a_wheel_that_is_malformed_inside_is_named(broken: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"the wheel `demo-1\.0-.*` could not be unpacked"):
         unpacked(make_wheel(tmp_path / "wheel", **broken), tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("names", "record", "said"),
+    [
+        (("METADATA", "WHEEL"), None, "it has no `demo-1.0.dist-info/RECORD`"),
+        (("RECORD", "WHEEL"), "", "it has no `demo-1.0.dist-info/METADATA`"),
+        (("METADATA", "WHEEL", "RECORD"), "demo.py,,\na,b.py,,\n", "line 2 of `demo-1.0.dist-info/RECORD`"),
+        ((), None, "one directory `NAME-VERSION.dist-info`, and this one has none"),
+    ],
+)
+def test_a_flaw_of_the_list_of_files_is_said_in_words(
+    tmp_path: Path, names: tuple[str, ...], record: str | None, said: str
+) -> None:
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("demo.py", "")
+        # A package may have the metadata of what it vendors.
+        archive.writestr("demo/_vendor/other-1.dist-info/METADATA", "")
+        for name in names:
+            text = record if name == "RECORD" else "Wheel-Version: 1.0\n"
+            archive.writestr(f"demo-1.0.dist-info/{name}", text or "")
+    with pytest.raises(BuildError) as caught:
+        unpacked(path, tmp_path / "root")
+    assert said in caught.value.problem
+    assert "pip wheel" in caught.value.hint
