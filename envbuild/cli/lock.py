@@ -105,7 +105,7 @@ def _check(spec: Path, settings: Settings, *, json: bool) -> None:
     """Print how the lock fails to satisfy its spec; RequestError if it does."""
     changes = workflows.lock.lock_changes(spec, settings)
     stale = workflows.lock.stale_targets(spec, settings)
-    path = workflows.lock.lock_path(spec)
+    path = workflows.arguments.lock_path(spec)
     if json:
         print_json({"lock": path, "changed": changes, "stale_targets": stale})
     for sentence in stale:

@@ -23,6 +23,11 @@ def check_sources(directories: Sequence[Path]) -> None:
             )
 
 
+def lock_path(spec: Path) -> Path:
+    """Return the path of a spec's lock: ``STEM.lock.yaml`` beside it."""
+    return spec.parent / f"{spec.stem}.lock.yaml"
+
+
 def output_path(text: str) -> Path:
     """Return the path of an output file.
 

@@ -28,10 +28,10 @@ from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
 from envbuild.store.gc_roots import add_root
 from envbuild.system.space import temporary_directories
-from envbuild.workflows.arguments import check_outside_store, check_room, check_sources
+from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.lock import Locked, check_tools, lock_path, lock_spec, read_locked, report_choices
+from envbuild.workflows.lock import Locked, check_tools, lock_spec, read_locked, report_choices
 from envbuild.workflows.make import judge_image, make_image
 from envbuild.workflows.plan import absent_files, plan_image, plan_name
 from envbuild.workflows.settings import Settings

@@ -34,6 +34,7 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
+from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 120.0
@@ -105,6 +106,7 @@ def _image(
 ) -> _StartedImage:
     """Return an image whose kernel gets its own launcher; one of envbuild's is compared with its manifest."""
     with ImageFile.open(path) as image:
+        warn_if_older(image, settings.emit)
         digest = identity_of(image, settings.store)
         runnable, python = runnable_of(image, digest), added_python(image)
         if image.built_by_envbuild:

@@ -37,6 +37,7 @@ from envbuild.workflows.hosting import (
     warn_of_absent_binds,
 )
 from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 
 
@@ -64,6 +65,7 @@ def launch_line(
     its types.
     """
     with ImageFile.open(path) as image:
+        warn_if_older(image, settings.emit)
         return _launch_line(
             image,
             command,
@@ -181,12 +183,14 @@ def _launcher(name: str, context: LaunchContext, container: Container, emit: Emi
 def program_line(path: Path, command: Sequence[str], settings: Settings) -> list[str]:
     """Return the command line that starts one program in an image; see `launch_line`."""
     with ImageFile.open(path) as image:
+        warn_if_older(image, settings.emit)
         return _program_line(image, command, settings, prompt="")
 
 
 def shell_line(path: Path, settings: Settings) -> list[str]:
     """Return the command line that opens a shell in an image, whose prompt names it."""
     with ImageFile.open(path) as image:
+        warn_if_older(image, settings.emit)
         return _program_line(image, [], settings, prompt=f"{image.manifest.name}/{image.manifest.version}> ")
 
 

@@ -16,8 +16,8 @@ from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.store.transfer import Moved
 from envbuild.system.files import exists, is_directory
-from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.lock import check_tools, lock_path, read_locked
+from envbuild.workflows.arguments import check_outside_store, lock_path
+from envbuild.workflows.lock import check_tools, read_locked
 from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import trusted_owners, with_upstreams

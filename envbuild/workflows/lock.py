@@ -40,7 +40,7 @@ from envbuild.rules.tables import look_up
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
-from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.arguments import check_outside_store, lock_path
 from envbuild.workflows.failures import explain_full
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import (
@@ -74,11 +74,6 @@ class Locked:
     """Sentences on tools of this machine that differ from those of a fixed lock."""
     rule_results: tuple[RuleResult, ...] = ()
     """The rules on the lock and its site; none is *incompatible*."""
-
-
-def lock_path(spec: Path) -> Path:
-    """Return the path of a spec's lock: ``STEM.lock.yaml`` beside it."""
-    return spec.parent / f"{spec.stem}.lock.yaml"
 
 
 def lock_spec(

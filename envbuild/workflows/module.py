@@ -48,6 +48,7 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
+from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 60.0
@@ -115,6 +116,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     check_outside_store(request.root, settings.store.path, hint="name another directory with --root DIR")
     request = replace(request, commands=command_names(request.commands))
     with ImageFile.open(request.image) as image:
+        warn_if_older(image, settings.emit)
         return _install_module(image, request, settings)
 
 

@@ -1,0 +1,34 @@
+"""Notices an image that its lock has left behind."""
+
+from __future__ import annotations
+
+from envbuild.digests import sha256_of
+from envbuild.errors import EnvbuildError
+from envbuild.events import Emit, Warned
+from envbuild.image.file import ImageFile
+from envbuild.lock.text import MAX_BYTES, dump, load_file
+from envbuild.quoting import shell_path
+from envbuild.system.files import read_input
+from envbuild.workflows.arguments import lock_path
+
+
+def warn_if_older(image: ImageFile, emit: Emit) -> None:
+    """Warn if the lock beside an image that envbuild built was written later, and pins something else.
+
+    A lock that cannot be read says nothing: `build` reports it.
+    """
+    path = lock_path(image.path)
+    try:
+        if not image.built_by_envbuild or path.stat().st_mtime <= image.path.stat().st_mtime:
+            return
+        manifest = image.manifest
+        locks = load_file(read_input(path, limit_bytes=MAX_BYTES), path)
+        lock = locks.lock(manifest.architecture)
+    except (OSError, EnvbuildError):
+        return
+    # An extended image has a lock of its own.
+    is_of_image = (locks.name, locks.version) == (manifest.name, manifest.version) and image.note is None
+    if lock is not None and is_of_image and sha256_of(dump(lock)) != manifest.lock_digest:
+        spec = shell_path(image.path.with_suffix(".yaml"))
+        hint = f"`envbuild build {spec}` makes it again"
+        emit(Warned(text=f"`{image.path.name}` is older than its lock `{path.name}`", hint=hint))
