@@ -19,7 +19,8 @@ def warn_if_older(image: ImageFile, emit: Emit) -> None:
     """
     path = lock_path(image.path)
     try:
-        if not image.built_by_envbuild or path.stat().st_mtime <= image.path.stat().st_mtime:
+        # Most images have no lock beside them: that is asked first.
+        if path.stat().st_mtime <= image.path.stat().st_mtime or not image.built_by_envbuild:
             return
         manifest = image.manifest
         locks = load_file(read_input(path, limit_bytes=MAX_BYTES), path)
