@@ -79,9 +79,11 @@ def test_all_python_packages_that_nobody_has_are_told_at_once_and_where(desk: De
         (0, "`nosuch` is not in any c"),
         (9, "only gamma<=1.5 is avail"),
         (27, "`never-heard-of` is not "),
-        (36, "`win`: no wheel fits Pyt"),
-        (45, "`source-only`: no wheel "),
+        (45, "`source-only`, `win`: no"),
     ]
+    # Packages without wheels are one error, with the place of each.
+    assert "`win` at spec.yaml:5:36" in told[-1][1]
+    assert "`source-only` at spec.yaml:5:45" in told[-1][1]
     log = next((desk.directory / "cache").rglob("uv-resolution-*.log")).read_text()
     assert all(name in log for name in ("nosuch", "gamma", "never-heard-of"))
 
