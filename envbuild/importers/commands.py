@@ -25,7 +25,7 @@ CONDA_OPTION_WITH_VALUE = re.compile(
 
 _PATH = r"(?:\S*/)?"
 INSTALL = re.compile(
-    rf"{_PATH}(?:(?P<apt>apt(?:-get|itude)?)|(?:python[\d.]* (?:-\S+ )*-m )?(?:\S*/)?pip[\d.]*|uv pip)"
+    rf"{_PATH}(?:(?P<apt>apt(?:-get|itude)?)|(?:python[\d.]* (?:-\S+ )*-m )?pip[\d.]*|uv pip)"
     r"(?: \S+)*? install(?: |$)"
 )
 CONDA_INSTALL = re.compile(
@@ -54,7 +54,7 @@ TRIVIAL = re.compile(
     rf"{_PATH}(?:apt(?:-get|itude)?(?: -\S+)* (?:update|(?:dist-|full-)?upgrade|(?:auto)?clean|autoremove)"
     r"|(?:apk|dnf|microdnf|yum|zypper)(?: -\S+)* (?:clean|update|upgrade|makecache|refresh|ref|check-update)"
     r"|rm(?: -\S+)*(?: (?:/(?:var/(?:lib/apt|cache|tmp|log)|tmp|root/\.cache)|~/\.cache)\S*)+$"
-    r"|rm(?: -\S+)*(?: [^\s/$~]+)+$"
+    r"|rm(?: -\S+)*(?: [^-\s/$~][^\s/$~]*)+$"
     r"|(?:conda|mamba|micromamba)(?: -\S+)* (?:clean|init|config|activate|deactivate|info|list|shell)"
     r"|activate"
     r"|pip[\d.]* (?:cache|list|check|show|freeze|config|--version)|python[\d.]* (?:-m venv|--version|-V$)"

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -89,6 +90,8 @@ class ImportNote:
     outcome: Outcome
     text: str
     explanation: str
+    key: str = ""
+    """Key of the spec that a note on a framework, an MPI or the accelerator is about; else empty."""
 
     @property
     def rank(self) -> int:
@@ -160,6 +163,8 @@ class _Importer:
         self.passed_over: set[str] = set()  # kinds of what conda's packages have and wheels do not
         self.from_conda: dict[tuple[str, str], tuple[ImportNote, str]] = {}  # requirement → note and text
         self.building = ""  # why the steps of a build are passed over
+        self.builds_mpi = False  # whether they are those of an MPI
+        self.notes_of_accelerator: list[ImportNote] = []
         self.prefixes: dict[str, str] = {}  # directory in which nothing lies → why
 
         self.base = self.python = self.accelerator = ""
@@ -207,8 +212,8 @@ class _Importer:
         notes = sorted(self.notes, key=lambda note: (note.rank, note.line))
         return Proposal(spec=spec, notes=notes, requested=self.requested)
 
-    def note(self, outcome: Outcome, text: str, explanation: str) -> ImportNote:
-        note = ImportNote(line=self.line, outcome=outcome, text=shown(text), explanation=explanation)
+    def note(self, outcome: Outcome, text: str, explanation: str, *, key: str = "") -> ImportNote:
+        note = ImportNote(line=self.line, outcome=outcome, text=shown(text), explanation=explanation, key=key)
         self.notes.append(note)
         return note
 
@@ -361,14 +366,17 @@ class _Importer:
         elif (mpi := mpi_source(text))[0]:
             recipe, release = mpi
             self.take_recipe(text, recipe, f"=={release}" if release else "")
-            self.building = f"a step of the build of {recipe}, which the image gets as `mpi`"
+            self.building, self.builds_mpi = (
+                f"a step of the build of {recipe}, which the image gets as `mpi`",
+                True,
+            )
         elif SETUP_OF_PYTHON.fullmatch(command.written):
             self.note("skipped", command.written, "envbuild installs Python packages itself")
         elif command.piped or (command.writes and not DOWNLOAD.fullmatch(text)):
             self.read_other(command)
         elif self.building and BUILD_STEP.fullmatch(text):
             for option in (word for word in words if "prefix=" in word.lower()):
-                if "openmpi" in self.building or "mpich" in self.building:
+                if self.builds_mpi:
                     directory = posixpath.normpath(option.partition("=")[2])
                     self.prefixes[directory] = "the image has its MPI in /opt/mpi"
             self.note("skipped", text, self.building)
@@ -381,16 +389,20 @@ class _Importer:
         else:
             self.read_other(command)
             if DOWNLOAD.fullmatch(text):
-                self.building = "a step of what is downloaded above"
+                self.building, self.builds_mpi = "a step of what is downloaded above", False
+
+    def take_mpi_source(self, text: str, name: str, release: str) -> None:
+        """Take the MPI whose source is downloaded; the steps that build it are passed over."""
+        self.take_recipe(text, name, f"=={release}" if release else "")
+        self.building = f"a step of the build of {name}, which the image gets as `mpi`"
+        self.builds_mpi = True
 
     def plain_words(self, written: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words of a command with the values of variables, and the variables that it sets."""
-        assigned: list[str] = []
-        while len(written) > 1 and re.match(r"-\S|(?:sudo|env)$|\w+=", written[0]):
-            assigned += [written[0]] if re.match(r"\w+=", written[0]) else []
-            written = written[1:]
+        front = list(takewhile(re.compile(r"-\S|(?:sudo|env)$|\w+=").match, written[:-1]))
+        assigned = [word for word in front if re.match(r"\w+=", word)]
         words: list[str] = []
-        for word in written:
+        for word in written[len(front) :]:
             value = expand(word, self.variables)
             # A variable may hold several words.
             words += (value.split() or [""]) if re.fullmatch(r"\$\{?\w+\}?", word) else [value]
@@ -727,7 +739,9 @@ class _Importer:
                 if recipe is not None and recipe.kind == "framework" and recipe.name not in self.frameworks:
                     self.frameworks = {recipe.name: str(required), **self.frameworks}
                     self.line = 1
-                    self.note("changed", name, f"frameworks: {required}, which `{name}` requires")
+                    self.note(
+                        "changed", name, f"frameworks: {required}, which `{name}` requires", key="frameworks"
+                    )
 
     def take_python(self, text: str, version: str) -> None:
         """Take a release of Python, or bounds: as conda, PEP 440 or a Debian package write them."""
@@ -774,19 +788,20 @@ class _Importer:
         earlier = chosen.get(name, name)
         if constraint and _has_version(recipe, constraint):
             chosen[name] = f"{name}@{constraint}"
-            self.note("taken", text, f"{key}: {chosen[name]}")
+            self.note("taken", text, f"{key}: {chosen[name]}", key=key)
         elif constraint and may_be_untested and re.fullmatch(r"\d+(?:\.\d+)+", constraint):
             chosen[name] = f"{name}@{constraint}"
             self.needs_untested = True
-            self.note("changed", text, f"{key}: {chosen[name]}, with `proven: false`: it has no test result")
+            explanation = f"{key}: {chosen[name]}, with `proven: false`: it has no test result"
+            self.note("changed", text, explanation, key=key)
         elif constraint:
             chosen.setdefault(name, name)
             self.without_version.add(name)
             has = ", ".join(recipe.versions)
             explanation = f"{key}: {chosen[name]}; the recipe has no `{constraint}`, but {has}"
-            self.note("changed", text, explanation)
+            self.note("changed", text, explanation, key=key)
         else:
-            self.note("taken", text, f"{key}: {chosen.setdefault(name, name)}")
+            self.note("taken", text, f"{key}: {chosen.setdefault(name, name)}", key=key)
         if "@" in earlier and earlier != chosen[name]:
             self.note("changed", text, f"{chosen[name]} replaces {earlier}, which stands above")
         self.take_accelerator(text, build)
@@ -802,11 +817,14 @@ class _Importer:
         accelerator = family + (f"@{version}" if version else "")
         if not self.accelerator or (family == self.accelerator and version):
             self.accelerator = accelerator
-            self.note("taken", text, f"accelerator: {self.accelerator}")
+            note = self.note("taken", text, f"accelerator: {self.accelerator}", key="accelerator")
+            self.notes_of_accelerator.append(note)
         elif (
             version and accelerator != self.accelerator and not self.accelerator.startswith(f"{accelerator}.")
         ):
-            self.note("changed", text, f"an image has one accelerator, here {self.accelerator}")
+            self.note(
+                "changed", text, f"an image has one accelerator, here {self.accelerator}", key="accelerator"
+            )
         return True
 
     def check_accelerator(self) -> None:
@@ -832,9 +850,9 @@ class _Importer:
     def take_other_release(self, reason: str) -> None:
         """Take the accelerator without its release."""
         family = self.accelerator.partition("@")[0]
-        for note in list(self.notes):
-            if note.explanation == f"accelerator: {self.accelerator}":
-                self.replace_note(note, "changed", f"accelerator: {family}; {reason}")
+        # Earlier ones are of what the last one replaced.
+        for note in self.notes_of_accelerator[-1:]:
+            self.replace_note(note, "changed", f"accelerator: {family}; {reason}")
         self.accelerator = family
 
     def check_paths(self) -> None:
@@ -938,8 +956,7 @@ class _Importer:
             words = [expand(word, self.variables) for word in pair.split()]
             mpi = mpi_source(pair) if statement.name == "ADD" else ("", "")
             if mpi[0]:
-                self.take_recipe(pair, mpi[0], f"=={mpi[1]}" if mpi[1] else "")
-                self.building = f"a step of the build of {mpi[0]}, which the image gets as `mpi`"
+                self.take_mpi_source(pair, *mpi)
                 continue
             if re.search(r"--from[= ]", pair):
                 reason = REASONS["%files"]
@@ -960,7 +977,8 @@ class _Importer:
             for path in (target, f"{target}/{name}", in_image, f"{in_image}/{name}")
         }
         path = self.beside(source)
-        if path is None and (self.directory / source.lstrip("/")).is_dir() and "\0" not in source:
+        # pathlib raises for some names.
+        if path is None and os.path.isdir(self.directory / source.lstrip("/")):  # noqa: PTH112
             return f"`{posixpath.normpath(source)}` is a directory: name its files one by one"
         if path is None:
             return "there is no such file beside it; name the files of a directory one by one"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envbuild.spec.model import MAX_TEXT
 
+_MAX_DIGITS = 3  # of the number of a descriptor
 _MAX_NESTING = 5  # of scripts in scripts: `bash -c`, here-documents
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^${}]*))?\}|(\w+))")
 _HEREDOC = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
@@ -21,6 +22,7 @@ _OPENING = frozenset(("if", "case", "for", "while", "until", "select"))
 _BRANCH = frozenset(("else", "elif"))
 _CLOSING = frozenset(("fi", "esac", "done"))
 _INNER = frozenset(("then", "do", "{", "}", "!", "time", "exec", "function"))
+_KEYWORDS = _OPENING | _BRANCH | _CLOSING | _INNER
 _SHELLS = re.compile(r"(?:\S*/)?(?:ba|da|z|k)?sh")
 
 
@@ -88,23 +90,25 @@ def _commands(
     pending: _Pending, branches: list[bool], operator: str, open_quotes: bool, nesting: int
 ) -> Iterator[Command]:
     first, *rest = [*pending.piped, tuple(pending.words)]
-    words = list(first)
-    while words:
-        word = words[0]
+    skipped = 0  # keywords in front of the command
+    for word in first:
         if word in _OPENING:
             branches.append(False)
         elif word in _BRANCH and branches:
             branches[-1] = True
         elif word in _CLOSING and branches:
             branches.pop()
-        if word == "for" and words[2:3] == ["in"]:
-            words = [f"{words[1]}={' '.join(words[3:])}"]  # the values of its variable
-        elif word in ("for", "case", "select"):
-            words = []
-        elif word in _OPENING | _BRANCH | _CLOSING | _INNER:
-            words = words[1:]
-        else:
+        if word not in _KEYWORDS:
             break
+        skipped += 1
+        if word in ("for", "case", "select"):
+            break
+    keyword = first[skipped - 1] if skipped else ""
+    words = list(first[skipped:])
+    if keyword == "for" and words[1:2] == ["in"]:
+        words = [f"{words[0]}={' '.join(words[2:])}"]  # the values of its variable
+    elif keyword in ("for", "case", "select"):
+        words = []
     inner = _script_of(words, pending) if not rest else []
     if inner and nesting < _MAX_NESTING:
         for at, script in inner:
@@ -202,9 +206,9 @@ def _tokens(script: str, line: int) -> Iterator[tuple[str, str, int]]:  # noqa: 
             yield "file", match[0], line
             word, in_word, position = [], False, match.end()
         elif (char in "<>" or script.startswith("&>", position)) and not (
-            in_word and not "".join(word).isdigit() and _BOUND.match(script, position)
+            in_word and not _number(word) and _BOUND.match(script, position)
         ):
-            number = "".join(word) if "".join(word).isdigit() else ""
+            number = _number(word)
             if in_word and not number:
                 yield "word", "".join(word), word_line
             word, in_word = [], False
@@ -219,6 +223,13 @@ def _tokens(script: str, line: int) -> Iterator[tuple[str, str, int]]:  # noqa: 
             word.append(char)
             in_word, position = True, position + 1
     yield "operator", ";", line
+
+
+def _number(word: Sequence[str]) -> str:
+    """Return the pieces of a word if they are the number of a descriptor; empty if not."""
+    # A long word would be joined again at each of its signs.
+    text = "".join(word) if len(word) <= _MAX_DIGITS else ""
+    return text if text.isdigit() else ""
 
 
 def _body(script: str, start: int, mark: str) -> tuple[str, int]:

@@ -9,17 +9,21 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_POETRY_BOUND = re.compile(r"([\^~])\s*([0-9]+(?:\.[0-9]+)*)(\S*)")
+from envbuild.spec.yamlfile import shorten
+
+# Python converts no longer number than this one.
+_POETRY_BOUND = re.compile(r"([\^~])\s*([0-9]{1,18}(?:\.[0-9]{1,18})*)(?![0-9])(\S*)")
 _WRITE_THEM = "name the file that they come from, or write them into `project.dependencies`"
 
 
 @dataclass(slots=True)
 class Project:
-    """What a project asks for."""
+    """The requirements of a project, and what of it is not read."""
 
     requirements: list[str] = field(default_factory=list)
     """PEP 508."""
@@ -84,7 +88,9 @@ def _read_poetry(project: Project, poetry: Mapping[str, Any]) -> None:
             address = next((key for key in ("git", "path", "url") if key in values), "")
             bounds = _poetry_bounds(str(values.get("version", "*")))
             if address or bounds is None:
-                problem = f"`{name}` is taken from `{address}`" if address else f"`{name} = {entry}`"
+                problem = (
+                    f"`{name}` is taken from `{address}`" if address else f"`{shorten(f'{name} = {entry}')}`"
+                )
                 hint = "write it under `packages.python` of the spec, and remove it there"
                 project.problems.append((f"{problem}, which is not read", hint))
             elif name.lower() == "python":
@@ -178,7 +184,10 @@ def _read_setup_cfg(project: Project, text: str) -> bool:
 def _read_setup_py(project: Project, text: str) -> bool:
     """Read a list that is written out in the call of ``setup``."""
     try:
-        module = ast.parse(text)
+        with warnings.catch_warnings():
+            # Those are about the project's own file.
+            warnings.simplefilter("ignore")
+            module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     lists = {

@@ -64,9 +64,11 @@ def with_requirements(
         proven=spec.get("proven", True),
         requested_at=requested_at,
     )
-    changed = [note for note in proposal.notes if note.outcome == "changed"]
-    kinds = ("accelerator: ", "an image has one accelerator", "frameworks: ")
-    sentences = (f"{note.text}: {note.explanation}" for note in changed if note.explanation.startswith(kinds))
+    sentences = (
+        f"{note.text}: {note.explanation}"
+        for note in proposal.notes
+        if note.outcome == "changed" and note.key in ("accelerator", "frameworks")
+    )
     return draft, tuple(dict.fromkeys(sentences))
 
 

@@ -130,6 +130,7 @@ def test_dependencies_that_stand_elsewhere(
             "`a` is taken from `git`",
         ),
         ({"pyproject_toml": "[tool.poetry.dependencies]\na = '^1 || ^3'\n"}, "`a = ^1 || ^3`"),
+        ({"pyproject_toml": f"[tool.poetry.dependencies]\na = '^{'9' * 5000}'\n"}, "`a = ^999"),
         ({"pyproject_toml": "[project]\nrequires-python='new'\n"}, "`new` does not bound the Python"),
     ],
 )
@@ -138,6 +139,7 @@ def test_dependencies_that_are_not_read_are_errors(
 ) -> None:
     (error,) = read(tmp_path, **contents).errors
     assert problem in error.problem
+    assert len(error.problem) < 300
 
 
 def test_a_project_chooses_the_base_by_its_python(tmp_path: Path) -> None:

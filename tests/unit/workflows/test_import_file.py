@@ -596,6 +596,30 @@ def test_other_distributions_of_a_recipe_are_left_to_it(place: Path) -> None:
     ]
 
 
+# Each would take minutes if the time grew with the square of the length.
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo a" + ">1" * 100_000,
+        "if " * 200_000,
+        "A=1 " * 100_000 + "pip install x",
+        "rm " + "-rf " * 100_000 + "$x",
+        "/" * 400_000,
+    ],
+    ids=["redirections", "keywords", "variables", "options", "slashes"],
+)
+def test_a_hostile_command_is_read_in_time(command: str, place: Path) -> None:
+    assert imported(place, f"FROM debian:12\nRUN {command}\n").spec["base"] == "debian-12"
+
+
+def test_names_that_no_file_system_has_are_noted(place: Path) -> None:
+    name = "x" * 300
+    assert unsupported(place, f"COPY {name} /opt/x", f"COPY {name}/y /opt/y") == [
+        (1, "there is no such file beside it; name the files of a directory one by one"),
+        (2, "there is no such file beside it; name the files of a directory one by one"),
+    ]
+
+
 def test_files(place: Path) -> None:
     (place.parent / "secret.txt").write_text("secret\n")
     (place / "link.txt").symlink_to("../secret.txt")
