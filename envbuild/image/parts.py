@@ -38,6 +38,8 @@ _FOREIGN_PIECE_BYTES = 32 << 20
 # More than 256 GiB have in the shorter pieces.
 MAX_PARTS = 8192
 MAX_FILE_BYTES = 1 << 40
+# Zeros between two parts; those that align the layers of an image are fewer.
+MAX_GAP_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _READ_BYTES = 4 << 20
@@ -60,7 +62,7 @@ class Part:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """What the manifest says of it beside its size and digest."""
+        """Its annotations in the manifest."""
         layer = {_LAYER: self.layer, _LAYER_OFFSET: str(self.layer_offset)} if self.layer else {}
         return {_TITLE: self.name, _OFFSET: str(self.offset), **layer}
 
@@ -130,6 +132,8 @@ def _parsed(layers: object) -> Iterator[Part]:
             raise ValueError("a part has no sha256 digest")
         if offset < end:
             raise ValueError("its parts overlap")
+        if offset - end > MAX_GAP_BYTES:
+            raise ValueError("its parts leave a gap")
         end = offset + size_bytes
         title = str(annotations.get(_TITLE, ""))
         name = re.sub(r"[^A-Za-z0-9._:+-]", "?", title[:100])
@@ -168,7 +172,7 @@ def parts_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _: No
     parts = []
     for found in _ranges(image):
         part = hashlib.sha256()
-        is_empty = found.is_gap
+        is_empty = found.is_gap and found.end - found.begin <= MAX_GAP_BYTES
         for piece in _pieces(image, found.begin, found.end):
             whole.update(piece)
             part.update(piece)

@@ -333,6 +333,17 @@ def copy_range(
         advanced(copied)
 
 
+def read_range(source: int, start: int, size: int) -> Iterator[bytes]:
+    """Yield `size` bytes of an open file from `start` on in pieces; OSError if it has become shorter."""
+    end = start + size
+    while start < end:
+        piece = os.pread(source, min(_CHUNK_BYTES, end - start), start)
+        if not piece:
+            raise OSError(errno.EIO, "a file became shorter while it was read")
+        yield piece
+        start += len(piece)
+
+
 def _copy_some(source: int, start: int, count: int, target: int, offset: int) -> int:
     try:
         return os.copy_file_range(source, target, count, start, offset)

@@ -11,9 +11,10 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -104,10 +105,10 @@ def local_path(address: str) -> Path | None:
     return Path(address) if not parts.scheme else None
 
 
-def speaks_tls(host: str) -> bool:
+def speaks_tls(host: str, *, hint: str) -> bool:
     """Return whether a server, given as ``HOST[:PORT]``, answers by TLS, whatever its certificate.
 
-    NetworkError: it cannot be reached.
+    NetworkError, with the `hint`: it cannot be reached.
     """
     server = urlsplit(f"https://{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -122,7 +123,7 @@ def speaks_tls(host: str) -> bool:
             except (ssl.SSLError, ConnectionResetError):
                 return False
     except OSError as error:
-        raise NetworkError(f"{host} cannot be reached") from error
+        raise NetworkError(f"{host} cannot be reached", hint=hint) from error
     return True
 
 
@@ -144,11 +145,19 @@ def trusted_certificates() -> str | bool:
 class Client:
     """Makes requests for several threads, within limits; a ``with`` block closes its connections.
 
-    `proxies` (``scheme://host`` → proxy) add to those of the environment.
+    `proxies` (``scheme://host`` → proxy) add to those of the environment. `hint` says what helps if a server
+    does not answer, or answers wrongly; by default what helps with addresses of packages.
     """
 
-    def __init__(self, limits: RequestLimits | None = None, proxies: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        limits: RequestLimits | None = None,
+        proxies: Mapping[str, str] | None = None,
+        *,
+        hint: str = "",
+    ) -> None:
         self._limits = limits or RequestLimits()
+        self._reach_hint, self._address_hint = hint or _REACH, hint or _ADDRESS
         self._proxies = dict(proxies or {})
         self._session = _session(self._limits, self._proxies)
 
@@ -196,24 +205,44 @@ class Client:
             copy(path, target)
             yield target.stat().st_size
             return
-        shown = redact(address)
-        too_long = f"{shown} is longer than the {size_bytes} bytes that are locked"
         with target.open("wb") as file:
-            for _ in range(self._limits.attempts):
-                have = file.tell()
-                try:
-                    with self._file("GET", address, {"Range": f"bytes={have}-"} if have else {}) as response:
-                        have = file.seek(_first_byte(response, have))
-                        file.truncate()
-                        for chunk in self.chunks(response, size_bytes - have, too_long):
-                            have += file.write(chunk)
-                            yield have
-                    if have == size_bytes:
-                        return
-                except BrokenOffError:
-                    if have == size_bytes:
-                        return  # only the end of a chunked transfer is missing
-        raise NetworkError(f"{shown}: the transfer ended after {have} of {size_bytes} bytes")
+            yield from self.complete(
+                file, partial(self._file, "GET", address), size_bytes=size_bytes, name=redact(address)
+            )
+
+    def complete(
+        self,
+        file: BinaryIO,
+        request: Callable[[Mapping[str, str]], AbstractContextManager[requests.Response]],
+        *,
+        size_bytes: int,
+        name: str,
+    ) -> Iterator[int]:
+        """Write the bytes that a file lacks at its end, and yield its length as it changes.
+
+        `request` makes a request with more headers; one whose answer breaks off is repeated for the rest.
+        `name` is for messages. Raises as `download`.
+        """
+        too_long = f"{name} is longer than the {size_bytes} bytes that it should have"
+        for _ in range(self._limits.attempts):
+            have = file.seek(0, os.SEEK_END)
+            # An answer may break off behind its last byte, as the end of a chunked transfer.
+            if have == size_bytes > 0:
+                return
+            try:
+                with request({"Range": f"bytes={have}-"} if have else {}) as response:
+                    have = file.seek(_first_byte(response, have))
+                    file.truncate()
+                    for chunk in self.chunks(response, size_bytes - have, too_long):
+                        have += file.write(chunk)
+                        yield have
+            except BrokenOffError:
+                have = file.seek(0, os.SEEK_END)
+            if have == size_bytes:
+                return
+        raise NetworkError(
+            f"{name}: the transfer ended after {have} of {size_bytes} bytes", hint=self._reach_hint
+        )
 
     @contextmanager
     def exchange(
@@ -285,9 +314,10 @@ class Client:
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
             raise NetworkError(f"{shown}: its certificate is not trusted here", hint=hint) from error
         except (requests.Timeout, requests.ConnectionError) as error:
-            raise dead_proxy(address) or NetworkError(f"{shown} cannot be reached") from error
+            unreachable = NetworkError(f"{shown} cannot be reached", hint=self._reach_hint)
+            raise dead_proxy(address) or unreachable from error
         except (requests.RequestException, UnicodeError) as error:
-            raise NetworkError(f"{shown} is not a usable address", hint=_ADDRESS) from error
+            raise NetworkError(f"{shown} is not a usable address", hint=self._address_hint) from error
         with response:
             yield response
 
@@ -301,14 +331,15 @@ class Client:
                     raise KeyboardInterrupt
                 size += len(chunk)
                 if size > limit_bytes:
-                    raise NetworkError(too_long, hint=_ADDRESS)
+                    raise NetworkError(too_long, hint=self._address_hint)
                 if time.monotonic() - started > self._limits.grace_s + size / self._limits.least_bytes_s:
                     shown, seconds = redact(response.url), time.monotonic() - started
-                    raise NetworkError(f"{shown} is too slow: {size} bytes came in {seconds:.0f} s")
+                    too_slow = f"{shown} is too slow: {size} bytes came in {seconds:.0f} s"
+                    raise NetworkError(too_slow, hint=self._reach_hint)
                 yield chunk
         except HTTPError as error:
             problem = f"{redact(response.url)} was cut after {size} bytes"
-            raise BrokenOffError(problem, hint=_REACH) from error
+            raise BrokenOffError(problem, hint=self._reach_hint) from error
 
 
 class _Retry(Retry):
@@ -334,6 +365,7 @@ def _session(limits: RequestLimits, proxies: Mapping[str, str]) -> requests.Sess
         backoff_factor=limits.pause_s,
         backoff_max=limits.longest_pause_s,
         status_forcelist=_TRANSIENT,
+        allowed_methods=None,  # what is sent with POST can be repeated: a question, or the begin of an upload
         raise_on_status=False,
     )
     for scheme in ("http://", "https://"):

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -28,7 +29,7 @@ from requests.auth import AuthBase
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MachineError, RequestError
-from envbuild.system.network import BrokenOffError, Client, NetworkError, RequestLimits, speaks_tls
+from envbuild.system.network import Client, NetworkError, RequestLimits, speaks_tls
 from envbuild.system.redaction import redact
 from envbuild.system.registry_logins import Login, find_login, login_files
 
@@ -46,7 +47,6 @@ _ACCEPTED = ", ".join(
 MANIFEST_LIMIT_BYTES = 4 << 20
 _ANSWER_LIMIT_BYTES = 1 << 20
 _UPLOADS = 5
-_DOWNLOADS = 5
 _PIECE_BYTES = 1 << 20
 
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
@@ -60,14 +60,7 @@ _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:202
 
 
 class RegistryError(MachineError):
-    """A registry refused a request, or answered with something else than the specification says.
-
-    `gone` if it does not have what was asked for.
-    """
-
-    def __init__(self, problem: str, *, hint: str, gone: bool = False) -> None:
-        super().__init__(problem, hint=hint)
-        self.gone = gone
+    """A registry refused a request, or answered with something else than the specification says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +96,7 @@ class Reference:
 
     @property
     def version(self) -> str:
-        """What to ask the registry for: the digest, or else the tag."""
+        """The digest, or else the tag: by this the registry finds the manifest."""
         return self.digest or self.tag
 
     def __str__(self) -> str:
@@ -118,11 +111,6 @@ class Document:
     data: Mapping[str, object]
     digest: str
     """``sha256:…`` of its bytes."""
-
-    @property
-    def media_type(self) -> str:
-        """What it is: `MANIFEST`, `INDEX`, or Docker's names of them."""
-        return str(self.data.get("mediaType", ""))
 
 
 class _Header(AuthBase):
@@ -143,7 +131,7 @@ class Range(io.RawIOBase):
     def __init__(self, source: BinaryIO, offset: int, size: int, advanced: Callable[[int], None]) -> None:
         super().__init__()
         self._file, self._offset, self._size, self._at = source, offset, size, 0
-        self._advanced, self._told = advanced, 0
+        self._advanced, self._reported = advanced, 0
 
     def __len__(self) -> int:
         return self._size
@@ -174,9 +162,9 @@ class Range(io.RawIOBase):
             raise RegistryError("a file became shorter while it was sent", hint="run it again")
         self._at += len(data)
         # Bytes that are sent again do not count twice.
-        if self._at > self._told:
-            self._advanced(self._at - self._told)
-            self._told = self._at
+        if self._at > self._reported:
+            self._advanced(self._at - self._reported)
+            self._reported = self._at
         return data
 
 
@@ -190,12 +178,14 @@ class Repository:
 
         `plain` uses HTTP without TLS.
         """
-        plain = plain or (_LOOPBACK.fullmatch(reference.host) is not None and not speaks_tls(reference.host))
+        hint = f"see that `{reference.host}` is the registry's name, and that this machine reaches it"
+        is_here = _LOOPBACK.fullmatch(reference.host) is not None
+        plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference = reference
         scheme = "http" if plain else "https"
         self._base = f"{scheme}://{reference.host}/v2/"
         self._path = f"{self._base}{reference.repository}/"
-        self._client = Client(limits)
+        self._client = Client(limits, hint=hint)
         self._lock = threading.Lock()
         self._authorization = ""
         self._login: Login | None = None
@@ -259,42 +249,31 @@ class Repository:
     def pull_blob(self, digest: str, size_bytes: int, target: Path) -> Iterator[int]:
         """Write a blob to `target`, after what it holds already, and yield its length as it grows.
 
-        RegistryError: the registry lacks the blob, or gives bytes of another digest or length; `target` is
-        removed then. NetworkError: it does not arrive within the limits; `target` keeps what did.
+        RegistryError: the registry lacks the blob, or gives bytes of another digest; `target` is removed
+        then. NetworkError: it does not arrive within the limits; `target` keeps what did.
         """
+        name = f"{_short(digest)} of {self.reference.host}"
         with target.open("a+b") as file:
             if file.tell() > size_bytes:
                 file.truncate(0)
-            for left in reversed(range(_DOWNLOADS)):
-                have = file.seek(0, io.SEEK_END)
-                if have == size_bytes:
-                    break
-                try:
-                    yield from self._continue(digest, size_bytes, file, have)
-                except BrokenOffError:
-                    if not left and file.seek(0, io.SEEK_END) != size_bytes:
-                        raise
-            have = file.seek(0, io.SEEK_END)
+            yield from self._client.complete(
+                file, partial(self._blob, digest), size_bytes=size_bytes, name=name
+            )
             file.seek(0)
             found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        if have != size_bytes or found != digest:
+        if found != digest:
             target.unlink()
-            problem = f"{self.reference.host} sent {have} bytes of {_short(found)} for {_short(digest)}"
+            problem = f"{self.reference.host} sent {_short(found)} for {_short(digest)}"
             raise RegistryError(problem, hint="run it again; a registry that keeps doing so is damaged")
 
-    def _continue(self, digest: str, size_bytes: int, file: BinaryIO, have: int) -> Iterator[int]:
-        headers = {"Accept-Encoding": "identity"}
-        headers |= {"Range": f"bytes={have}-{size_bytes - 1}"} if have else {}
+    @contextmanager
+    def _blob(self, digest: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
+        """Yield the answer to a request for a blob."""
+        headers = {"Accept-Encoding": "identity", **headers}
         with self._request("GET", f"{self._path}blobs/{digest}", headers=headers) as answer:
             if answer.status_code not in (200, 206):
                 raise self._refusal(f"does not give {_short(digest)}", answer)
-            if answer.status_code == 200 and have:
-                have = 0
-                file.truncate(0)
-            too_long = f"{self.reference.host} sends more than the {size_bytes} bytes of {_short(digest)}"
-            for chunk in self._client.chunks(answer, size_bytes - have, too_long):
-                have += file.write(chunk)
-                yield have
+            yield answer
 
     # Manifests
 
@@ -433,7 +412,7 @@ class Repository:
         detail = "" if answer.request.method == "HEAD" else self._detail(answer)
         hint = "see that the name and the tag are right" if code == 404 else _HINT_REGISTRY
         problem = f"{self.reference.host} {what}: status {code}{detail}"
-        return RegistryError(problem, hint=hint, gone=code == 404)
+        return RegistryError(problem, hint=hint)
 
     def _detail(self, answer: requests.Response) -> str:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import task
@@ -17,8 +17,8 @@ from envbuild.image.parts import Part, Parts, parts_of
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
-from envbuild.system.files import atomic_file
-from envbuild.system.process import is_shutting_down, thread_pool
+from envbuild.system.files import atomic_file, read_range, write_at
+from envbuild.system.process import thread_pool
 from envbuild.system.registry import Reference, Repository
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.push import TRANSFERS
@@ -30,9 +30,9 @@ _HINT_OUTPUT = (
 _HINT_DAMAGED = (
     "push it again; if a layer of the store was used, `envbuild cache verify` says whether that is damaged"
 )
+_HINT_STORE = "name another store with --store DIR or ENVBUILD_STORE, or free some space"
 # Parts that a run fetched, by their digest; they go once the image is whole.
-PARTS_DIRECTORY = "parts"
-_READ_BYTES = 4 << 20
+_PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,17 @@ class _Range:
 
     descriptor: int
     offset: int
+
+    def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes; OSError if the file ends before."""
+        return read_range(self.descriptor, self.offset, size_bytes)
+
+    def digest(self, size_bytes: int) -> str:
+        """Return the ``sha256:…`` of the bytes; raises as `pieces`."""
+        digest = hashlib.sha256()
+        for piece in self.pieces(size_bytes):
+            digest.update(piece)
+        return f"sha256:{digest.hexdigest()}"
 
 
 def pull_image(
@@ -85,20 +96,22 @@ def pull_image(
         missing = list({part.digest: part for part in parts.parts if part.digest not in ranges}.values())
         fetched_bytes = sum(part.size_bytes for part in missing)
         check_room(path.parent, parts.file_bytes, settings.emit)
+        if missing:
+            check_room(settings.store.directory(_PARTS), fetched_bytes, settings.emit, hint=_HINT_STORE)
         with task(settings.emit, "pull", f"pull {reference}", total_bytes=fetched_bytes) as pulling:
 
-            def fetch(part: Part) -> Path:
-                return _fetch(part, repository, settings.store, pulling.advance)
+            def fetch(part: Part) -> _Range:
+                file = opened.enter_context(_fetch(part, repository, settings.store, pulling.advance))
+                return _Range(file.fileno(), 0)
 
             with thread_pool(TRANSFERS) as pool:
-                files = list(pool.map(fetch, missing))
-            for part, file in zip(missing, files, strict=True):
-                ranges[part.digest] = _Range(opened.enter_context(file.open("rb")).fileno(), 0)
+                fetched = list(pool.map(fetch, missing))
+            ranges |= {part.digest: found for part, found in zip(missing, fetched, strict=True)}
             pulling.detail = f"{fetched_bytes / 1e6:.1f} MB fetched"
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
             _write(path, parts, ranges, str(reference), writing.advance)
-        for file in files:
-            file.unlink(missing_ok=True)
+        for part in missing:
+            (settings.store.directory(_PARTS) / hex_of(part.digest)).unlink(missing_ok=True)
     return Pulled(
         path=path,
         reference=str(reference),
@@ -113,18 +126,19 @@ def pull_image(
 def _local_ranges(
     parts: Parts, settings: Settings, opened: contextlib.ExitStack, have: Path | None
 ) -> dict[str, _Range]:
-    """Return digest → place of each part that lies on this machine."""
+    """Return digest → place of each part that lies on this machine, with the bytes that it should have."""
     ranges: dict[str, _Range] = {}
     blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
-    descriptors: dict[str, int] = {}
     for part in parts.parts:
-        if part.layer in blobs:
-            if part.layer not in descriptors:
+        if part.layer in blobs and part.digest not in ranges:
+            with contextlib.suppress(OSError):
                 file = opened.enter_context(blobs[part.layer].open("rb"))
-                descriptors[part.layer] = file.fileno()
-            ranges[part.digest] = _Range(descriptors[part.layer], SUPERBLOCK_BYTES + part.layer_offset)
-    asked = {part.digest for part in parts.parts}
+                found = _Range(file.fileno(), SUPERBLOCK_BYTES + part.layer_offset)
+                # A stranger's manifest may name any layer, and a layer may be damaged.
+                if found.digest(part.size_bytes) == part.digest:
+                    ranges[part.digest] = found
     if have is not None:
+        asked = {part.digest for part in parts.parts}
         image = opened.enter_context(ImageFile.open(have))
         with task(settings.emit, "read", f"read {have.name}", total_bytes=image.size_bytes) as reading:
             for part in parts_of(image, advanced=reading.advance).parts:
@@ -133,26 +147,29 @@ def _local_ranges(
     return ranges
 
 
-def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[[int], None]) -> Path:
-    """Fetch a part into the store unless an earlier run did; wait for another run that fetches it now."""
-    directory = store.directory(PARTS_DIRECTORY)
+def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[[int], None]) -> BinaryIO:
+    """Return a part as an open file of the store, fetched unless an earlier run did.
+
+    Another run that fetches it now is waited for; one that ends removes the file, which stays open here.
+    """
+    directory = store.directory(_PARTS)
     path = directory / hex_of(part.digest)
-    with store.claim(part.digest):
-        if path.exists():
-            advanced(part.size_bytes)
-            return path
-        partial = directory / f".{hex_of(part.digest)}.partial"
-        try:
+    partial = directory / f".{path.name}.partial"
+    try:
+        with store.claim(part.digest):
+            with contextlib.suppress(FileNotFoundError):
+                file = path.open("rb")
+                advanced(part.size_bytes)
+                return file
             have = 0
             for length in repository.pull_blob(part.digest, part.size_bytes, partial):
                 advanced(max(length - have, 0))
                 have = length
-                if is_shutting_down():
-                    raise KeyboardInterrupt
+            file = partial.open("rb")
             partial.rename(path)
-        except OSError as error:
-            raise store.write_error(error) from error
-    return path
+            return file
+    except OSError as error:
+        raise store.write_error(error) from error
 
 
 def _write(
@@ -164,9 +181,9 @@ def _write(
             for part in parts.parts:
                 whole.update(bytes(part.offset - at))
                 at = part.offset
-                for piece in _pieces(ranges[part.digest], part.size_bytes):
+                for piece in ranges[part.digest].pieces(part.size_bytes):
                     whole.update(piece)
-                    os.pwrite(target, piece, at)
+                    write_at(target, piece, at)
                     at += len(piece)
                     advanced(len(piece))
             if at != parts.file_bytes or f"sha256:{whole.hexdigest()}" != parts.file_digest:
@@ -178,13 +195,3 @@ def _write(
             f"`{path}` cannot be written: {error.strerror or error}",
             hint="free some space, or name another file",
         ) from error
-
-
-def _pieces(source: _Range, size_bytes: int) -> Iterator[bytes]:
-    at, end = source.offset, source.offset + size_bytes
-    while at < end:
-        piece = os.pread(source.descriptor, min(_READ_BYTES, end - at), at)
-        if not piece:
-            raise OSError("a file with its parts became shorter")
-        yield piece
-        at += len(piece)

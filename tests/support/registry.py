@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +29,10 @@ class Registry:
     cut_after: list[int] = field(default_factory=list)
     """The next answers with blobs, and uploads, break off after so many bytes."""
     busy: int = 0
-    """So many further requests are answered with 429."""
+    """So many further requests of `busy_methods` are answered with 429."""
+    busy_methods: tuple[str, ...] = ("HEAD", "GET", "POST", "PUT")
+    on_blob: Callable[[], None] = lambda: None
+    """Is called before a blob is sent."""
     redirect_to: str = ""
     """Where blobs are, if not here: ``http://HOST:PORT``."""
     forged: dict[str, bytes] = field(default_factory=dict)
@@ -73,8 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _may(self) -> bool:
         registry, given = self.registry, self.headers.get("Authorization", "")
         registry.requests.append((self.command, self.path, given))
-        if registry.busy:
+        if registry.busy and self.command in registry.busy_methods:
             registry.busy -= 1
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
             self._answer(429, Retry_After="0")
             return False
         basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -121,11 +125,14 @@ class _Handler(BaseHTTPRequestHandler):
         if registry.redirect_to:
             return self._answer(307, Location=f"{registry.redirect_to}{self.path}")
         body = registry.forged.get(match[1], body)
+        registry.on_blob()
         begin, code = 0, 200
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             begin, code = int(asked[1]), 206
         rest, cut = body[begin:], self._cut()
         self.send_response(code)
+        if code == 206:
+            self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
         self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
         # Before the client has them all, and counts.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import ignore
 from envbuild.image import parts as parts_module
 from envbuild.image.file import ImageFile
@@ -19,6 +20,7 @@ from envbuild.image.parts import Parts, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
 from envbuild.system.registry import Document
+from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
@@ -203,22 +205,92 @@ def test_a_hostile_manifest_leaves_no_image(
     assert not (tmp_path / "got.sif").exists()
 
 
-def test_a_layer_that_a_stranger_names_is_not_believed(
-    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+@pytest.mark.parametrize("flaw", ["another layer", "damaged", "cut short", "gone"])
+def test_a_layer_of_the_store_that_has_other_bytes_is_fetched(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, flaw: str
 ) -> None:
     push_image(image, f"{registry.host}/lab/one:1", ignore)
     with settings.store.stage() as stage:
-        (stage / "layer").write_bytes((tmp_path / "one.sif-0.sqfs").read_bytes())
+        (stage / "layer").write_bytes((tmp_path / "one.sif-1.sqfs").read_bytes())
         record, _ = settings.store.publish(
-            key="sha256:" + "a" * 64, name="x", squashfs=stage / "layer", tree={}
+            key="sha256:" + "a" * 64, name="big", squashfs=stage / "layer", tree={}
         )
-    changed(
-        registry,
-        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.layer.digest": record.data}),
-    )
-    with pytest.raises(EnvbuildError):
+    blob = settings.store.blob_path(record.blob)
+    content = bytearray(blob.read_bytes())
+    blob.chmod(0o644)
+    if flaw == "another layer":
+        # As a stranger's manifest may say.
+        layer = {"io.envbuild.layer.offset": "0", "io.envbuild.layer.digest": record.data}
+        changed(registry, lambda data: data["layers"][-1]["annotations"].update(layer))
+    elif flaw == "damaged":
+        content[5000] ^= 1
+        blob.write_bytes(content)
+    elif flaw == "cut short":
+        blob.write_bytes(content[:-100_000])
+    else:
+        blob.unlink()
+    pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
+
+
+def test_another_pull_that_ends_meanwhile_takes_nothing_away(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    parts = settings.store.directory("parts")
+
+    def end_the_other() -> None:
+        for path in parts.iterdir():
+            if not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+
+    registry.on_blob = end_the_other
+    pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
+
+
+def test_pulls_of_one_image_at_once_all_end(registry: Registry, image: Path, tmp_path: Path) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+
+    def pull(number: int) -> None:
+        store = Store(tmp_path / "shared")
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / f"got-{number}.sif", Settings(store=store))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(pull, range(4)))
+    assert {(tmp_path / f"got-{number}.sif").read_bytes() for number in range(4)} == {image.read_bytes()}
+
+
+def test_a_gap_of_a_stranger_takes_no_memory(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+
+    def move(data: Any) -> None:
+        last, gap = data["layers"][-1], 1 << 36
+        annotations = last["annotations"]
+        annotations["io.envbuild.offset"] = str(int(annotations["io.envbuild.offset"]) + gap)
+        size = int(data["annotations"]["io.envbuild.file.size"]) + gap
+        data["annotations"]["io.envbuild.file.size"] = str(size)
+
+    changed(registry, move)
+    with pytest.raises(EnvbuildError, match="damaged"):
         pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
-    assert not (tmp_path / "got.sif").exists()
+
+
+def test_a_store_without_room_for_what_is_fetched_is_named_before(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    settings.store.directory("parts")
+    here = tmp_path / "here"
+    here.mkdir()
+    free = {str(here.absolute()): 1 << 40}
+    monkeypatch.setattr(arguments, "free_bytes", lambda path: free.get(str(path), 10_000))
+    registry.forget()
+    with pytest.raises(MachineError, match="there is no space for"):
+        pull_image(f"{registry.host}/lab/one:1", here / "got.sif", settings)
+    assert registry.sent_bytes == 0
 
 
 def test_the_parts_and_zeros_between_them_are_the_file(image: Path) -> None:
