@@ -87,25 +87,25 @@ class Section:
         """Return a line, and below it what was measured and the checks that did not pass; or all checks."""
         duration = f" {self.seconds:>6.1f} s" if self.seconds is not None else ""
         lines = [f"{self.status} {self.name:<24}{duration}  {self._counted()}"]
-        lines += [f"     {_visible(measured.line())}" for measured in self.measured]
+        lines += [f"     {visible(measured.line())}" for measured in self.measured]
         for check in self.checks:
             if check.status == "PASS" or (self.status == "SKIP" and not verbose):
                 lines += [f"     {check.line()}"] if verbose else []
                 continue
             status = "" if check.status == "FAIL" else f"{check.status} "
             subject = f" of {check.subject}" if check.subject else ""
-            lines += [f"     {status}{_visible(check.id + subject)}"]
+            lines += [f"     {status}{visible(check.id + subject)}"]
             lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
             lines += _fact("hint", check.hint) if check.hint else []
         if self.output:
-            lines += ["     output:", *(f"       {_visible(line)}" for line in self.output.splitlines())]
+            lines += ["     output:", *(f"       {visible(line)}" for line in self.output.splitlines())]
         return "\n".join(lines)
 
     def _counted(self) -> str:
         number = counts(self.checks)
         if self.status == "SKIP":
             reasons = [": ".join(filter(None, (check.observed, check.hint))) for check in self.checks]
-            return "; ".join(map(_visible, reasons))
+            return "; ".join(map(visible, reasons))
         if self.status == "FAIL":
             return f"{number['FAIL']} of {len(self.checks)} checks failed"
         checks = "1 check" if number["PASS"] == 1 else f"{number['PASS']} checks"
@@ -250,11 +250,11 @@ def _word(text: str) -> str:
 
 def _fact(name: str, text: str) -> list[str]:
     first, *more = text.splitlines() or ["-"]
-    return [f"       {name + ':':<9} {_visible(first)}", *(f"         {_visible(line)}" for line in more)]
+    return [f"       {name + ':':<9} {visible(first)}", *(f"         {visible(line)}" for line in more)]
 
 
-def _visible(line: str) -> str:
-    # A job's output must not control the reader's terminal.
+def visible(line: str) -> str:
+    """Return a line that cannot control the reader's terminal."""
     return "".join(
         char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in line
     )

@@ -42,15 +42,39 @@ class Node:
     """Each with ``index``, ``name`` and its values as `nvidia-smi` writes them, or with ``error``."""
 
 
-def of_node(node: str, *, check: str, observed: str, limit: str, severity: Severity) -> CheckResult:
-    """Return what is wrong with a node; its hint is the severity, and one to watch is a skipped check."""
-    status = "SKIP" if severity == "MONITOR" else "FAIL"
-    return CheckResult(status, f"vet.{check}", limit, observed, severity, subject=node)
+_HINTS: Mapping[Severity, str] = {
+    "ISOLATE": "leave it out of jobs",
+    "RESET": "restart it, or its GPUs",
+    "MONITOR": "watch it",
+}
 
 
-def values_in_doubt(findings: Iterable[CheckResult], node: str) -> set[str]:
+@dataclass(frozen=True, kw_only=True)
+class NodeFinding(CheckResult):
+    """A check of a node that did not pass; the node is its `subject`."""
+
+    check: str
+    """Name of a `VetValue`, or ``report``, ``gpus``, ``gpu``."""
+    severity: Severity
+
+
+def of_node(node: str, *, check: str, observed: str, limit: str, severity: Severity) -> NodeFinding:
+    """Return the finding on a node; one to watch is a skipped check."""
+    return NodeFinding(
+        status="SKIP" if severity == "MONITOR" else "FAIL",
+        id=f"vet.{check}",
+        expected=limit,
+        observed=observed,
+        hint=_HINTS[severity],
+        subject=node,
+        check=check,
+        severity=severity,
+    )
+
+
+def values_in_doubt(findings: Iterable[NodeFinding], node: str) -> set[str]:
     """Return the names of the values that are wrong with a node."""
-    return {finding.id.removeprefix("vet.") for finding in findings if finding.subject == node}
+    return {finding.check for finding in findings if finding.subject == node}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +82,7 @@ class Vetting:
     """The nodes of an allocation, and what is wrong with them."""
 
     nodes: tuple[Node, ...]
-    findings: tuple[CheckResult, ...]
+    findings: tuple[NodeFinding, ...]
     """Sorted by node, which is their `subject`."""
 
     @property
@@ -67,9 +91,8 @@ class Vetting:
         lacking = {(node.name, check) for node in self.nodes for check in node.lacks}
         measured, others = set(), set()
         for finding in self.findings:
-            name = finding.id.removeprefix("vet.")
-            is_measured = name in BY_NAME and finding.hint == "ISOLATE"
-            if is_measured and (finding.subject, name) not in lacking:
+            is_measured = finding.check in BY_NAME and finding.severity == "ISOLATE"
+            if is_measured and (finding.subject, finding.check) not in lacking:
                 measured.add(finding.subject)
             elif finding.status == "FAIL":
                 others.add(finding.subject)
@@ -92,9 +115,9 @@ class Vetting:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What is wrong, one line for people each."""
+        """The problems of the nodes, one line for people each."""
         return tuple(
-            f"{finding.hint} {finding.subject}: {finding.id.removeprefix('vet.')} {finding.observed};"
+            f"{finding.severity} {finding.subject}: {finding.check} {finding.observed};"
             f" the limit is {finding.expected}"
             for finding in self.findings
         )
@@ -129,7 +152,7 @@ class _Range:
     least: float
     most: float
 
-    def judge(self, node: str, number: float | None, check: str = "") -> CheckResult | None:
+    def judge(self, node: str, number: float | None, check: str = "") -> NodeFinding | None:
         """Return what is wrong with a node's value, which is named `check`; None if there is none."""
         if number is None or self.least <= number <= self.most:
             return None
@@ -219,17 +242,17 @@ def _range(value: VetValue, nodes: Sequence[Node], limits: Mapping[str, VetLimit
     return _Range(value, least, most)
 
 
-def _second(finding: CheckResult, node: Node | None, ranges: Mapping[str, _Range]) -> CheckResult:
+def _second(finding: NodeFinding, node: Node | None, ranges: Mapping[str, _Range]) -> NodeFinding:
     """Return a finding after its node was measured again: one to watch if the value is good there."""
-    name = finding.id.removeprefix("vet.")
+    name = finding.check
     number = node.values.get(name) if node else None
-    if finding.hint != "ISOLATE" or number is None or ranges[name].judge(finding.subject, number):
+    if finding.severity != "ISOLATE" or number is None or ranges[name].judge(finding.subject, number):
         return finding
     observed = f"{finding.observed}, measured again alone {number:.3g} {BY_NAME[name].unit}"
     return of_node(finding.subject, check=name, observed=observed, limit=finding.expected, severity="MONITOR")
 
 
-def _unknown(node: Node) -> Iterable[CheckResult]:
+def _unknown(node: Node) -> Iterable[NodeFinding]:
     """Yield what a node did not report: of such a node nothing is known."""
     for name in node.lacks:
         yield of_node(
@@ -241,7 +264,7 @@ def _unknown(node: Node) -> Iterable[CheckResult]:
         )
 
 
-def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[CheckResult]:
+def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[NodeFinding]:
     """Yield what is wrong with the reports themselves: one of each rank, and of each node."""
     names = [node.name for node in nodes]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -262,8 +285,8 @@ def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[Ch
         yield of_node("?", severity="ISOLATE", check="report", observed=text, limit="one of each rank")
 
 
-def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[CheckResult]:
-    def reset(check: str, observed: str, limit: str) -> CheckResult:
+def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[NodeFinding]:
+    def reset(check: str, observed: str, limit: str) -> NodeFinding:
         return of_node(node.name, severity="RESET", check=check, observed=observed, limit=limit)
 
     if len(node.gpus) < most:

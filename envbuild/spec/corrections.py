@@ -89,7 +89,7 @@ def registry_hint(address: str) -> str:
     """Return how to use an image of a registry."""
     return (
         f"`apptainer pull IMAGE.sif {shlex.quote(address)}` makes a file of an image in a registry;"
-        " `envbuild extend IMAGE.sif NAME` adds packages to that"
+        " `envbuild extend IMAGE.sif NAME` adds packages to that (`envbuild pull` takes one that `push` sent)"
     )
 
 

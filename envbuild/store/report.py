@@ -16,7 +16,7 @@ class Report(Results):
     name: str
     version: str
     digest: str
-    """Of the image; digest ``sha256:…``."""
+    """``sha256:…`` of the image."""
     ranks: int
     """Requested processes (count)."""
     fingerprint: str = ""
@@ -32,7 +32,7 @@ class Report(Results):
     nodes: int = 0
     """Nodes that a test across nodes was for (count); 0 for a test on one machine."""
     launcher: str = ""
-    """What started the ranks, if not the image's own mpiexec: ``slurm 25.11.1 --mpi=pmix``."""
+    """The launcher of the ranks, if it was not the image's own mpiexec: ``slurm 25.11.1 --mpi=pmix``."""
     submitted_from: Mapping[str, str] = field(default_factory=dict)
     """Facts of the host that the test's job was submitted from; empty if it was not submitted."""
 

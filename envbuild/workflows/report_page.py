@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from envbuild.jobs.report import CheckResult, counts
+from envbuild.jobs.report import CheckResult, counts, visible
 from envbuild.store.report import Report
 
 MARK = "Written by `envbuild test`"
@@ -54,7 +54,7 @@ def _failures(report: Report) -> Iterator[str]:
             f"Output of {_inline(job)}:",
             "",
             f"{fence}text",
-            *map(_visible, output.splitlines()),
+            *map(visible, output.splitlines()),
             fence,
         )
 
@@ -103,11 +103,5 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
 
 def _inline(text: str) -> str:
     """Return text of an image, which must neither break a table nor become a link, an image or HTML."""
-    joined = _visible(" ".join(text.split()))
+    joined = visible(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]<>#|!~&])", r"\\\1", joined)
-
-
-def _visible(line: str) -> str:
-    return "".join(
-        char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in line
-    )

@@ -88,7 +88,7 @@ class TestRequest:
     from_host: HostLibraries = NO_HOST_LIBS
     """Libraries of the site's host that replace the image's own."""
     launcher: str | None = None
-    """What starts the ranks: a name of `launch.launchers`; by default the image's own launchers, and across
+    """The launcher: a name of `launch.launchers`; by default the image's own launchers, and across
     nodes that of the job.
     """
     quick: bool = False
@@ -104,7 +104,7 @@ class TestRequest:
 
     @property
     def launcher_name(self) -> str | None:
-        """What must start all ranks; None for the image's own launchers."""
+        """The launcher of all ranks; None for the image's own launchers."""
         return self.launcher or (default_launcher(None) if self.nodes else None)
 
     @property

@@ -51,7 +51,7 @@ class SiteLaunch:
     image: str
     """Names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""
     launcher: Launcher
-    """What starts the ranks: by the text, or of an EDF by whoever names it."""
+    """The launcher that the text names; that of an EDF is named by the script that uses it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variables that ranks need, beside the image's own."""
 

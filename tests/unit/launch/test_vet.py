@@ -111,7 +111,7 @@ def test_equal_nodes_are_good() -> None:
 )
 def test_the_odd_node_is_named(odd: dict[str, Any], severity: str) -> None:
     result = vetting(None, **odd)
-    assert [(finding.subject, finding.hint) for finding in result.findings] == [("n2", severity)]
+    assert [(finding.subject, finding.severity) for finding in result.findings] == [("n2", severity)]
     assert result.bad == (() if severity == "MONITOR" else ("n2",))
 
 
@@ -141,7 +141,7 @@ def test_a_limit_of_the_site_leaves_the_other_one_of_the_table() -> None:
 
 def test_a_node_without_a_report_is_no_good_one() -> None:
     result = vet(Reports(), 2, {})
-    assert [finding.hint for finding in result.findings] == ["ISOLATE"]
+    assert [finding.severity for finding in result.findings] == ["ISOLATE"]
     assert not result.good
     # On which node the rank should have been is unknown.
     assert (result.bad, result.excluded) == (("?",), ())
@@ -235,7 +235,7 @@ def test_reports_are_one_of_each_rank_and_node(
 
 def test_a_node_with_fewer_gpus_than_others_is_named() -> None:
     (finding,) = vetting(None, gpus=[]).findings
-    assert (finding.subject, finding.hint, finding.id) == ("n2", "RESET", "vet.gpus")
+    assert (finding.subject, finding.severity, finding.id) == ("n2", "RESET", "vet.gpus")
 
 
 # Rates of seven samples, of a busy machine and of a quiet one.
