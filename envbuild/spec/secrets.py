@@ -7,19 +7,23 @@ import re
 _LONGEST = 4096  # characters of a text that is searched
 
 _SECRET = re.compile(
-    r"""(?<![a-z])token(?![a-z]) | token\s*[:=](?!=)        # `tiktoken==0.9` is a package
+    r"""(?<!tik)token(?![a-z])                              # tiktoken is a package
+      | (?<![a-z])(?:key|pass|pwd|authorization)s?["']?\s*[=:](?!=)
       # Without a value it is part of a name: `…/RPM-GPG-KEY-vendor`, `apt-key adv --recv-keys`.
       | (?<![a-z])(?<!gpg-)(?<!apt-)(?<!fetch-)(?<!recv-)(?<!public-)
-        (?:key|pass|pwd|authorization)s?(?=["']?\s*[=:\s_]|$)
+        (?:key|pass|pwd|authorization)s?(?=["']?[\s_]|$)
+      | (?:api|access|account|private|shared|signing|encryption|master|license)[-_]?key
       | (?<![a-z])bearer\ | (?<!\S)(?:--(?:auth|header)\b|-H\b)
-      | passw(?:or)?d | passphrase | secret(?:key|token)?s?(?=["']?\s*[=:\s_]|$) | credential | apikey
+      | passw(?:or)?d | passphrase | credential
+      | (?<!vault-)secret(?!storage|s?\.[a-z])               # azure-keyvault-secrets, secretstorage
       | ://(?=[^\s/@]*@|[^\s/]*:\S*@)                        # a password may hold `/`, `:` and `@`
       | (?<!\S)(?:-u|--user|--proxy(?:-user)?)[\s=]*[^\s:/]+:(?!//)
-      | (?<!\S)(?:\S*/)?(?:(?:mysql|mariadb)(?:admin|dump)?\s+-|sshpass\b)
-      | (?<![-\w])login\s
+      # Options may hold a password; `mysql-client` is a package.
+      | (?<!\S)(?:\S*/)?(?:mysql|mariadb)\w*\s(?=(?:.*\s)?-) | (?<!\S)(?:\S*/)?sshpass\b
+      | (?<![-\w])login[\s=:]
       # A token has digits or capitals; `hf_transfer` is a package.
       | \b(?-i:(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|pypi-)(?=[\w-]*[A-Z0-9]))
-      | \b(?-i:AKIA|ASIA|eyJ)(?=\w)
+      | \b(?-i:AKIA|ASIA|eyJ)(?=\w) | (?<![-\w])key-(?=[a-z]*[0-9])
       | BEGIN\ [A-Z ]*PRIVATE\ KEY""",
     re.IGNORECASE | re.VERBOSE,
 )

@@ -147,6 +147,16 @@ def test_the_summary_says_that_names_are_not_looked_up(place: Path, text: str, m
         "RUN pip install --proxy HTTPS://u:S3CR3T@example.org x",
         "RUN pip install -r HTTPS://u:S3CR3T@example.org/r.txt",
         'RUN curl -H "X-Access: S3CR3T" https://example.org',
+        "RUN mysql mydb -pS3CR3T",
+        "RUN mysqlimport --local -pS3CR3T db x.txt",
+        "RUN ngrok authtoken S3CR3T",
+        "RUN tool --authtoken S3CR3T",
+        "RUN tool --gpg-key=S3CR3T",
+        "ENV APP_SECRETVALUE=S3CR3T",
+        "ENV STORE=AccountKey=S3CR3T",
+        "ENV AWS_SECRETACCESSKEY=S3CR3T",
+        'ENV JSON={"secretAccessKey":"S3CR3T"}',
+        "RUN echo privateKey: S3CR3T > /root/x",
     ],
 )
 def test_secrets_are_neither_taken_nor_shown(line: str, place: Path) -> None:
