@@ -174,7 +174,7 @@ def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator
         yield sorted(wheels, key=lambda layer: -context.locate(_wheel_step(layer).wheel).stat().st_size)
 
 
-def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[None]:
+def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[bool]:
     """Hold a layer's key; report a wait for another build."""
     return context.store.claim(layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key)))
 

@@ -391,27 +391,37 @@ class Store:
                     remove_leftover(path)
 
     @contextlib.contextmanager
-    def claim(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold a key while the block builds its layer, once no other process holds it.
+    def claim(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[bool]:
+        """Hold a key while the block runs, once no other process of this machine holds it.
 
-        `waiting` is called once if another process keeps it longer than a second. This only saves work: two
-        builds of one layer give the same bytes, and each is published whole. KeyboardInterrupt: the run was
-        ended while it waited.
+        Yields False if the file system has no locks: others may hold it, too. `waiting` is called once if
+        another process keeps it longer than a second. For builds this only saves work: two builds of one
+        layer give the same bytes, and each is published whole. KeyboardInterrupt: the run was ended while it
+        waited.
         """
         path = self.directory("stage") / f"{hex_of(key)}-{host.name()}"
+        lock, exclusive = self._claimed(path, waiting)
         try:
-            lock = locks.open_lock(path)
-        except OSError as error:
-            raise self.write_error(error) from error
-        try:
-            locks.wait_for_lock(lock, shared=False, waiting=waiting, patience_s=_PATIENCE_S)
-            try:
-                yield
-            finally:
-                # Not if the wait was interrupted: the file is the holder's.
-                path.unlink(missing_ok=True)
+            yield exclusive
         finally:
+            # Not if the wait was interrupted: the file is the holder's.
+            path.unlink(missing_ok=True)
             os.close(lock)
+
+    def _claimed(self, path: Path, waiting: Callable[[], None]) -> tuple[int, bool]:
+        """Return the open file of a claim once no other process holds it; the rest as `claim` says."""
+        while True:
+            try:
+                lock = locks.open_lock(path)
+            except OSError as error:
+                raise self.write_error(error) from error
+            with contextlib.ExitStack() as closing:
+                closing.callback(os.close, lock)
+                exclusive = locks.wait_for_lock(lock, shared=False, waiting=waiting, patience_s=_PATIENCE_S)
+                # Its last holder may have removed the file: who comes now makes and locks another.
+                if locks.is_at(path, lock) or not exclusive:
+                    closing.pop_all()
+                    return lock, exclusive
 
 
 def _copied(path: Path, target: Path) -> Path:

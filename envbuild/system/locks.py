@@ -22,6 +22,14 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
+def is_at(path: Path, file: int) -> bool:
+    """Whether a path still names an open file."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except OSError:
+        return False
+
+
 def try_lock(file: int, *, shared: bool) -> bool | None:
     """Take a lock; return False if another process has it, None if the file system has no locks."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from envbuild.image.parts import Part, Parts, parts_of
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
+from envbuild.system import host
 from envbuild.system.files import atomic_file, read_range, write_at
 from envbuild.system.process import thread_pool
 from envbuild.system.registry import Reference, Repository
@@ -154,9 +156,11 @@ def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[
     """
     directory = store.directory(_PARTS)
     path = directory / hex_of(part.digest)
-    partial = directory / f".{path.name}.partial"
     try:
-        with store.claim(part.digest):
+        with store.claim(part.digest) as exclusive:
+            # A file that another process may write, too, is of no use.
+            owner = host.name() if exclusive else secrets.token_hex(8)
+            partial = directory / f".{path.name}.{owner}.partial"
             with contextlib.suppress(FileNotFoundError):
                 file = path.open("rb")
                 advanced(part.size_bytes)
@@ -166,7 +170,7 @@ def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[
                 advanced(max(length - have, 0))
                 have = length
             file = partial.open("rb")
-            partial.rename(path)
+            partial.replace(path)
             return file
     except OSError as error:
         raise store.write_error(error) from error

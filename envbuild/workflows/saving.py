@@ -71,11 +71,7 @@ def _alone(spec: Path, emit: Emit) -> Iterator[bool]:
     try:
         note = Note(text=f"another command saves `{spec}`: waiting for it")
         locks.wait_for_lock(file, shared=False, waiting=lambda: emit(note), patience_s=1.0)
-        try:
-            # The last holder of the lock may have replaced the file.
-            is_current = os.path.samestat(os.fstat(file), spec.stat())
-        except OSError:
-            is_current = False
-        yield is_current
+        # The last holder of the lock may have replaced the file.
+        yield locks.is_at(spec, file)
     finally:
         os.close(file)

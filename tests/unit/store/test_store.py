@@ -396,6 +396,25 @@ class TestLocks:
             building.result()
         assert order == ["first", "second"]
 
+    def test_many_who_wait_hold_it_one_after_the_other(self, store: Store) -> None:
+        inside: list[int] = []
+
+        def build(number: int) -> None:
+            for _ in range(5):
+                with Store(store.path).claim(KEY) as exclusive:
+                    assert exclusive
+                    inside.append(number)
+                    time.sleep(0.01)
+                    assert inside == [number]
+                    inside.clear()
+
+        with ThreadPoolExecutor(4) as pool:
+            with store.claim(KEY):
+                building = [pool.submit(build, number) for number in range(4)]
+                time.sleep(0.2)
+            for one in building:
+                one.result()
+
     def test_an_interrupted_wait_leaves_the_layer_to_its_holder(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -249,7 +252,15 @@ def test_another_pull_that_ends_meanwhile_takes_nothing_away(
     assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
 
 
-def test_pulls_of_one_image_at_once_all_end(registry: Registry, image: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_pulls_of_one_image_at_once_all_end(
+    registry: Registry, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_locks: bool
+) -> None:
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    if not has_locks:
+        monkeypatch.setattr(fcntl, "flock", refuse)
     push_image(image, f"{registry.host}/lab/one:1", ignore)
 
     def pull(number: int) -> None:
