@@ -181,7 +181,9 @@ def line_of_ranks(
     )
     # For another machine, the user there is not known to be root.
     as_root = host.is_root() and not container.apptainer.elsewhere
-    shape = replace(shape, as_root=as_root, oversubscribe=results is not None)
+    # Those that the user has set reach other nodes only by the launcher: the container's are in its line.
+    of_user = tuple(sorted({*launcher.variables()} & {*user_set} - {*env}))
+    shape = replace(shape, as_root=as_root, oversubscribe=results is not None, variables=of_user)
     return rank_line(launcher, Entry(words=words), job, shape)
 
 

@@ -101,17 +101,24 @@ def _launch_line(
     # Asked last: whether an image is refused does not depend on an srun on this machine.
     ask_srun = None if elsewhere else SlurmHere().pmi_types
     context = context_of(container, site, from_host, ask_srun=ask_srun)
+    # As a batch script does: the site's own mpiexec reaches the other nodes of the job.
+    own = site.mpi.launcher if site is not None and site.mpi is not None else None
+    context = replace(context, across_nodes=own is not None and job is not None and job.nodes > 1)
     launcher = _launcher(launcher_name or default_launcher(site), context, container, settings.emit)
     # The job's own launcher knows: as many as tasks were asked for, else one a node.
     knows_job = job is not None and job.scheduler == launcher.scheduler
-    tasks = job.tasks if job is not None and launcher.spans_nodes else 1
+    tasks = job.tasks if job is not None and (launcher.spans_nodes or job.nodes == 1) else 1
     count = ranks or (0 if knows_job else tasks)
     nodes = job.nodes if job is not None and knows_job else None if launcher.spans_nodes else 1
     _refuse_lone_launcher(command, image, count or tasks, nodes)
     _refuse_started_outside(command, image)
-    if not launcher.spans_nodes and count > 1 and (why := other_nodes(site)):
-        text = f"all {count} ranks start on this machine, in one container: {why}"
-        hint = "`--mpi host` with a `launcher` in the site file, or Slurm, starts them on several nodes"
+    in_part = count > 1 or (ranks is None and job is not None and job.nodes > 1)
+    if not launcher.spans_nodes and in_part and (why := other_nodes(site)):
+        started = f"all {count} ranks start" if count > 1 else "one rank starts"
+        text = f"{started} on this machine, in one container: {why}"
+        hint = (
+            "the site's mpiexec starts them on several nodes: name it in the site file, `mpi: {launcher: …}`"
+        )
         settings.emit(Warned(text=text, hint=hint))
     # The GPUs of another machine are those that its site file names.
     there = launcher.spans_nodes or elsewhere is not None

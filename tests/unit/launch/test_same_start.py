@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,14 @@ DEVICES = {"nvidia": "/dev/nvidiactl", "amd": "/dev/kfd"}
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NTASKS": "4"}
 TASK = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 BY_PMI = {"pmi2": {"PMI_RANK": "0"}, "pmix": {"PMIX_RANK": "0"}}
+MPIEXEC = f"""#!{sys.executable} -IS
+import json, os, sys
+words = sys.argv[1:]
+count = next(at for at, word in enumerate(words) if word.endswith("apptainer"))
+with open(os.environ["RECORD"], "a") as file:
+    print(json.dumps(words[:count]), file=file)
+os.execvp(words[count], words[count:])
+"""
 SRUN = f"""#!{sys.executable} -IS
 import json, os, sys
 words = sys.argv[1:]
@@ -87,7 +95,7 @@ class Rank:
     """What a rank was started with."""
 
     srun: tuple[str, ...]
-    """Options of srun."""
+    """Options of srun, or of mpiexec."""
     flags: tuple[str, ...]
     """Options of Apptainer, without mounts and variables."""
     variables: dict[str, str]
@@ -172,9 +180,9 @@ def of_launch(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Rank:
     return started(["-c", f"{shlex.join(visible)} {line}"], env)
 
 
-def of_script(env: dict[str, str]) -> Rank:
+def of_script(env: dict[str, str], scheduler: str = "sbatch") -> Rank:
     Path("script").unlink(missing_ok=True)
-    run("export", "demo.sif", "--format", "sbatch", "--site", "here.yaml", "-o", "script")
+    run("export", "demo.sif", "--format", scheduler, "--site", "here.yaml", "-o", "script")
     return started(["script", "python", "train.py"], env)
 
 
@@ -246,6 +254,44 @@ def test_launch_script_and_module_start_the_same_ranks(
     # Root starts in a user namespace. Where a script or a line starts, the user is not known to be root.
     by_root = ["--userns"] if os.geteuid() == 0 else []
     assert [flag for flag in module.flags if flag not in by_root] == expected
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("vendor", ["none", "nvidia", "amd"])
+def test_launch_and_script_of_pbs_start_the_same_ranks(
+    mpi: str, vendor: str, bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = bench / "programs/mpiexec"
+    program.write_text(MPIEXEC)
+    program.chmod(0o755)
+    gpus = {"gpus": {"vendor": vendor}} if vendor == "none" else {}
+    site = {
+        **site_file({"architecture": host.architecture(), **gpus}), "scheduler": {"name": "pbs"},
+        "mpi": {"implementation": mpi, "launcher": str(program)},
+    }  # fmt: skip
+    Path("here.yaml").write_text(yaml.safe_dump(site))
+    accelerator = ACCELERATORS.get(vendor, "cpu").partition("@")[0]
+    small_image(
+        bench, UNREAD, name="demo.sif", mpi=mpi, mpi_family=mpi, recipes={mpi: MPIS[mpi]},
+        accelerator=accelerator, architecture=host.architecture(),
+    )  # fmt: skip
+    for variable in JOB:
+        monkeypatch.delenv(variable)
+    Path("nodes").write_text("nid001\nnid001\nnid002\nnid002\n")
+    monkeypatch.setenv("PBS_JOBID", "7.server")
+    monkeypatch.setenv("PBS_NODEFILE", str(bench / "nodes"))
+    monkeypatch.setenv("UCX_TLS", "all")
+    env = {**os.environ, **dict.fromkeys(OF_HOST, "/of/the/host")}
+    launched, script = of_launch(env, capsys), of_script(env, "pbs")
+    assert launched.srun[:2] == script.srun[:2] == ("-n", "4")
+    # Open MPI's passes no other variables on: what the user has set by it, the rest in the container's line.
+    passed_on = {"launch": launched.srun[2:], "script": script.srun[2:]}
+    if mpi == "openmpi":
+        assert passed_on["launch"] == ("-x", "UCX_TLS")
+        assert {"UCX_TLS", "OMPI_MCA_smsc"} < {*passed_on["script"]}
+    else:
+        assert passed_on == {"launch": (), "script": ()}
+    assert replace(launched, srun=()) == replace(script, srun=())
 
 
 @pytest.mark.parametrize("name", [name for name, site in SHIPPED.items() if site.get("scheduler")])

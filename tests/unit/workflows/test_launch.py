@@ -422,12 +422,21 @@ def test_the_nodes_of_a_job_of_pbs_are_counted(
     monkeypatch.setenv("PBS_JOBID", "7.server")
     monkeypatch.setenv("PBS_NODEFILE", str(nodes))
     nodes.write_text("n1\nn1\n\n")
-    bench.line()
+    assert bench.line(ranks=None)[-4:] == ["mpiexec", "-n", "2", "job"]
     assert bench.warnings() == []
     nodes.write_text("n1\nn1\nn2\n")
-    bench.line()
-    (text,) = bench.warnings()
-    assert "the job has 2 nodes, and nothing of it starts ranks on the others" in text
+    for ranks, started in ((4, "all 4 ranks start"), (None, "one rank starts")):
+        assert bench.line(ranks=ranks)[-4:] == ["mpiexec", "-n", str(ranks or 1), "job"]
+        (text,) = bench.warnings()
+        assert text.startswith(
+            f"{started} on this machine, in one container: the job has 2 nodes, and nothing"
+        )
+
+    # The site's own reaches the others.
+    mpi = SiteMpi(implementation="mpich", launcher="/h/mpiexec")
+    bench.site(Site(name="here", scheduler=SiteScheduler(name="pbs"), mpi=mpi))
+    assert bench.line(ranks=None)[:3] == ["/h/mpiexec", "-n", "3"]
+    assert bench.warnings() == []
 
 
 def test_a_fabric_that_the_image_s_mpi_cannot_drive_is_told_at_the_start(bench: Bench) -> None:
