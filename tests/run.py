@@ -46,6 +46,8 @@ def main() -> int:
     arguments = sys.argv[1:]
     uv = arguments[1] if arguments[:1] == ["--uv"] else ""
     words = ["-m", "pytest", *parallel, *(arguments[2:] if uv else arguments)]
+    # Each command that a test runs would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if os.geteuid() != 0:
         with tempfile.TemporaryDirectory(prefix="envbuild-test-", dir="/var/tmp") as common:
             Path(common).chmod(0o755)
