@@ -64,7 +64,7 @@ From: {{image}}
 %environment
     export PYTHONPATH=/opt/first:{SPACK}
 """
-FORMS_TOO_MANY = ("xz.sqfs", "xz-large.sqfs", "lz4.sqfs")
+FORMS_TOO_MANY = ("xz.sqfs", "xz-large.sqfs", "lz4.sqfs", "zstd.sqfs")
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +302,7 @@ def test_a_killed_run_leaves_the_old_image_and_nothing_for_long(
     assert list((work / "store/stage").iterdir()) == []
 
 
-@pytest.mark.parametrize("link", [[], ["--link"]])
+@pytest.mark.parametrize("link", [pytest.param([], marks=pytest.mark.slow), ["--link"]])
 def test_it_becomes_a_module(
     link: list[str], foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

@@ -75,8 +75,18 @@ CASES: dict[str, tuple[list[str], dict[str, Any], tuple[str, ...]]] = {
     ),
     "another version": (["--upgrade", "alpha"], {}, ("alpha",)),
     "all at once": (
-        ["--python", "gamma", "--python", "zeta[more]", "--upgrade", "alpha", "--env", "A=b"],
-        {"python": ["gamma", "zeta[more]"], "environment": {"A": "b"}},
+        [
+            "--python=gamma",
+            "--python=zeta[more]",
+            "--upgrade=alpha",
+            "--env=A=b",
+            "--file=note.txt:/opt/n.txt",
+        ],
+        {
+            "python": ["gamma", "zeta[more]"],
+            "environment": {"A": "b"},
+            "files": [{"source": "note.txt", "target": "/opt/n.txt"}],
+        },
         ("alpha",),
     ),
 }
@@ -84,13 +94,8 @@ CASES: dict[str, tuple[list[str], dict[str, Any], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(
     "case",
-    # "all at once" does what these do.
-    [
-        pytest.param(case, marks=pytest.mark.slow)
-        if case in ("a package with what it needs", "a variable")
-        else case
-        for case in CASES
-    ],
+    # "all at once" does what the others do.
+    [case if case == "all at once" else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
 )
 @pytest.mark.usefixtures("wheels")
 def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) -> None:

@@ -273,7 +273,13 @@ def build_with_gamma(ground: Ground, desk: Path, store: str) -> Path:
     return desk / f"{store}.sif"
 
 
-@pytest.mark.parametrize("has_base", [False, True], ids=["fresh store", "store with the base"])
+@pytest.mark.parametrize(
+    "has_base",
+    [
+        pytest.param(False, id="fresh store"),
+        pytest.param(True, id="store with the base", marks=pytest.mark.slow),
+    ],
+)
 def test_no_layer_for_others_holds_what_the_python_of_an_image_made(
     has_base: bool, stranger: Path, ground: Ground
 ) -> None:

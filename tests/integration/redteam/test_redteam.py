@@ -8,9 +8,14 @@ from tests.support.torture.attacks import ATTACKS
 from tests.support.torture.ground import Ground
 from tests.support.torture.trials import run_trial
 
+# These build several times; `make redteam` tries them.
+LONG = ("a store of a group", "a store that is renamed", "pruning a store of others")
+
 
 @pytest.mark.redteam
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in ATTACKS]
+)
 def test_attacks_on_a_store(name: str, ground: Ground) -> None:
     outcome = run_trial("attacks", ground, names=[name])
     assert outcome.problems == []

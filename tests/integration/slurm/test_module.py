@@ -16,7 +16,8 @@ Loaded = Callable[[str, str], CompletedProcess[str]]
 ALONE = [["0", "1", "1", "n1"], ["0", "1", "1", "n1"], ["0", "1", "1", "n2"], ["0", "1", "1", "n2"]]
 
 
-@pytest.fixture(params=["copy", "link"])
+# The same launcher starts both: tests/unit/activate compares what `copy` and `link` install.
+@pytest.fixture(params=[pytest.param("copy", marks=pytest.mark.slow), "link"])
 def loaded(request: pytest.FixtureRequest, login: Desk, image_on: Images) -> Loaded:
     """Run a line of bash on the login node, where a module of the image on an MPI is loaded."""
     link = ["--link"] if request.param == "link" else []

@@ -33,8 +33,9 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 
 
-# In `make test` tests/unit/store has a full disk, and tests/integration/resolve has bad mirrors.
-LONG = ("full", "mirrors")
+# In `make test` tests/unit/store has a full disk, tests/integration/resolve has bad mirrors, main_job/test_cache.py
+# has damage, and tests/unit/spec and workflows have secrets; `make torture` has all of each.
+LONG = ("full", "mirrors", "places", "rot", "secrets")
 
 
 @pytest.mark.parametrize(
