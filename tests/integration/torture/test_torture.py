@@ -33,8 +33,8 @@ TRIALS: dict[str, dict[str, Any]] = {
 }
 
 
-# In `make test` tests/unit/store has a full disk, tests/integration/resolve has bad mirrors, main_job/test_cache.py
-# has damage, and tests/unit/spec and workflows have secrets; `make torture` has all of each.
+# In `make test` tests/unit has full disks and secrets, tests/integration/resolve has bad mirrors, and
+# main_job/test_cache.py has damage; `make torture` has all of each.
 LONG = ("full", "mirrors", "places", "rot", "secrets")
 
 
