@@ -19,6 +19,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
 from envbuild.image.model import Variable
 from envbuild.plan.model import InlineFile
+from envbuild.spec import locales
 from envbuild.spec.reserved import DECISIVE, Reserved, reserved_at
 
 CONFLICT_HINT = "each path has one owner: ask for another package or target"
@@ -29,7 +30,26 @@ _FILES = "files"
 _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
 # Charliecloud and enroot, which start a bare squashfs, read variables from these.
 _TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
+_LOCALES = "/usr/lib/locale"
 _MAX_TABLE_BYTES = 1 << 20
+
+
+def check_locales(request: CheckedRequest, image: ImageFile) -> None:
+    """Raise a RequestError if a variable names a locale that an image lacks."""
+    entries = image.files.entries
+    if _LOCALES not in entries or f"{_LOCALES}/locale-archive" in entries:
+        return  # a C library without locales, or a file that may have all
+    raise_all(
+        [
+            RequestError(
+                f"--env {name}={value}: `{image.path.name}` has no locale `{locale}`",
+                hint=f"write {name}={locales.DEFAULT}",
+            )
+            for name, value in request.requests.environment.items()
+            if (locale := locales.missing_locale(name, value))
+            and not any(f"{_LOCALES}/{found}" in entries for found in locales.locale_directories(locale))
+        ]
+    )
 
 
 def described_files(image: ImageFile, note: ExtensionNote) -> list[InlineFile]:

@@ -6,10 +6,11 @@ Runtimes that source scripts get a script, the others a dictionary.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from envbuild.image.model import Variable
 from envbuild.plan.model import ENV_PREFIX
+from envbuild.spec import locales
 from envbuild.spec.model import Prepend
 
 # Debian's default, for runtimes that replace PATH as a whole.
@@ -43,14 +44,19 @@ MISLEADING = (
 )
 
 
-def default_environment(*tables: Mapping[str, str | Prepend]) -> tuple[Variable, ...]:
+def default_environment(
+    *tables: Mapping[str, str | Prepend], has_locales: bool = False
+) -> tuple[Variable, ...]:
     """Return the table of an image: the defaults, then the tables of recipes and spec, in order.
 
+    An image that `has_locales` gets the locale of its user, others C.UTF-8.
     A later literal replaces an earlier one; all prepends count, the latest in front. The result is sorted by
     name; for one name the literal precedes the prepends, which stand in the order in which they apply.
     """
-    literals = {variable.name: variable for variable in _DEFAULTS if variable.operation != "prepend"}
-    prepends = [variable for variable in _DEFAULTS if variable.operation == "prepend"]
+    names = {name for table in tables for name in table}
+    defaults = _DEFAULTS if has_locales else (*_DEFAULTS, *_locale(names))
+    literals = {variable.name: variable for variable in defaults if variable.operation != "prepend"}
+    prepends = [variable for variable in defaults if variable.operation == "prepend"]
     for table in tables:
         for name, value in sorted(table.items()):
             if isinstance(value, Prepend):
@@ -60,12 +66,32 @@ def default_environment(*tables: Mapping[str, str | Prepend]) -> tuple[Variable,
     return tuple(sorted((*literals.values(), *prepends), key=lambda variable: variable.name))
 
 
+def _locale(names: Collection[str]) -> Iterator[Variable]:
+    """Yield what keeps the user's locale from an image, in which programs would warn and take ASCII.
+
+    `names` are the variables that the image sets otherwise.
+    """
+    if locales.LC_ALL in names:
+        return
+    if locales.VARIABLES.isdisjoint(names):
+        yield Variable(name=locales.LC_ALL, operation="set", value=locales.DEFAULT)
+        return
+    # LC_ALL would hide those.
+    yield Variable(name=locales.LANG, operation="set", value=locales.DEFAULT)
+    for name in locales.VARIABLES - {locales.LANG}:
+        yield Variable(name=name, operation="unset")
+
+
 def with_literals(variables: Sequence[Variable], literals: Mapping[str, str]) -> tuple[Variable, ...]:
     """Return the table of an image with further literals, as if its spec had them."""
+    replaced = set(literals)
+    if replaced & (locales.VARIABLES - {locales.LC_ALL}):
+        replaced.add(locales.LC_ALL)  # it would hide them
     kept = [
-        variable for variable in variables if variable.operation == "prepend" or variable.name not in literals
+        variable for variable in variables if variable.operation == "prepend" or variable.name not in replaced
     ]
     added = [Variable(name=name, operation="set", value=value) for name, value in literals.items()]
+    added += [Variable(name=name, operation="unset") for name in replaced - literals.keys()]
     return tuple(sorted((*added, *kept), key=lambda variable: variable.name))
 
 

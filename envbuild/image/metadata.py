@@ -27,6 +27,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
 from envbuild.spec.chosen_recipe import ChosenRecipe
+from envbuild.spec.locales import has_locales
 from envbuild.spec.recipe_rules import TUTORIAL
 from envbuild.spec.resolved import ResolvedSpec
 
@@ -47,6 +48,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         environment=default_environment(
             *(chosen.recipe.environment_beside(names) for chosen in resolved.recipes),
             spec.environment,
+            has_locales=has_locales((*resolved.base.packages, *resolved.system_requests)),
         ),
         accelerator=spec.accelerator.name,
         base=lock.base.name,

@@ -14,6 +14,7 @@ from envbuild.spec.accelerators import ACCELERATORS
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
+from envbuild.spec.locales import LOCALE_HINT, has_locales, missing_locale
 from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import RequirementEntry
@@ -42,6 +43,8 @@ def spec_errors(
     yield from _repeated(spec, ("packages", "system"), packages, "package", "listed")
     yield from _targets(spec)
     yield from _variables(spec, recipes)
+    if base is not None and base.root is None:  # a finished root may bring any locale
+        yield from _locales(spec, recipes, base)
     yield from _compiled_against(recipes)
     yield from _mixed_accelerators(recipes)
 
@@ -223,6 +226,25 @@ def _variables(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> Errors
             problem = f"the recipe `{recipe}` sets the variable `{name}` already"
             at = spec.at_key("environment", name)
             yield RequestError(problem, at=at, hint=f"to {shown}; remove it here")
+
+
+def _locales(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage) -> Errors:
+    """Yield an error for each variable that names a locale which the image will not have."""
+    of_recipes = (name for chosen in recipes for name in chosen.recipe.system)
+    if has_locales((*base.packages, *spec.value.packages.system, *of_recipes)):
+        return
+    settings = [
+        (chosen.at, f"the recipe `{chosen.recipe.name}` sets `{name}`", name, setting)
+        for chosen in recipes
+        for name, setting in chosen.recipe.environment.items()
+    ]
+    settings += [
+        (spec.at("environment", name), f"`environment.{name}`", name, setting)
+        for name, setting in spec.value.environment.items()
+    ]
+    for at, setter, name, setting in settings:
+        if isinstance(setting, str) and (locale := missing_locale(name, setting)):
+            yield RequestError(f"{setter}: the image has no locale `{locale}`", at=at, hint=LOCALE_HINT)
 
 
 def _disagree(setting: str | Prepend, other: str | Prepend) -> bool:

@@ -21,7 +21,7 @@ from envbuild.extend.built import (
     read_built,
     request_over,
 )
-from envbuild.extend.files import check_placed, described_files, placed_files
+from envbuild.extend.files import check_locales, check_placed, described_files, placed_files
 from envbuild.extend.judge import judge_addition, packages_for_cuda
 from envbuild.extend.layers import request_on
 from envbuild.extend.packages import (
@@ -111,6 +111,7 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
     checked = check_request(request, like)
     for remark in checked.packages.remarks:
         settings.emit(Warned(text=remark))
+    check_locales(checked, image)
     path = _check_output(request, checked, settings)
     with settings.store.in_use(), settings.store.stage() as stage:
         placed = placed_files(checked, image)

@@ -124,17 +124,19 @@ def test_environment(run: Run, image: Path) -> None:
     assert (seen["VIRTUAL_ENV"], seen["PYTHONNOUSERSITE"]) == ("/opt/env", "1")
 
 
-def test_the_hosts_python_settings_stay_outside(run: Run, image: Path) -> None:
+def test_the_hosts_python_settings_and_locale_stay_outside(run: Run, image: Path) -> None:
     outside = {
         "PYTHONPATH": "/host",
         "PYTHONHOME": "/host",
         "VIRTUAL_ENV": "/host",
         "LD_LIBRARY_PATH": "/host",
+        "LC_ALL": "de_DE.UTF-8",
         "KEPT": "by default",
     }
     seen = variables(run, image, env=outside)
     assert not {"PYTHONPATH", "PYTHONHOME"} & set(seen)
     assert seen["VIRTUAL_ENV"] == "/opt/env"
+    assert seen["LC_ALL"] == "C.UTF-8"
     assert "/host" not in seen["LD_LIBRARY_PATH"]
     assert seen["KEPT"] == "by default"
 

@@ -8,6 +8,7 @@ from envbuild.image.environment import (
     render_enroot,
     render_script,
     render_table,
+    with_literals,
 )
 from envbuild.image.model import Variable
 from envbuild.spec.model import Prepend
@@ -16,7 +17,7 @@ Table = dict[str, str | Prepend]
 
 
 def test_every_image_has() -> None:
-    assert default_environment() == (
+    assert default_environment(has_locales=True) == (
         Variable(name="LD_LIBRARY_PATH", operation="prepend", value="/opt/fabric/lib:/opt/mpi/lib"),
         Variable(name="LD_PRELOAD", operation="unset"),
         Variable(name="PATH", operation="prepend", value="/opt/env/bin:/opt/mpi/bin"),
@@ -37,6 +38,7 @@ def test_what_recipes_and_spec_add() -> None:
     }
     after = apply(default_environment(recipe, spec), {"PATH": "/bin"})
     assert after == {
+        "LC_ALL": "C.UTF-8",
         "LD_LIBRARY_PATH": "/opt/fabric/lib:/opt/mpi/lib",
         "OMP": "4",
         "PATH": "/spec:/recipe:/opt/env/bin:/opt/mpi/bin:/bin",
@@ -44,6 +46,28 @@ def test_what_recipes_and_spec_add() -> None:
         "PYTHONPATH": "/lib",
         "VIRTUAL_ENV": "/opt/env",
     }
+
+
+def test_an_image_without_locales_takes_none_of_its_user() -> None:
+    host = {"LANG": "de_DE.UTF-8", "LC_ALL": "en_US.UTF-8", "LC_TIME": "fr_FR"}
+
+    def locales(environment: Table, *, has_locales: bool) -> dict[str, str]:
+        after = apply(default_environment(environment, has_locales=has_locales), host)
+        return {name: value for name, value in after.items() if name in host}
+
+    assert locales({}, has_locales=False)["LC_ALL"] == "C.UTF-8"
+    assert locales({"LC_ALL": "C"}, has_locales=False)["LC_ALL"] == "C"
+    assert locales({"LANG": "POSIX"}, has_locales=False) == {"LANG": "POSIX"}
+    assert locales({"LC_TIME": "C"}, has_locales=False) == {"LANG": "C.UTF-8", "LC_TIME": "C"}
+    assert locales({}, has_locales=True) == host
+    assert locales({"LC_ALL": "it_IT.UTF-8"}, has_locales=True) == {**host, "LC_ALL": "it_IT.UTF-8"}
+
+
+def test_a_locale_that_is_added_is_not_hidden() -> None:
+    after = apply(with_literals(default_environment(), {"LC_TIME": "POSIX"}), {})
+    assert (after["LC_TIME"], after.get("LC_ALL")) == ("POSIX", None)
+    after = apply(with_literals(default_environment(), {"LC_TIME": "POSIX", "LC_ALL": "C"}), {})
+    assert (after["LC_TIME"], after["LC_ALL"]) == ("POSIX", "C")
 
 
 def test_a_literal_path_keeps_the_image_in_front() -> None:
@@ -86,7 +110,9 @@ def test_the_script() -> None:
 
 def test_tables_of_runtimes_that_take_quotes_off() -> None:
     values: Table = {"SINGLE": "'a'", "DOUBLE": '"a"', "WITHIN": "it's", "PYTHONPATH": "/lib"}
-    charliecloud, enroot = (render(default_environment(values)) for render in (render_table, render_enroot))
+    charliecloud, enroot = (
+        render(default_environment(values, has_locales=True)) for render in (render_table, render_enroot)
+    )
     assert charliecloud == (
         'DOUBLE="a"\n'
         "LD_LIBRARY_PATH=/opt/fabric/lib:/opt/mpi/lib\n"
