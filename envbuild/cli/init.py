@@ -43,6 +43,14 @@ AcceleratorOption = Annotated[
     str | None,
     typer.Option("--accelerator", metavar="NAME[@VERSION]", help="The accelerator: `cuda@13.0`."),
 ]
+ProvenOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--proven/--no-proven",
+        help="Take only versions of recipes with a test result, the default; or others, too.",
+        show_default=False,
+    ),
+]
 BaseOption = Annotated[
     str | None,
     typer.Option("--base", metavar="NAME", help="The base image.", autocompletion=completion.bases),
@@ -83,6 +91,7 @@ def command(
     framework: FrameworkOption = None,
     mpi: MpiOption = None,
     accelerator: AcceleratorOption = None,
+    proven: ProvenOption = None,
     base: BaseOption = None,
     fabric: FabricOption = None,
     python: PythonOption = None,
@@ -112,6 +121,7 @@ def command(
         mpi=mpi,
         frameworks=None if framework is None else tuple(framework),
         accelerator=accelerator,
+        proven=proven,
         fabric=tuple(fabric or ()),
         python=tuple(python or ()),
         system=tuple(system or ()),

@@ -29,11 +29,12 @@ from envbuild.resolve.index import Index
 from envbuild.resolve.python import Distributions
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.spec.accelerators import BUILD_LABEL
-from envbuild.spec.fields import is_wheel_name
+from envbuild.spec.foreign_wheels import foreign_wheel
 from envbuild.spec.model import python_requirement
 from envbuild.spec.python_request import PYTORCH, OriginRule, PythonRequest
 from envbuild.spec.requirements import PylockFile, RequirementEntry, RequirementFiles
 from envbuild.spec.site import Site
+from envbuild.spec.wheel_names import is_wheel_name, wheel_name_problem
 from envbuild.spec.yamlfile import shorten
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_input, sha256
@@ -107,10 +108,11 @@ def read_request(
             checked.append(entry.text)
             hashes |= entry.hashes
     for wheel in wheels:
-        if not is_wheel_name(wheel.name):
+        if problem := wheel_name_problem(wheel.name):
             name = unquote(wheel.name)
-            hint = f"rename it to `{name}`" if is_wheel_name(name) else "name a file `NAME-VERSION-….whl`"
-            errors.append(RequestError(f"`{shorten(str(wheel), _SHOWN)}` has no name of a wheel", hint=hint))
+            hint = f"rename it to `{name}`" if is_wheel_name(name) else "name the file as its builder did"
+            shown = shorten(str(wheel), _SHOWN)
+            errors.append(RequestError(f"`{shown}` does not name a wheel: {problem}", hint=hint))
         elif not wheel.is_file():
             hint = "name a wheel on this machine"
             errors.append(RequestError(f"there is no file `{wheel}`", hint=hint))
@@ -140,6 +142,8 @@ def resolve_packages(
     """
     staying = {name: package for name, package in python.installed.items() if name not in request.upgrade}
     requirements = [*request.requirements, *_of_wheels(request.wheels)]
+    foreign = (foreign_wheel(wheel.name, python.target) for wheel in request.wheels)
+    raise_all([RequestError(problem, hint=hint) for problem, hint in foreign if problem])
     _refuse_changes(requirements, python, request.upgrade, image)
     requirements += sorted(request.upgrade - set(map(_name, requirements)))
     own = stage / "own"

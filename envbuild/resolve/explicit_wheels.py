@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,10 +46,16 @@ class ExplicitWheels:
         changed = list(self._changed(previous, upgrade))
         yield from changed
         for name, (file,) in self._files.items() if not changed else ():
+            at = self.request.location_of(name)
             try:
-                self._paths[name] = obtain(file, self.request.location_of(name), self.context)
+                self._paths[name] = obtain(file, at, self.context)
             except EnvbuildError as error:
                 yield from error.each()
+                continue
+            if not zipfile.is_zipfile(self._paths[name]):
+                problem = f"`{file.file_name}` is not a wheel that can be read: it is not a zip archive"
+                hint = "build it again, or download it again: a web page or an unfinished file has its name"
+                yield RequestError(problem, at=at, hint=hint)
 
     def _changed(self, previous: Sequence[PythonPin], upgrade: Upgrade) -> Iterator[RequestError]:
         """Yield an error for each wheel that is not the locked file of its name any more.

@@ -13,6 +13,7 @@ from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, d
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.corrections import corrected_requirement, spec_line
+from envbuild.spec.foreign_wheels import foreign_wheel
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import NAME, SPEC_KEYS, Choice, EnvSpec
 from envbuild.spec.partitions import common_site, each_partition
@@ -130,7 +131,7 @@ def select_and_check(inputs: CheckInputs, *, errors: Sequence[EnvbuildError] = (
 def _requested(
     inputs: CheckInputs, base: BaseImage | None
 ) -> tuple[list[RequirementEntry], Sequence[EnvbuildError]]:
-    """Return the Python requirements for a base, and what a pylock.toml has that cannot be used."""
+    """Return the Python requirements for a base, and errors of those that it cannot use."""
     requested: list[RequirementEntry] = []
     errors: list[EnvbuildError] = []
     target = target_of(base, inputs.architecture) if base is not None else None
@@ -140,6 +141,9 @@ def _requested(
             in_spec = entry.at.path == inputs.spec.path
             if target is None or in_spec or entry.applies(target.environment):
                 requested.append(entry)
+            if target is not None and entry.wheel is not None and entry.applies(target.environment):
+                problem, hint = foreign_wheel(entry.wheel.file, target)
+                errors += [RequestError(problem, at=entry.at, hint=hint)] if problem else []
         elif base is not None and target is not None:
             selected, problems = entry.select(target, base.name)
             requested += selected

@@ -39,8 +39,8 @@ class SpecDraft:
     """`NONE` for an image without an MPI."""
     frameworks: tuple[str, ...] | None = None
     accelerator: str | None = None
-    proven: bool = True
-    """Whether recipes take only versions with a test result."""
+    proven: bool | None = None
+    """Whether recipes take only versions with a test result; None as for True."""
     fabric: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
     requirements: str = ""
@@ -140,7 +140,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
         "mpi": scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
-        "proven": "" if draft.proven else "false",
+        "proven": "false" if draft.proven is False else "",
         "accelerator": scalar(draft.accelerator or ""),
         "packages": f"{{{entries}}}" if entries else "",
     }

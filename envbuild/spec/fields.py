@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidName, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from envbuild.spec.secrets import without_secrets
+from envbuild.spec.wheel_names import wheel_name_problem
 
 FORMAT = 1
-# As a lock takes file names; a file system allows 255 bytes.
-_WHEEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl")
-_LONGEST = 255
-_LONGEST_VERSION = 128
 NO_CREDENTIALS = "an address may not hold a user or password; put them in ~/.netrc"
 
 
@@ -77,24 +73,11 @@ def _address(value: str) -> str:
     return value
 
 
-def is_wheel_name(file: str) -> bool:
-    """Return whether a file name is a wheel's, for locks, notes of images and all installers."""
-    # Installers read numbers of 64 bits; their parsers of file names admit more characters than a lock.
-    if len(file) > _LONGEST or not _WHEEL_NAME.fullmatch(file) or re.search("[0-9]{19}", file):
-        return False
-    try:
-        name, version, *_ = parse_wheel_filename(file)
-        Requirement(f"{name}==={version}")
-    except (InvalidWheelFilename, InvalidVersion, InvalidRequirement):
-        return False
-    return len(str(version)) <= _LONGEST_VERSION
-
-
 def wheel_location(value: str) -> str:
     """Return a relative path or an http address of a wheel unchanged; ValueError if it is neither."""
     shown = without_secrets(value)
-    if not is_wheel_name(unquote(value.rpartition("/")[2])):
-        raise ValueError(f"`{shown}` does not name a wheel (`NAME-VERSION-….whl`)")
+    if problem := wheel_name_problem(unquote(value.rpartition("/")[2])):
+        raise ValueError(f"`{shown}` does not name a wheel: {problem}")
     if "://" not in value:
         return relative_path(value)
     if value.partition("://")[0].lower() not in ("https", "http"):

@@ -112,6 +112,19 @@ def _admits(requirement: Requirement, owner: ChosenRecipe) -> bool:
     return is_build and SpecifierSet(f"=={exact['version']}").contains(owner.version, prereleases=True)
 
 
+def _other_version_hint(requirement: Requirement, owner: ChosenRecipe, key: str) -> str:
+    """Return what to do about a requirement that excludes the version of a recipe, or its build."""
+    release, _, label = str(requirement.specifier).partition("+")
+    if label and SpecifierSet(release.replace("===", "==")).contains(owner.version, prereleases=True):
+        builds = ", ".join(name.replace("-", "@", 1) for name in sorted(owner.recipe.variants))
+        return (
+            f"write `{requirement.name}{release}`: `accelerator` decides on the build, and `+{label}` is not"
+            f" that of `{owner.variant_name.replace('-', '@', 1)}`; there are {builds}"
+        )
+    versions = ", ".join(owner.recipe.versions)
+    return f"remove the line, or choose another version under `{key}` of the spec: {versions}"
+
+
 def _python_packages(
     spec_path: Path, requested: Sequence[RequirementEntry], recipes: Sequence[ChosenRecipe]
 ) -> Errors:
@@ -132,8 +145,7 @@ def _python_packages(
         elif owner is not None and name in owner.distributions and not _admits(requirement, owner):
             recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
-            hint = f"remove the line, or choose another version under `{key}` of the spec: "
-            yield RequestError(problem, at=at, hint=hint + ", ".join(recipe.versions))
+            yield RequestError(problem, at=at, hint=_other_version_hint(requirement, owner, key))
         elif requirement.specifier.is_unsatisfiable():
             hint = "its bounds exclude one another: loosen one"
             yield RequestError(f"no version can meet `{text}`", at=at, hint=hint)

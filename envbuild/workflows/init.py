@@ -25,6 +25,15 @@ from envbuild.workflows.schema import schema_text
 __all__ = ["NONE", "SpecDraft", "read_choices", "spec_path", "spec_text", "with_requirements", "write_spec"]
 
 SPEC_FILE = "spec.yaml"
+# Words on lines of a spec → words on options.
+_AS_OPTIONS = {
+    r"`proven: false` in the spec": "`--no-proven`",
+    r"with `proven: false` the spec can name one": "`--no-proven` takes any one",
+    r"`(accelerator|mpi|base):`": r"`--\1`",
+    r"`(accelerator|mpi|base): ([^`]+)`": r"`--\1 \2`",
+    r"under `frameworks`(?: of the spec)?": "with `--framework`",
+    r"under `fabric`(?: of the spec)?": "with `--fabric`",
+}
 
 
 def read_choices(recipes: Sequence[Path] = ()) -> Choices:
@@ -61,7 +70,7 @@ def with_requirements(
         frameworks=tuple(frameworks) if draft.frameworks is None else draft.frameworks,
         mpi=draft.mpi or spec.get("mpi"),
         accelerator=draft.accelerator or spec.get("accelerator"),
-        proven=spec.get("proven", True),
+        proven=draft.proven if draft.proven is not None else spec.get("proven"),
         requested_at=requested_at,
     )
     sentences = (
@@ -81,8 +90,10 @@ def spec_text(choices: Choices, draft: SpecDraft, path: Path, *, schema: bool = 
     try:
         resolved = read_spec(path, recipes=choices.directories, content=bare_text(draft).encode())
     except EnvbuildError as error:
-        # The file does not exist yet, so no line of it can be shown.
+        # The file does not exist yet: no line of it can be shown, and options decide what will stand in it.
         for single in error.each():
+            if single.hint:
+                single.hint = _in_options(single.hint)
             if single.at is not None and single.at.path == path:
                 lines = (at for name, at in draft.requested_at.items() if f"`{name}`" in single.problem)
                 single.at = next(lines, None)
@@ -95,6 +106,13 @@ def spec_text(choices: Choices, draft: SpecDraft, path: Path, *, schema: bool = 
         accelerators=[name for name in choices.accelerators(draft) if name != draft.accelerator],
         schema=schema,
     )
+
+
+def _in_options(hint: str) -> str:
+    """Return a hint on lines of a spec as one on the options of `init`."""
+    for pattern, replacement in _AS_OPTIONS.items():
+        hint = re.sub(pattern, replacement, hint)
+    return hint
 
 
 def spec_path(given: Path) -> Path:

@@ -173,7 +173,44 @@ def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.Cap
     init("-y", "-r", "requirements.txt", code=2)
     said = capsys.readouterr().err
     assert "error: no proven version of `pytorch` meets `<2.6`\n  --> requirements.txt:2:1\n" in said
-    assert "; with `proven: false` the spec can name one release (`X.Y`) without a test result\n" in said
+    assert "; `--no-proven` takes any one release (`X.Y`) without a test result\n" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-f", "pytorch@2.5"], "; `--no-proven` takes 2.5 without a test result"),
+        (["-f", "pytorch", "--accelerator", "nvidia"], "write `--accelerator` as one of: cpu, cuda@13.0"),
+        (["-f", "horovod", "--mpi", "none"], "add a line such as `--mpi mpich`"),
+    ],
+)
+def test_hints_name_options(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    init("-y", *words, code=2)
+    said = capsys.readouterr().err
+    assert hint in said
+    assert "proven: false" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "proven"),
+    [
+        (["--no-proven", "-f", "pytorch@2.5"], False),
+        (["--no-proven", "-r", "requirements.txt"], False),
+        ([], None),
+    ],
+)
+def test_versions_without_a_test_result_can_be_asked_for(words: list[str], proven: bool | None) -> None:
+    Path("requirements.txt").write_text("six\n")
+    init("-y", *words)
+    assert yaml.safe_load(Path("spec.yaml").read_text()).get("proven") == proven
+    init("-y", "--proven", "-r", "requirements.txt", "other.yaml")
+    assert "proven" not in yaml.safe_load(Path("other.yaml").read_text())
+
+
+def test_only_proven_versions_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("requirements.txt").write_text("torch==2.4.1\n")
+    init("-y", "--proven", "-r", "requirements.txt", code=2)
+    assert "no proven version of `pytorch` meets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -199,7 +236,12 @@ def test_requirements_choose_accelerator_and_versions(text: str, keys: dict[str,
 def test_a_build_for_another_accelerator_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     Path("requirements.txt").write_text("torch==2.13.0+cu130\n")
     init("-y", "-r", "requirements.txt", "--accelerator", "cpu", code=2)
-    assert "`torch==2.13.0+cu130` excludes 2.13.0" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "`torch==2.13.0+cu130` excludes 2.13.0" in said
+    assert (
+        "hint: write `torch==2.13.0`: `accelerator` decides on the build, and `+cu130` is not that of `cpu`"
+        in said
+    )
 
 
 @pytest.mark.parametrize(

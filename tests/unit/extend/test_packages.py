@@ -270,7 +270,7 @@ ODD_WHEELS = [
 @pytest.mark.parametrize("name", ODD_WHEELS)
 def test_an_odd_name_of_a_wheel_is_an_error_with_its_place(name: str, tmp_path: Path) -> None:
     """One rule for specs, requirements files and `--wheel`: what a lock and all installers take."""
-    with pytest.raises(RequestError, match="has no name of a wheel") as caught:
+    with pytest.raises(RequestError, match="does not name a wheel: ") as caught:
         read_request(wheels=[tmp_path / name])
     assert len(caught.value.problem) < 400
     text = f'name: s\nversion: "1"\nbase: debian-12\npackages: {{python: [{{wheel: {json.dumps(name)}}}]}}\n'
@@ -307,7 +307,7 @@ def test_a_request_is_checked_as_a_whole(tmp_path: Path) -> None:
         f"{listed}:3:1",
         "(`-e`) cannot be in an image",
         f"{listed}:4:1",
-        "no name of a wheel",
+        "does not name a wheel",
         "there is no file",
     ):
         assert text in shown
