@@ -32,6 +32,7 @@ def push(
     Logins are those of podman, Docker and Apptainer (`podman login HOST`).
     """
     with session(json=json) as settings:
+        image = workflows.images.image_file(image, settings)
         pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http)
     if json:
         print_json(pushed)
@@ -68,6 +69,7 @@ def pull(
     Logins are those of podman, Docker and Apptainer (`podman login HOST`).
     """
     with session(json=json, store=store) as settings:
+        have = workflows.images.image_file(have, settings) if have is not None else None
         pulled = workflows.pull.pull_image(name, output, settings, have=have, plain=plain_http)
     if json:
         print_json(pulled)

@@ -99,6 +99,11 @@ class Reference:
         """The digest, or else the tag: by this the registry finds the manifest."""
         return self.digest or self.tag
 
+    @property
+    def short_name(self) -> str:
+        """The last part of the repository's name, for files."""
+        return self.repository.rpartition("/")[2]
+
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.host}/{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
