@@ -24,6 +24,13 @@ _Name = Annotated[
 def push(
     image: options.Image,
     name: _Name,
+    sif: Annotated[
+        bool,
+        typer.Option(
+            "--sif",
+            help="Send the whole file, too, for `apptainer pull oras://HOST/NAME:TAG`.",
+        ),
+    ] = False,
     plain_http: _Plain = False,
     json: options.Json = False,
 ) -> None:
@@ -33,7 +40,7 @@ def push(
     """
     with session(json=json) as settings:
         image = workflows.images.image_file(image, settings)
-        pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http)
+        pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http, with_sif=sif)
     if json:
         print_json(pushed)
     print_message(
@@ -41,6 +48,8 @@ def push(
         f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest[:19]})"
     )
     print_message(f"next: envbuild pull {pushed.reference}")
+    if sif:
+        print_message(f"or: apptainer pull oras://{pushed.reference}")
 
 
 def pull(

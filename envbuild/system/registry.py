@@ -116,6 +116,12 @@ class Document:
     data: Mapping[str, object]
     digest: str
     """``sha256:…`` of its bytes."""
+    size_bytes: int
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        """Its descriptor in an index."""
+        return {"mediaType": self.data["mediaType"], "digest": self.digest, "size": self.size_bytes}
 
 
 class _Header(AuthBase):
@@ -300,7 +306,7 @@ class Repository:
             data = None
         if not isinstance(data, dict):
             raise RegistryError(f"{self.reference} is not a manifest", hint=_HINT_REFERENCE)
-        return Document(data=data, digest=digest)
+        return Document(data=data, digest=digest, size_bytes=len(text))
 
     def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:
         """Write a manifest or index under a tag, or under its digest alone."""
@@ -311,7 +317,7 @@ class Repository:
         with self._request("PUT", address, headers=headers, body=text, write=True) as answer:
             if answer.status_code != 201:
                 raise self._refusal(f"did not take the manifest `{version or _short(digest)}`", answer)
-        return Document(data=data, digest=digest)
+        return Document(data=data, digest=digest, size_bytes=len(text))
 
     # Requests
 

@@ -14,7 +14,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import task
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import Part, Parts, parts_of
+from envbuild.image.parts import Part, Parts, digest_in_index, parts_of
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
@@ -95,6 +95,8 @@ def parts_in(repository: Repository) -> tuple[Document, Parts]:
     """Return the manifest of an image in a registry, and its parts; raises as `pull_image`."""
     reference = repository.reference
     document = repository.manifest(reference.version)
+    if digest := digest_in_index(document):
+        document = repository.manifest(digest)
     return document, Parts.parse(document, str(reference))
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.events import ignore
+from envbuild.events import Event, Note, ignore
 from envbuild.image import parts as parts_module
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import Parts, parts_of
+from envbuild.image.parts import ARTIFACT, Parts, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
-from envbuild.system.registry import Document
+from envbuild.system.registry import INDEX, Document
 from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
@@ -120,6 +120,53 @@ def test_an_image_of_another_tool_travels_too(
     push_image(bare, f"{registry.host}/lab/bare:1", ignore)
     pull_image(f"{registry.host}/lab/bare:1", tmp_path / "got.sqfs", settings)
     assert (tmp_path / "got.sqfs").read_bytes() == bare.read_bytes()
+
+
+def test_the_whole_sif_is_under_the_same_tag(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    name, notes = f"{registry.host}/lab/one:1", list[Event]()
+    parts = push_image(image, name, ignore)
+    both = push_image(image, name, notes.append, with_sif=True)
+    size_bytes = image.stat().st_size
+    assert (both.sent, both.sent_bytes, both.digest) == (0, size_bytes, parts.digest)
+    assert any(isinstance(note, Note) and f"{size_bytes / 1e6:.1f} MB" in note.text for note in notes)
+    index = json.loads(registry.manifests["lab/one:1"])
+    chosen = next(entry for entry in index["manifests"] if "platform" in entry)
+    assert chosen["platform"] == {"architecture": "amd64", "os": "linux"}
+    (layer,) = json.loads(registry.manifests[f"lab/one@{chosen['digest']}"])["layers"]
+    assert registry.blobs[layer["digest"]] == image.read_bytes()
+    # `pull` takes the parts, by the tag and by each digest.
+    registry.forget()
+    for version in ("1", f"1@{both.digest}", f"1@{sha256_of(registry.manifests['lab/one:1'])}"):
+        target = tmp_path / f"got-{len(version)}.sif"
+        pulled = pull_image(f"{registry.host}/lab/one:{version}", target, settings, have=image)
+        assert target.read_bytes() == image.read_bytes()
+        assert (pulled.digest, pulled.fetched_bytes) == (parts.digest, 0)
+        target.unlink()
+    again = list[Event]()
+    assert push_image(image, name, again.append, with_sif=True).sent_bytes == 0
+    assert not any(isinstance(note, Note) for note in again)
+
+
+def test_a_bare_squashfs_is_not_sent_as_a_sif(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    squashfs.make(tmp_path / "tree", tmp_path / "bare.sqfs")
+    with pytest.raises(RequestError, match="is not a SIF"):
+        push_image(tmp_path / "bare.sqfs", f"{registry.host}/lab/bare:1", ignore, with_sif=True)
+    assert registry.blobs == {}
+
+
+@pytest.mark.parametrize(
+    "manifests",
+    [None, {}, ["a"], [{"artifactType": 1}], [{"artifactType": ARTIFACT, "digest": "sha256:../x"}]],
+)
+def test_an_index_without_parts_is_no_image_of_push(
+    registry: Registry, settings: Settings, tmp_path: Path, manifests: object
+) -> None:
+    registry.manifests["lab/one:1"] = canonical_json({"mediaType": INDEX, "manifests": manifests}).encode()
+    with pytest.raises(RequestError, match="is not an image that `envbuild push` sent"):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
 
 
 def test_a_changed_image_is_not_pushed(registry: Registry, image: Path) -> None:
@@ -314,4 +361,4 @@ def test_the_parts_and_zeros_between_them_are_the_file(image: Path) -> None:
         assert sha256_of(piece) == part.digest
         whole[part.offset : part.offset + part.size_bytes] = piece
     assert bytes(whole) == content
-    assert Parts.parse(Document(data=found.document("one.sif"), digest=""), "one") == found
+    assert Parts.parse(Document(data=found.document("one.sif"), digest="", size_bytes=0), "one") == found
