@@ -24,6 +24,15 @@ _Name = Annotated[
 def push(
     image: options.Image,
     name: _Name,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="HOST/NAME",
+            help="Another name in the same registry: parts that it has are not sent again.",
+            show_default=False,
+        ),
+    ] = "",
     sif: Annotated[
         bool,
         typer.Option(
@@ -40,7 +49,9 @@ def push(
     """
     with session(json=json) as settings:
         image = workflows.images.image_file(image, settings)
-        pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http, with_sif=sif)
+        pushed = workflows.push.push_image(
+            image, name, settings.emit, source=source, plain=plain_http, with_sif=sif
+        )
     if json:
         print_json(pushed)
     print_message(

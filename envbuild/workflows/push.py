@@ -31,12 +31,21 @@ class Pushed:
     """Length of the image; of the parts that were sent, and of the whole file if it was, too."""
 
 
-def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False, with_sif: bool = False) -> Pushed:
+def push_image(
+    image: Path,
+    text: str,
+    emit: Emit,
+    *,
+    source: str = "",
+    plain: bool = False,
+    with_sif: bool = False,
+) -> Pushed:
     """Push an image to `text`, the name of an image in a registry, and return what was sent.
 
-    The tag appears last: nobody pulls half an image. `with_sif` adds the whole file, for Apptainer.
-    RequestError: it is not an image of one squashfs, or was changed since envbuild built it, or is not a SIF
-    but should be added as one. MachineError: the registry refuses it, or does not answer.
+    The tag appears last: nobody pulls half an image. Parts that `source`, another name in the registry, has
+    are not sent. `with_sif` adds the whole file, for Apptainer. RequestError: a name is not one; or the image
+    is not one of one squashfs, was changed since envbuild built it, or is not a SIF but should be added as
+    one. MachineError: the registry refuses it, or does not answer.
     """
     reference = Reference.parse(text)
     if reference.digest:
@@ -45,7 +54,7 @@ def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False, with_
         )
     with (
         ImageFile.open(image) as opened,
-        Repository(reference, plain=plain) as repository,
+        Repository(reference, source=_repository(source, reference), plain=plain) as repository,
     ):
         if with_sif and opened.sif is None:
             hint = "push it without --sif; `apptainer build NEW.sif FILE` makes a SIF of it"
@@ -84,6 +93,17 @@ def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False, with_
         size_bytes=parts.file_bytes,
         sent_bytes=sent_bytes,
     )
+
+
+def _repository(source: str, reference: Reference) -> str:
+    """Return the repository of another name in the same registry; empty for no name."""
+    if not source:
+        return ""
+    other = Reference.parse(source)
+    if other.host != reference.host:
+        problem = f"`{source}` is in another registry than `{reference}`"
+        raise RequestError(problem, hint=f"--from names an image that {reference.host} has, too")
+    return other.repository
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,23 @@ def test_apptainer_pulls_the_same_tag(
         "DOCKER_CONFIG": str(logins.parent),
         "APPTAINER_CACHEDIR": str(desk.place / "c"),
     }
-    words = ["pull", "--authfile", logins, "theirs.sif", f"oras://{name}"]
-    desk.apptainer(*words, env=variables)
+    desk.apptainer("pull", "--authfile", logins, "theirs.sif", f"oras://{name}", env=variables)
     assert filecmp.cmp(small_image, desk.place / "theirs.sif", shallow=False)
     store = desk.place / "a-fourth-store"
     desk.envbuild("pull", name, "-o", "ours.sif", "--store", store, env=environment)
     assert filecmp.cmp(small_image, desk.place / "ours.sif", shallow=False)
+
+
+def test_another_name_of_the_registry_costs_nothing(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    words: list[str | Path] = ["push", small_image, f"{registry[0]}/mine/copy:1", "--json"]
+    desk.envbuild("push", small_image, f"{registry[0]}/team/small:1", env=environment)
+    pushed = desk.envbuild(*words, "--from", f"{registry[0]}/team/small", env=environment)
+    assert json.loads(pushed.stdout)["sent_bytes"] == 0
+    name = f"{registry[0]}/mine/copy:1"
+    desk.envbuild("pull", name, "-o", "copy.sif", "--store", desk.place / "a-fifth-store", env=environment)
+    assert filecmp.cmp(small_image, desk.place / "copy.sif", shallow=False)
 
 
 def test_commands_run_an_image_of_the_registry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import json
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -27,7 +29,7 @@ from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
-from tests.support.registry import Registry, serving
+from tests.support.registry import PASSWORD, USER, Registry, serving
 from tests.support.small_images import BASE, small_image
 
 NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
@@ -120,6 +122,43 @@ def test_an_image_of_another_tool_travels_too(
     push_image(bare, f"{registry.host}/lab/bare:1", ignore)
     pull_image(f"{registry.host}/lab/bare:1", tmp_path / "got.sqfs", settings)
     assert (tmp_path / "got.sqfs").read_bytes() == bare.read_bytes()
+
+
+@pytest.mark.parametrize("status", [201, 202, 403, 404])
+def test_parts_of_another_name_are_taken_from_there(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, status: int
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
+    registry.forget()
+    registry.mount_status = status
+    pushed = push_image(more, f"{registry.host}/ada/mine:1", ignore, source=f"{registry.host}/lab/one")
+    # A registry may do without, and then gets them all.
+    assert (pushed.sent_bytes < 60_000) == (status == 201)
+    assert pushed.sent_bytes <= registry.received_bytes < pushed.sent_bytes + 100
+    pull_image(f"{registry.host}/ada/mine:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == more.read_bytes()
+
+
+def test_a_token_for_both_names_is_asked_for(
+    registry: Registry, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    logins = tmp_path / "auth.json"
+    logins.write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(logins))
+    registry.authentication = "token"
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    pushed = push_image(image, f"{registry.host}/ada/mine:1", ignore, source=f"{registry.host}/lab/one:1")
+    assert pushed.sent_bytes == 0
+    asked = [parse_qs(urlsplit(path).query)["scope"] for _, path, _ in registry.requests if "/token" in path]
+    assert ["repository:ada/mine:pull,push", "repository:lab/one:pull"] in asked
+
+
+def test_parts_come_from_the_same_registry(registry: Registry, image: Path) -> None:
+    with pytest.raises(RequestError, match="is in another registry than"):
+        push_image(image, f"{registry.host}/ada/mine:1", ignore, source="registry.example.org/lab/one")
+    assert registry.requests == []
 
 
 def test_the_whole_sif_is_under_the_same_tag(
