@@ -159,7 +159,7 @@ def read_size(text: str) -> int:
 
 
 def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
-    """Return the words of a command line with the file of the image in place of its name."""
+    """Return the words of a command line with another name of the image in place of the one that it has."""
     return [str(image) if Path(word) == named else word for word in words]
 
 

@@ -94,7 +94,7 @@ def command(
             named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
             raise typer.Exit(
                 workflows.nodes.submit(
-                    options.with_image(context.obj, named, image),
+                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
                     image,
                     settings,
                     nodes=nodes,

@@ -41,7 +41,7 @@ def command(
             named_options = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    options.with_image(context.obj, named, image),
+                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
                     image,
                     settings,
                     nodes=nodes,

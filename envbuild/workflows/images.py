@@ -42,6 +42,16 @@ def image_file(argument: Path, settings: Settings) -> Path:
     return Path(with_real_paths(str(image)))
 
 
+def by_digest(argument: Path) -> Path:
+    """Return a reference with the digest that it has now, for jobs that start later; a file as it is."""
+    reference = reference_of(argument)
+    if reference is None or reference.digest:
+        return argument
+    with Repository(reference) as repository:
+        document, _ = parts_in(repository)
+    return Path(f"{reference.host}/{reference.repository}@{document.digest}")
+
+
 def reference_of(argument: Path) -> Reference | None:
     """Return the reference that a command line names; None for a file, and for any other path.
 

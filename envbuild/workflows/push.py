@@ -67,7 +67,7 @@ def push_image(
         # Each once: two equal parts would race.
         blobs = {part.digest: _Blob(part.digest, part.offset, part.size_bytes) for part in parts.parts}
         if with_sif:
-            _say_price(parts, repository, emit)
+            _say_price(parts, repository, source, emit)
             blobs[parts.file_digest] = _Blob(parts.file_digest, 0, parts.file_bytes)
         total_bytes = sum(blob.size_bytes for blob in blobs.values())
         with task(emit, "push", f"push {reference}", total_bytes=total_bytes) as pushing:
@@ -115,11 +115,12 @@ class _Blob:
     size_bytes: int
 
 
-def _say_price(parts: Parts, repository: Repository, emit: Emit) -> None:
+def _say_price(parts: Parts, repository: Repository, source: str, emit: Emit) -> None:
     """Say that the whole file is sent beside its parts, of which a registry cannot make it."""
     if not repository.has_blob(parts.file_digest):
         size = f"{parts.file_bytes / 1e6:.1f} MB"
         text = f"--sif sends the whole file besides its parts: {size}, which the registry keeps as well"
+        text += f"; none of it is sent if `{source}` has it" if source else ""
         emit(Note(text=text))
 
 
