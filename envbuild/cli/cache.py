@@ -40,7 +40,7 @@ def ls(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """List images and pins, and every layer with those that need it."""
+    """List images and pins, every layer with those that need it, and images of registries."""
     listing = workflows.cache.list_cache(workflows.settings.Settings.of(store=store))
     if json:
         print_json(_listing_data(listing))
@@ -80,7 +80,7 @@ def _listing_data(listing: StoreListing) -> dict[str, object]:
 def _listing_lines(listing: StoreListing, *, files: bool) -> Iterator[str]:
     for stored in listing.roots:
         yield f"{stored.state:<12}{stored.root.label}"
-    kinds = ("layer", "blob", "file") if files else ("layer", "blob")
+    kinds = ("layer", "blob", "image", "file") if files else ("layer", "blob", "image")
     for item in listing.items:
         if item.kind in kinds:
             users = listing.needed_by(item)
@@ -162,6 +162,7 @@ def _report_data(report: StoreReport) -> dict[str, object]:
         "layers": verified.layers,
         "blobs": verified.blobs,
         "files": verified.files,
+        "images": verified.images,
         "size_bytes": verified.size_bytes,
         "damages": damages,
     }
@@ -175,8 +176,9 @@ def _format_report(report: StoreReport) -> str:
         lines.append(f"{damage.kind} {damage.path}: {damage.problem}{removed}")
         lines.append(f"  needed by {users}; {_remedy(report, damage)}")
     outcome = f"{len(verified.damages)} damaged" if verified.damages else "all whole"
+    images = f" {pluralize(verified.images, 'image')}," if verified.images else ""
     lines.append(
-        f"{verified.layers} layers, {verified.blobs} blobs, {verified.files} locked files,"
+        f"{verified.layers} layers, {verified.blobs} blobs, {verified.files} locked files,{images}"
         f" {verified.size_bytes / 1e6:.1f} MB read: {outcome}"
     )
     return "\n".join(lines)
@@ -188,6 +190,9 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
         return "remove it, and build or pin again what it was for: until then nothing is pruned"
     if damage.kind == "unknown":
         return "remove it"
+    if damage.kind == "image":
+        again = "the next command that names it pulls it again"
+        return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
     labels = report.needed_by(damage)
     specs = sorted({report.specs[label] for label in labels if label in report.specs})
     build = f"`envbuild build {shell_path(specs[0])}`" if specs else "the next build that needs it"

@@ -33,6 +33,7 @@ def command(
 ) -> None:
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
     with session(json=json, store=store, site=site) as settings:
+        image = workflows.images.image_file(image, settings)
         from_host, shifter = options.host_libraries(mpi, fabric), runtime is not None
         checked = workflows.check.check_image(
             image, settings, from_host=from_host, lint_shifter=shifter, srun=srun

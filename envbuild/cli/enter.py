@@ -29,6 +29,7 @@ def exec_command(
     if not words:
         raise RequestError("there is no command to run", hint="envbuild exec IMAGE.sif -- python train.py")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        image = workflows.images.image_file(image, settings)
         line = workflows.launch.program_line(image, words, settings)
     if dry_run:
         print_json(line) if json else print_data(shell_line(line))
@@ -44,5 +45,6 @@ def shell_command(
 ) -> None:
     """Open a shell in an image, whose prompt names it."""
     with session(store=store, apptainer=apptainer, site=site) as settings:
+        image = workflows.images.image_file(image, settings)
         line = workflows.launch.shell_line(image, settings)
     workflows.launch.launch(line)

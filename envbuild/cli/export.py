@@ -48,6 +48,9 @@ def command(
     """Write an image in another form: for Charliecloud and enroot, Shifter, registries, or jobs of a site."""
     path = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
     with session(json=json, site=site) as settings:
+        if form in ("edf", "sbatch", "pbs") and not named:
+            workflows.images.check_is_a_file(image)
+        image = workflows.images.image_file(image, settings)
         match form:
             case "edf" | "sbatch" | "pbs":
                 written = workflows.export_script.export_script(

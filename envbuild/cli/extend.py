@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 def command(
     image: Annotated[
-        Path, typer.Argument(metavar="IMAGE", help="Any SIF or squashfs file; it stays as it is.")
+        Path,
+        typer.Argument(
+            metavar="IMAGE",
+            help="Any SIF or squashfs file, or HOST/NAME:TAG in a registry if there is no such file; it stays"
+            " as it is.",
+        ),
     ],
     names: Annotated[
         list[str] | None,
@@ -85,10 +90,12 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Write a new image with packages, files and variables on top of a finished one, in seconds."""
-    if show:
-        _show(image, json=json)
-        return
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        image = workflows.images.image_file(image, settings)
+        like = workflows.images.image_file(like, settings) if like is not None else None
+        if show:
+            _show(image, json=json)
+            return
         request = workflows.extend.ExtendRequest(
             image=image,
             output=output,

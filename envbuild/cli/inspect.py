@@ -8,6 +8,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.extend import note_rows
 from envbuild.cli.output import named_lines, print_data, print_json
+from envbuild.cli.progress import session
 
 if TYPE_CHECKING:
     from envbuild.image.model import Manifest
@@ -21,8 +22,8 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Show an image's name, parts, recipes, environment, jobs and last verdict."""
-    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
-    inspection = workflows.inspect.inspect_image(image, settings)
+    with session(json=json, store=store, apptainer=apptainer) as settings:
+        inspection = workflows.inspect.inspect_image(image, settings)
     manifest, note = inspection.manifest, inspection.note
     if json and manifest is None:
         print_json(note.model_dump() if note else {})

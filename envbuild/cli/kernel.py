@@ -48,6 +48,8 @@ def install(
     if prefix is not None and user:
         raise RequestError("--prefix and --user name two places", hint="leave one of them out")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        if root is None:
+            workflows.images.check_is_a_file(Path(what))
         kernel = workflows.kernel.write_kernel(what, root=root, prefix=prefix, name=name, settings=settings)
     if json:
         print_json(asdict(kernel))

@@ -53,7 +53,7 @@ def command(
         )
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
-            image,
+            workflows.images.image_file(image, settings),
             words,
             ranks=ranks,
             launcher_name=launcher,

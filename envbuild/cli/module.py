@@ -75,8 +75,10 @@ def install(
 ) -> None:
     """Install an image as a module: wrappers for its commands, and a modulefile."""
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        if link:
+            workflows.images.check_is_a_file(image)
         request = workflows.module.InstallRequest(
-            image=image,
+            image=workflows.images.image_file(image, settings),
             root=root,
             link=link,
             default=default,

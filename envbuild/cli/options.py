@@ -39,7 +39,12 @@ Fabric = Annotated[
     typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.")]
-Image = Annotated[Path, typer.Argument(metavar="IMAGE.sif", help="The image.")]
+Image = Annotated[
+    Path,
+    typer.Argument(
+        metavar="IMAGE", help="The image: a file, or HOST/NAME:TAG in a registry if there is no such file."
+    ),
+]
 Store = Annotated[
     Path | None,
     typer.Option("--store", metavar="DIR", help="Where layers and files are kept.", envvar="ENVBUILD_STORE"),
@@ -151,6 +156,11 @@ def read_size(text: str) -> int:
         raise RequestError(f"`{text}` is not an amount of data", hint="write 500MB, 20GB or 20GiB")
     power = " KMGT".index(match[2] or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
+    """Return the words of a command line with another name of the image in place of the one that it has."""
+    return [str(image) if Path(word) == named else word for word in words]
 
 
 def first_job_option(

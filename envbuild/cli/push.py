@@ -24,6 +24,22 @@ _Name = Annotated[
 def push(
     image: options.Image,
     name: _Name,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="HOST/NAME",
+            help="Another name in the same registry: parts that it has are not sent again.",
+            show_default=False,
+        ),
+    ] = "",
+    sif: Annotated[
+        bool,
+        typer.Option(
+            "--sif",
+            help="Send the whole file, too, for `apptainer pull oras://HOST/NAME:TAG`.",
+        ),
+    ] = False,
     plain_http: _Plain = False,
     json: options.Json = False,
 ) -> None:
@@ -32,7 +48,10 @@ def push(
     Logins are those of podman, Docker and Apptainer (`podman login HOST`).
     """
     with session(json=json) as settings:
-        pushed = workflows.push.push_image(image, name, settings.emit, plain=plain_http)
+        image = workflows.images.image_file(image, settings)
+        pushed = workflows.push.push_image(
+            image, name, settings.emit, source=source, plain=plain_http, with_sif=sif
+        )
     if json:
         print_json(pushed)
     print_message(
@@ -40,6 +59,8 @@ def push(
         f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest[:19]})"
     )
     print_message(f"next: envbuild pull {pushed.reference}")
+    if sif:
+        print_message(f"or: apptainer pull oras://{pushed.reference}")
 
 
 def pull(
@@ -68,6 +89,7 @@ def pull(
     Logins are those of podman, Docker and Apptainer (`podman login HOST`).
     """
     with session(json=json, store=store) as settings:
+        have = workflows.images.image_file(have, settings) if have is not None else None
         pulled = workflows.pull.pull_image(name, output, settings, have=have, plain=plain_http)
     if json:
         print_json(pulled)

@@ -162,7 +162,7 @@ def check(
         Path | None,
         typer.Option(
             "--image",
-            metavar="IMAGE.sif",
+            metavar="IMAGE",
             help="Run its negative controls in this image, which was built with it.",
         ),
     ] = None,
@@ -177,6 +177,7 @@ def check(
     recipe, 4 if a control passes, and 5 if nothing here can run the image.
     """
     with session(json=json, apptainer=apptainer, recipes=recipes) as settings:
+        image = workflows.images.image_file(image, settings) if image is not None else None
         checked = workflows.recipe_check.check_recipe(name, settings, path=image)
     if json:
         print_json(

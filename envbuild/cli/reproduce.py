@@ -31,6 +31,7 @@ def command(
 ) -> None:
     """Rebuild an image from the lock inside it, in an empty store, and report how the bytes differ."""
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
+        image = workflows.images.image_file(image, settings)
         reproduced = workflows.reproduce.reproduce_image(
             image, settings, sources=sources or (), offline=offline
         )

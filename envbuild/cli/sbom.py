@@ -8,6 +8,7 @@ from typing import Annotated
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_message
+from envbuild.cli.progress import session
 
 
 def command(
@@ -17,7 +18,8 @@ def command(
     ] = None,
 ) -> None:
     """Show the bill of materials of an image: every package with version, licence and hash, as CycloneDX."""
-    text = workflows.sbom.write_sbom(image, output)
+    with session() as settings:
+        text = workflows.sbom.write_sbom(workflows.images.image_file(image, settings), output)
     if output is None:
         print_data(text)
     else:

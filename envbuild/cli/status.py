@@ -10,6 +10,7 @@ import typer
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
+from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 def command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="IMAGE|MODULE", help="Images, or with --root modules.", show_default=False),
+        typer.Argument(
+            metavar="IMAGE|MODULE",
+            help="Images (files, or HOST/NAME:TAG), or with --root modules.",
+            show_default=False,
+        ),
     ] = None,
     root: Annotated[
         Path | None,
@@ -33,18 +38,19 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Show which images or modules passed their test on a host like this one; exit code 4 if one did not."""
-    settings = workflows.settings.Settings.of(store=store, apptainer=apptainer)
-    if every is not None:
-        if names or root is not None:
-            raise RequestError("--all takes no names and no --root", hint="`envbuild status --all DIR`")
-        statuses = workflows.status.module_statuses(every, (), settings)
-    elif not names:
-        hint = "`envbuild status IMAGE.sif`, `--root DIR NAME/VERSION` for a module, or `--all DIR`"
-        raise RequestError("no image or module is named", hint=hint)
-    elif root is not None:
-        statuses = workflows.status.module_statuses(root, names, settings)
-    else:
-        statuses = workflows.status.image_statuses([Path(name) for name in names], settings)
+    with session(json=json, store=store, apptainer=apptainer) as settings:
+        if every is not None:
+            if names or root is not None:
+                raise RequestError("--all takes no names and no --root", hint="`envbuild status --all DIR`")
+            statuses = workflows.status.module_statuses(every, (), settings)
+        elif not names:
+            hint = "`envbuild status IMAGE.sif`, `--root DIR NAME/VERSION` for a module, or `--all DIR`"
+            raise RequestError("no image or module is named", hint=hint)
+        elif root is not None:
+            statuses = workflows.status.module_statuses(root, names, settings)
+        else:
+            images = [workflows.images.image_file(Path(name), settings) for name in names]
+            statuses = workflows.status.image_statuses(images, settings)
     if json:
         print_json([_data(status) for status in statuses])
     else:

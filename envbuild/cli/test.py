@@ -86,6 +86,7 @@ def command(
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        named, image = image, workflows.images.image_file(image, settings)
         if report is not None:
             workflows.test.check_report(report, image, settings)
         if nodes and workflows.nodes.must_submit(nodes):
@@ -93,7 +94,12 @@ def command(
             named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
             raise typer.Exit(
                 workflows.nodes.submit(
-                    context.obj, image, settings, nodes=nodes, named_options=named_options, options=slurm
+                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
+                    image,
+                    settings,
+                    nodes=nodes,
+                    named_options=named_options,
+                    options=slurm,
                 )
             )
         if nodes and ranks is None and ranks_per_node is not None:

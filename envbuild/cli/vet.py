@@ -36,11 +36,17 @@ def command(
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+        named, image = image, workflows.images.image_file(image, settings)
         if nodes and workflows.nodes.must_submit(nodes):
             named_options = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    context.obj, image, settings, nodes=nodes, named_options=named_options, options=slurm
+                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
+                    image,
+                    settings,
+                    nodes=nodes,
+                    named_options=named_options,
+                    options=slurm,
                 )
             )
         vetting = workflows.nodes.vet_image(image, nodes, settings)

@@ -17,12 +17,23 @@ from envbuild.digests import sha256_of
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
-from envbuild.system.registry import MANIFEST, Document
+from envbuild.system.registry import INDEX, MANIFEST, Document
 
 ARTIFACT = "application/vnd.envbuild.image.parts.v1"
 _PART = "application/vnd.envbuild.image.part.v1"
 EMPTY = b"{}"
 _EMPTY = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": sha256_of(EMPTY), "size": len(EMPTY)}
+# What Apptainer and SingularityCE take by `oras://`. Source: internal/pkg/client/oras of Apptainer 1.4.
+_SIF_CONFIG = "application/vnd.sylabs.sif.config.v1+json"
+_SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
+# Debian's names of architectures → those of OCI, where they differ.
+_PLATFORMS = {
+    "i386": "386",
+    "armhf": "arm",
+    "ppc64el": "ppc64le",
+    "mipsel": "mipsle",
+    "mips64el": "mips64le",
+}
 _TITLE = "org.opencontainers.image.title"
 _LAYER, _LAYER_OFFSET = "io.envbuild.layer.digest", "io.envbuild.layer.offset"
 _OFFSET, _FILE_DIGEST, _FILE_BYTES = (
@@ -98,6 +109,17 @@ class Parts:
             "annotations": annotations,
         }
 
+    def sif_document(self, name: str) -> dict[str, object]:
+        """Return the manifest of the whole SIF as Apptainer pushes and pulls it; `name` as in `document`."""
+        layer = {
+            "mediaType": _SIF_LAYER,
+            "digest": self.file_digest,
+            "size": self.file_bytes,
+            "annotations": {_TITLE: name},
+        }
+        config = {**_EMPTY, "mediaType": _SIF_CONFIG}
+        return {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]}
+
     @staticmethod
     def parse(document: Document, name: str) -> Parts:
         """Return the parts that a manifest describes; untrusted input. RequestError: it describes none."""
@@ -117,6 +139,29 @@ class Parts:
         if end != file_bytes or file_bytes > MAX_FILE_BYTES or not _DIGEST.fullmatch(file_digest):
             raise _damaged(name, "its parts do not end where its file does")
         return Parts(parts=parts, file_bytes=file_bytes, file_digest=file_digest)
+
+
+def index_of(sif: Document, parts: Document, architecture: str) -> dict[str, object]:
+    """Return the index of an image that is in a registry both whole and by its parts.
+
+    Apptainer takes what is for its platform; parts are for none. `architecture` is in Debian's words.
+    """
+    platform = {"architecture": _PLATFORMS.get(architecture, architecture), "os": "linux"}
+    manifests = [{**sif.descriptor, "platform": platform}, {**parts.descriptor, "artifactType": ARTIFACT}]
+    return {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
+
+
+def digest_in_index(index: Document) -> str:
+    """Return the digest of the manifest of an image's parts that an index names; untrusted input.
+
+    Empty if it names none, or is not an index.
+    """
+    manifests = index.data.get("manifests")
+    for entry in manifests if isinstance(manifests, list) else ():
+        if isinstance(entry, dict) and entry.get("artifactType") == ARTIFACT:
+            digest = entry.get("digest")
+            return digest if isinstance(digest, str) and _DIGEST.fullmatch(digest) else ""
+    return ""
 
 
 def _parsed(layers: object) -> Iterator[Part]:

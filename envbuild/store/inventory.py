@@ -1,4 +1,4 @@
-"""The content of a store: every layer, blob, file, scan and log, with its size and last use."""
+"""The content of a store: every layer, blob, file, image, scan and log, with its size and last use."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.store import images
 from envbuild.store.records import read_record
 from envbuild.store.store import Store
 
-Kind = Literal["layer", "blob", "file", "scan", "log", "leftover"]
+Kind = Literal["layer", "blob", "file", "image", "scan", "log", "leftover"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -25,7 +26,7 @@ class Item:
     kind: Kind
     """A ``blob`` is one that no record names; a ``leftover``, a download that was killed."""
     id: str
-    """Layer key, digest of a blob or of a scanned image, hex digest of a locked file; else the name."""
+    """Layer key, digest of a blob or of an image or scan, hex digest of a locked file; or the name."""
     name: str
     """For messages."""
     size_bytes: int
@@ -33,7 +34,7 @@ class Item:
     used_s: float
     """Time of its last use, in seconds since the epoch."""
     path: Path
-    """The file; the record of a layer; the directory of a locked file."""
+    """The file; the record of a layer; the directory of a locked file or an image."""
     blob: str = ""
     """Digest of the squashfs of a layer or blob; else empty."""
 
@@ -43,7 +44,7 @@ def items(store: Store) -> list[Item]:
     layers = list(_layers(store))
     recorded = {layer.blob for layer in layers}
     blobs = (blob for blob in _blobs(store) if blob.blob not in recorded)
-    stored = [*layers, *blobs, *_files(store)]
+    stored = [*layers, *blobs, *_files(store), *_images(store)]
     stored += _others(store.root / "scans", "scan")
     stored += _others(store.root / "logs", "log")
     stored += _others(store.root / "parts", "leftover")
@@ -99,6 +100,15 @@ def _files(store: Store) -> Iterator[Item]:
             size = sum(status.st_size for _, status in files)
             used_s = max(status.st_mtime for _, status in files)
             yield Item("file", path.name, files[0][0].name, size_bytes=size, used_s=used_s, path=path)
+
+
+def _images(store: Store) -> Iterator[Item]:
+    for path in sorted((store.root / images.DIRECTORY).glob("??/*")):
+        files = [status for _, status in walk_files(path)]
+        if files and _HEX.fullmatch(path.name):
+            size, used_s = sum(file.st_size for file in files), max(file.st_mtime for file in files)
+            name = next((image.name for image in images.stored_images(path)), path.name[:16])
+            yield Item("image", f"sha256:{path.name}", name, size_bytes=size, used_s=used_s, path=path)
 
 
 def _others(directory: Path, kind: Kind) -> Iterator[Item]:

@@ -24,7 +24,7 @@ class Pruned:
     """Least recently used first. `size_bytes` is what a removal frees: 0 if another layer names the blob."""
     freed_bytes: int
     recently_used: tuple[Item, ...]
-    """Layers, blobs and files that nothing needs, but that were used recently."""
+    """Layers, blobs, files and images that nothing needs, but that were used recently."""
     failed: tuple[tuple[Item, str], ...]
     """Items that could not be removed, and why."""
 
@@ -48,7 +48,7 @@ def prune(
         if item.id in needs:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
-            recently_used += [item] if item.kind in ("layer", "blob", "file") else []
+            recently_used += [item] if item.kind in ("layer", "blob", "file", "image") else []
             continue
         if keep_bytes is not None and left_bytes <= keep_bytes:
             break

@@ -12,6 +12,7 @@ A store belongs to one user. Its directory is relocatable:
     logs/, plans/, verdicts/    for people and later runs
     scans/                      scans of images for the preflight
     parts/                      parts of images that a `pull` has fetched and not yet used
+    images/                     images of registries that commands named (see `envbuild.store.images`)
     stage/                      work in progress, one private directory each
 
 Everything is written under a private name in `stage/`, synced, and renamed into place: a reader sees a
@@ -190,6 +191,12 @@ class Store:
     def can_be_renamed(self) -> bool:
         """Whether others than this user and root can rename it, and replace it with something else."""
         return bool(self.parents_others_can_write)
+
+    def is_private(self, name: str | Path) -> bool:
+        """Return whether a file of the store, named by its path in it, is one that others cannot change."""
+        with contextlib.suppress(OSError):
+            return self._tree.is_private(name)
+        return False
 
     def blob_path(self, digest: str) -> Path:
         """Return the path of a blob of this store, whether it exists or not."""

@@ -44,8 +44,8 @@ class StoreUsage:
     needed_bytes: int
     shared_bytes: int
     free_bytes: int
-    """Sizes of layers, blobs, files, scans and unfinished downloads, each blob once: those that are needed,
-    needed by several, and needed by nothing.
+    """Sizes of layers, blobs, files, images, scans and unfinished downloads, each blob once: those that are
+    needed, needed by several, and needed by nothing.
     """
 
 
@@ -84,7 +84,7 @@ def usage_of(listing: StoreListing, areas: dict[str, int]) -> StoreUsage:
             name = item.blob or item.id
             sizes[name] = item.size_bytes
             users.setdefault(name, set()).update(listing.needed_by(item))
-        elif item.kind in ("scan", "leftover"):
+        elif item.kind in ("image", "scan", "leftover"):
             sizes[str(item.path)] = item.size_bytes
             users[str(item.path)] = set(listing.needed_by(item))
     labels = sorted({label for needing in users.values() for label in needing})

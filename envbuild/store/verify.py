@@ -1,4 +1,4 @@
-"""Verifies a store: reads every layer and locked file, and compares it with the digest in its name."""
+"""Verifies a store: reads every layer, locked file and image, and compares it with the digest in its name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.store import images
 from envbuild.store.gc_roots import read_root, root_files
 from envbuild.store.records import LayerRecord, read_record
 from envbuild.store.store import Store
@@ -16,10 +17,10 @@ from envbuild.system import host
 from envbuild.system.files import sha256
 from envbuild.system.removal import remove
 
-DamageKind = Literal["record", "blob", "file", "root", "unknown"]
+DamageKind = Literal["record", "blob", "file", "image", "root", "unknown"]
 
-REPLACEABLE: tuple[DamageKind, ...] = ("record", "blob", "file")
-"""Kinds that the next build builds or fetches again."""
+REPLACEABLE: tuple[DamageKind, ...] = ("record", "blob", "file", "image")
+"""Kinds that the next build builds or fetches again, or the next command that names the image."""
 
 _STRAY = "no store writes this here"
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -32,7 +33,7 @@ class Damage:
     kind: DamageKind
     """``unknown`` is a file that no store writes there."""
     id: str
-    """Layer key, blob digest, or hex digest of a file; empty for others."""
+    """Layer key, digest of a blob or image, or hex digest of a file; empty for others."""
     path: Path
     problem: str
     keys: tuple[str, ...] = ()
@@ -46,7 +47,8 @@ class Verified:
     layers: int
     blobs: int
     files: int
-    """Number of records, blobs and locked files."""
+    images: int
+    """Number of records, blobs, locked files and images of registries."""
     size_bytes: int
     """Bytes that were read."""
     damages: tuple[Damage, ...]
@@ -54,7 +56,7 @@ class Verified:
 
 
 def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) -> Verified:
-    """Read all layers and locked files of a store; change nothing.
+    """Read all layers, locked files and images of a store; change nothing.
 
     `advanced` is called with the bytes of each file that was read.
     """
@@ -63,12 +65,16 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
     blobs = {path: path.name for path in _entries(store.root / "blobs/sha256", damages)}
     directories = list(_entries(store.root / "files/sha256", damages, directories=True))
     files = {path: directory.name for directory in directories for path in sorted(directory.iterdir())}
-    expected = blobs | files
+    kept = list(_entries(store.root / images.DIRECTORY, damages, directories=True))
+    pulled = {path: directory.name for directory in kept for path in images.stored_images(directory)}
+    expected = blobs | files | pulled
     with ThreadPoolExecutor(host.cores()) as pool:
         results = list(pool.map(lambda path: _read(path, expected[path], advanced), expected))
     for (path, digest), (_, problem) in zip(expected.items(), results, strict=True):
         if problem and path in files:
             damages.append(Damage(kind="file", id=digest, path=path, problem=problem))
+        elif problem and path in pulled:
+            damages.append(Damage(kind="image", id=f"sha256:{digest}", path=path, problem=problem))
         elif problem:
             blob = f"sha256:{digest}"
             keys = tuple(record.key for record in records if record.blob == blob)
@@ -82,6 +88,7 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
         layers=len(records),
         blobs=len(blobs),
         files=len(directories),
+        images=len(pulled),
         size_bytes=sum(size_bytes for size_bytes, _ in results),
         damages=tuple(sorted(damages, key=lambda damage: str(damage.path))),
     )

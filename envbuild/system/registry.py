@@ -16,7 +16,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -99,6 +99,11 @@ class Reference:
         """The digest, or else the tag: by this the registry finds the manifest."""
         return self.digest or self.tag
 
+    @property
+    def short_name(self) -> str:
+        """The last part of the repository's name, for files."""
+        return self.repository.rpartition("/")[2]
+
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.host}/{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
@@ -111,6 +116,12 @@ class Document:
     data: Mapping[str, object]
     digest: str
     """``sha256:…`` of its bytes."""
+    size_bytes: int
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        """Its descriptor in an index."""
+        return {"mediaType": self.data["mediaType"], "digest": self.digest, "size": self.size_bytes}
 
 
 class _Header(AuthBase):
@@ -172,16 +183,22 @@ class Repository:
     """A repository of a registry; several threads may use it. A ``with`` block closes its connections."""
 
     def __init__(
-        self, reference: Reference, *, plain: bool = False, limits: RequestLimits | None = None
+        self,
+        reference: Reference,
+        *,
+        source: str = "",
+        plain: bool = False,
+        limits: RequestLimits | None = None,
     ) -> None:
         """Open no connection, but to a registry on this machine, which may have no TLS.
 
-        `plain` uses HTTP without TLS.
+        `source` is another repository of the registry, from which it takes blobs that are pushed and that it
+        has there. `plain` uses HTTP without TLS.
         """
         hint = f"see that `{reference.host}` is the registry's name, and that this machine reaches it"
         is_here = _LOOPBACK.fullmatch(reference.host) is not None
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
-        self.reference = reference
+        self.reference, self._source = reference, source
         scheme = "http" if plain else "https"
         self._base = f"{scheme}://{reference.host}/v2/"
         self._path = f"{self._base}{reference.repository}/"
@@ -208,7 +225,7 @@ class Repository:
     def push_blob(
         self, digest: str, size_bytes: int, source: BinaryIO, offset: int, advanced: Callable[[int], None]
     ) -> bool:
-        """Upload `size_bytes` of an open file from `offset` on; return False if they are there already.
+        """Upload `size_bytes` of an open file from `offset` on; return False if the registry has them.
 
         `advanced` is called with the number of bytes of each piece that was sent.
         """
@@ -219,8 +236,10 @@ class Repository:
         for left in reversed(range(_UPLOADS)):
             body.seek(0)
             try:
-                self._upload(digest, body)
-                return True
+                if self._upload(digest, body):
+                    return True
+                advanced(size_bytes)
+                return False
             except NetworkError:
                 # An upload that broke within its bytes cannot be resumed at every registry: begin it again.
                 if not left:
@@ -233,11 +252,11 @@ class Repository:
         if not self.has_blob(digest):
             self._upload(digest, data)
 
-    def _upload(self, digest: str, body: Range | bytes) -> None:
-        with self._request("POST", f"{self._path}blobs/uploads/", write=True) as begun:
-            if begun.status_code != 202 or "Location" not in begun.headers:
-                raise self._refusal("takes no uploads", begun)
-            address = urljoin(self._path, begun.headers["Location"])
+    def _upload(self, digest: str, body: Range | bytes) -> bool:
+        """Upload a blob; return False if the registry takes it from the other repository."""
+        address = self._begin_upload(digest)
+        if not address:
+            return False
         if urlsplit(address).scheme not in ("http", "https"):
             raise RegistryError(f"{self.reference.host} names no place for an upload", hint=_HINT_REGISTRY)
         address += f"{'&' if '?' in address else '?'}digest={digest}"
@@ -245,6 +264,23 @@ class Repository:
         with self._request("PUT", address, headers=headers, body=body, write=True) as done:
             if done.status_code != 201:
                 raise self._refusal(f"did not take {_short(digest)}", done)
+        return True
+
+    def _begin_upload(self, digest: str) -> str:
+        """Return the address of an upload; empty if the registry takes the blob from the other repository."""
+        address = f"{self._path}blobs/uploads/"
+        if self._source:
+            query = urlencode({"mount": digest, "from": self._source})
+            with self._request("POST", f"{address}?{query}", write=True) as begun:
+                if begun.status_code == 201:
+                    return ""
+                if begun.status_code == 202 and "Location" in begun.headers:
+                    return urljoin(self._path, begun.headers["Location"])
+            # Refused, perhaps for lack of access to the other repository.
+        with self._request("POST", address, write=True) as begun:
+            if begun.status_code != 202 or "Location" not in begun.headers:
+                raise self._refusal("takes no uploads", begun)
+            return urljoin(self._path, begun.headers["Location"])
 
     def pull_blob(self, digest: str, size_bytes: int, target: Path) -> Iterator[int]:
         """Write a blob to `target`, after what it holds already, and yield its length as it grows.
@@ -295,7 +331,7 @@ class Repository:
             data = None
         if not isinstance(data, dict):
             raise RegistryError(f"{self.reference} is not a manifest", hint=_HINT_REFERENCE)
-        return Document(data=data, digest=digest)
+        return Document(data=data, digest=digest, size_bytes=len(text))
 
     def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:
         """Write a manifest or index under a tag, or under its digest alone."""
@@ -306,7 +342,7 @@ class Repository:
         with self._request("PUT", address, headers=headers, body=text, write=True) as answer:
             if answer.status_code != 201:
                 raise self._refusal(f"did not take the manifest `{version or _short(digest)}`", answer)
-        return Document(data=data, digest=digest)
+        return Document(data=data, digest=digest, size_bytes=len(text))
 
     # Requests
 
@@ -354,27 +390,27 @@ class Repository:
         if kind.lower() != "bearer" or not self._may_ask(realm):
             problem = f"{self.reference.host} asks for a login in a way that envbuild does not know"
             raise RegistryError(problem, hint=_HINT_REGISTRY)
-        scope = f"repository:{self.reference.repository}:{'pull,push' if write else 'pull'}"
-        return self._token(realm, {"service": fields.get("service", ""), "scope": scope})
+        scopes = [f"repository:{self.reference.repository}:{'pull,push' if write else 'pull'}"]
+        if write and self._source:
+            scopes.append(f"repository:{self._source}:pull")
+        return self._token(realm, fields.get("service", ""), scopes)
 
     def _may_ask(self, realm: str) -> bool:
         """Whether a token server may see the login: as safely as the registry itself."""
         scheme = urlsplit(realm).scheme
         return scheme == "https" or (scheme == "http" and self._base.startswith("http:"))
 
-    def _token(self, realm: str, query: Mapping[str, str]) -> str:
+    def _token(self, realm: str, service: str, scopes: Sequence[str]) -> str:
         login = self._login
+        query = [("service", service)] if service else []
         if login is not None and login.token:
-            fields = {
-                **query,
-                "grant_type": "refresh_token",
-                "refresh_token": login.token,
-                "client_id": "envbuild",
-            }
-            address, body = realm, _form(fields)
+            query += [("scope", " ".join(scopes)), ("grant_type", "refresh_token")]
+            query += [("refresh_token", login.token), ("client_id", "envbuild")]
+            address, body = realm, urlencode(query).encode()
             authorization, method = "", "POST"
         else:
-            address = f"{realm}{'&' if '?' in realm else '?'}{_form(query).decode()}"
+            query += [("scope", scope) for scope in scopes]
+            address = f"{realm}{'&' if '?' in realm else '?'}{urlencode(query)}"
             authorization, method, body = _basic(login) if login else "", "GET", b""
         headers = {"Content-Type": "application/x-www-form-urlencoded"} if body else {}
         with self._client.exchange(
@@ -429,10 +465,6 @@ _HINT_REGISTRY = "ask who runs the registry; `podman` and `skopeo` show whether 
 
 def _basic(login: Login) -> str:
     return f"Basic {base64.b64encode(f'{login.user}:{login.password}'.encode()).decode()}"
-
-
-def _form(fields: Mapping[str, str]) -> bytes:
-    return urlencode({name: value for name, value in fields.items() if value}).encode()
 
 
 def _short(digest: str) -> str:

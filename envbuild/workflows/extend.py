@@ -56,6 +56,7 @@ from envbuild.resolve.files import FileCache
 from envbuild.resolve.origins import read_machine
 from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
+from envbuild.system.files import is_below
 from envbuild.system.process import thread_pool
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
@@ -297,6 +298,8 @@ def _examine_written(
 def _check_output(request: ExtendRequest, checked: CheckedRequest, settings: Settings) -> Path:
     """Return the path of the new image; RequestError if it is an image in use here, or cannot be written."""
     path = request.output or derived_path(request.image, checked)
+    if request.output is None and is_below(path, settings.store.path):
+        path = Path(path.name)  # that of a registry lies there
     keep = (request.image,) if request.like is None else (request.image, request.like)
     check_target(path, keep=keep, is_one=is_image)
     check_outside_store(path, settings.store.path)

@@ -15,6 +15,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.runnable import known_identity
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
+from envbuild.workflows.images import description_file
 from envbuild.workflows.settings import Settings
 
 
@@ -23,6 +24,7 @@ class Inspection:
     """An image's manifest, what was added to it, and one sentence on its last test on a host like this."""
 
     path: Path
+    """The file, or a reference."""
     manifest: Manifest | None
     """None for an extended image of another tool."""
     note: ExtensionNote | None
@@ -33,23 +35,27 @@ class Inspection:
     """Packages that the spec asks for, with their versions (``scipy 1.16.0``); Debian's without."""
 
 
-def inspect_image(path: Path, settings: Settings) -> Inspection:
-    """Read an image's manifest, what was added to it, and its last verdict on a host like this one."""
-    with ImageFile.open(path) as image:
+def inspect_image(argument: Path, settings: Settings) -> Inspection:
+    """Read an image's manifest, what was added to it, and its last verdict on a host like this one.
+
+    `argument` is its file, or a reference (see `images.image_file`). The data of an image that is only in the
+    registry are not compared with its manifest.
+    """
+    with description_file(argument, settings) as (path, is_whole), ImageFile.open(path) as image:
         verdict = verdicts.latest(
             settings.store, known_identity(image, settings.store), here=settings.this_host()
         )
         if not image.built_by_envbuild and image.note is not None:
             sentence = verdicts.sentence(verdict)
-            return Inspection(path=path, manifest=None, note=image.note, verdict=sentence)
+            return Inspection(path=argument, manifest=None, note=image.note, verdict=sentence)
         changed: tuple[str, ...] = ()
-        if verdict is not None and verdict.counts_for_bytes:
+        if is_whole and verdict is not None and verdict.counts_for_bytes:
             changed = changed_parts(image, settings.store)
         packages = {pin.name: pin.version for pin in image.lock.python}
         names = [canonicalize_name(Requirement(text).name) for text in image.lock.requests]
         requested = [f"{name} {packages[name]}" for name in names if name in packages]
         return Inspection(
-            path=path,
+            path=argument,
             manifest=image.manifest,
             note=image.note,
             verdict=verdicts.sentence(verdict, changed=changed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,14 +14,14 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import task
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import Part, Parts, parts_of
+from envbuild.image.parts import Part, Parts, digest_in_index, parts_of
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import atomic_file, read_range, write_at
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.registry import Document, Reference, Repository
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings
@@ -32,7 +32,7 @@ _HINT_OUTPUT = (
 _HINT_DAMAGED = (
     "push it again; if a layer of the store was used, `envbuild cache verify` says whether that is damaged"
 )
-_HINT_STORE = "name another store with --store DIR or ENVBUILD_STORE, or free some space"
+HINT_STORE = "name another store with --store DIR or ENVBUILD_STORE, or free some space"
 # Parts that a run fetched, by their digest; they go once the image is whole.
 _PARTS = "parts"
 
@@ -54,8 +54,8 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
-    """Where bytes lie on this machine: in an open file, from an offset on."""
+class FileRange:
+    """Bytes on this machine: in an open file, from an offset on."""
 
     descriptor: int
     offset: int
@@ -82,38 +82,48 @@ def pull_image(
     `push`. MachineError: the registry refuses it or does not answer, or there is no space.
     """
     reference = Reference.parse(text)
-    path = path or Path(f"{reference.repository.rpartition('/')[2]}.sif")
+    path = path or Path(f"{reference.short_name}.sif")
     if path.exists():
         raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
     check_target(path, keep=())
     check_outside_store(path, settings.store.path)
-    with (
-        Repository(reference, plain=plain) as repository,
-        settings.store.in_use(),
-        contextlib.ExitStack() as opened,
-    ):
-        document = repository.manifest(reference.version)
-        parts = Parts.parse(document, str(reference))
+    with Repository(reference, plain=plain) as repository, settings.store.in_use():
+        return pull_parts(parts_in(repository), repository, path, settings, have=have)
+
+
+def parts_in(repository: Repository) -> tuple[Document, Parts]:
+    """Return the manifest of an image in a registry, and its parts; raises as `pull_image`."""
+    reference = repository.reference
+    document = repository.manifest(reference.version)
+    if digest := digest_in_index(document):
+        document = repository.manifest(digest)
+    return document, Parts.parse(document, str(reference))
+
+
+def pull_parts(
+    image: tuple[Document, Parts],
+    repository: Repository,
+    path: Path,
+    settings: Settings,
+    *,
+    have: Path | None = None,
+    mode: int = 0o777,
+    hint: str = _HINT_OUTPUT,
+) -> Pulled:
+    """Write an image to a file, in place of any other; the rest as `pull_image`.
+
+    `mode` is the file's, subject to the umask, and `hint` what to do if there is no room for it. The caller
+    holds the store (`Store.in_use`).
+    """
+    (document, parts), reference = image, repository.reference
+    with contextlib.ExitStack() as opened:
         ranges = _local_ranges(parts, settings, opened, have)
         missing = list({part.digest: part for part in parts.parts if part.digest not in ranges}.values())
-        fetched_bytes = sum(part.size_bytes for part in missing)
-        check_room(path.parent, parts.file_bytes, settings.emit)
-        if missing:
-            check_room(settings.store.directory(_PARTS), fetched_bytes, settings.emit, hint=_HINT_STORE)
-        with task(settings.emit, "pull", f"pull {reference}", total_bytes=fetched_bytes) as pulling:
-
-            def fetch(part: Part) -> _Range:
-                file = opened.enter_context(_fetch(part, repository, settings.store, pulling.advance))
-                return _Range(file.fileno(), 0)
-
-            with thread_pool(TRANSFERS) as pool:
-                fetched = list(pool.map(fetch, missing))
-            ranges |= {part.digest: found for part, found in zip(missing, fetched, strict=True)}
-            pulling.detail = f"{fetched_bytes / 1e6:.1f} MB fetched"
+        check_room(path.parent, parts.file_bytes, settings.emit, hint=hint)
+        ranges |= fetch_parts(missing, repository, settings, opened)
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
-            _write(path, parts, ranges, str(reference), writing.advance)
-        for part in missing:
-            (settings.store.directory(_PARTS) / hex_of(part.digest)).unlink(missing_ok=True)
+            _write(path, parts, ranges, str(reference), writing.advance, mode)
+        forget_parts(missing, settings.store)
     return Pulled(
         path=path,
         reference=str(reference),
@@ -121,21 +131,47 @@ def pull_image(
         parts=len(parts.parts),
         fetched=len(missing),
         size_bytes=parts.file_bytes,
-        fetched_bytes=fetched_bytes,
+        fetched_bytes=sum(part.size_bytes for part in missing),
     )
+
+
+def fetch_parts(
+    parts: Sequence[Part], repository: Repository, settings: Settings, opened: contextlib.ExitStack
+) -> dict[str, FileRange]:
+    """Fetch parts, each of another digest, and return digest → bytes; `opened` closes the files."""
+    fetched_bytes = sum(part.size_bytes for part in parts)
+    if parts:
+        check_room(settings.store.directory(_PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
+    title = f"pull {repository.reference}"
+    with task(settings.emit, "pull", title, total_bytes=fetched_bytes) as pulling:
+
+        def fetch(part: Part) -> FileRange:
+            file = opened.enter_context(_fetch(part, repository, settings.store, pulling.advance))
+            return FileRange(file.fileno(), 0)
+
+        with thread_pool(TRANSFERS) as pool:
+            fetched = list(pool.map(fetch, parts))
+        pulling.detail = f"{fetched_bytes / 1e6:.1f} MB fetched"
+    return {part.digest: found for part, found in zip(parts, fetched, strict=True)}
+
+
+def forget_parts(parts: Iterable[Part], store: Store) -> None:
+    """Remove what `fetch_parts` keeps for a run that is cut off: it is of no more use."""
+    for part in parts:
+        (store.directory(_PARTS) / hex_of(part.digest)).unlink(missing_ok=True)
 
 
 def _local_ranges(
     parts: Parts, settings: Settings, opened: contextlib.ExitStack, have: Path | None
-) -> dict[str, _Range]:
+) -> dict[str, FileRange]:
     """Return digest → place of each part that lies on this machine, with the bytes that it should have."""
-    ranges: dict[str, _Range] = {}
+    ranges: dict[str, FileRange] = {}
     blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
     for part in parts.parts:
         if part.layer in blobs and part.digest not in ranges:
             with contextlib.suppress(OSError):
                 file = opened.enter_context(blobs[part.layer].open("rb"))
-                found = _Range(file.fileno(), SUPERBLOCK_BYTES + part.layer_offset)
+                found = FileRange(file.fileno(), SUPERBLOCK_BYTES + part.layer_offset)
                 # A stranger's manifest may name any layer, and a layer may be damaged.
                 if found.digest(part.size_bytes) == part.digest:
                     ranges[part.digest] = found
@@ -145,7 +181,7 @@ def _local_ranges(
         with task(settings.emit, "read", f"read {have.name}", total_bytes=image.size_bytes) as reading:
             for part in parts_of(image, advanced=reading.advance).parts:
                 if part.digest in asked:
-                    ranges.setdefault(part.digest, _Range(image.file.fileno(), part.offset))
+                    ranges.setdefault(part.digest, FileRange(image.file.fileno(), part.offset))
     return ranges
 
 
@@ -177,10 +213,15 @@ def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[
 
 
 def _write(
-    path: Path, parts: Parts, ranges: Mapping[str, _Range], name: str, advanced: Callable[[int], None]
+    path: Path,
+    parts: Parts,
+    ranges: Mapping[str, FileRange],
+    name: str,
+    advanced: Callable[[int], None],
+    mode: int,
 ) -> None:
     try:
-        with atomic_file(path, mode=0o777) as target:
+        with atomic_file(path, mode=mode) as target:
             whole, at = hashlib.sha256(), 0
             for part in parts.parts:
                 whole.update(bytes(part.offset - at))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import RequestError
-from envbuild.events import Emit, task
+from envbuild.events import Emit, Note, task
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import EMPTY, Part, parts_of
+from envbuild.image.parts import EMPTY, Parts, index_of, parts_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.registry import Document, Reference, Repository
 
 TRANSFERS = 4  # at a time
 
@@ -22,20 +22,30 @@ class Pushed:
 
     reference: str
     digest: str
-    """``sha256:…`` of the manifest: with the name, what `pull` gets whatever the tag becomes."""
+    """``sha256:…`` of the parts' manifest: with the name, what `pull` gets whatever the tag becomes."""
     parts: int
     sent: int
     """Number of parts, and of those that the registry did not have."""
     size_bytes: int
     sent_bytes: int
-    """Length of the image, and of the parts that were sent."""
+    """Length of the image; of the parts that were sent, and of the whole file if it was, too."""
 
 
-def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False) -> Pushed:
+def push_image(
+    image: Path,
+    text: str,
+    emit: Emit,
+    *,
+    source: str = "",
+    plain: bool = False,
+    with_sif: bool = False,
+) -> Pushed:
     """Push an image to `text`, the name of an image in a registry, and return what was sent.
 
-    The tag appears last: nobody pulls half an image. RequestError: it is not an image of one squashfs, or was
-    changed since envbuild built it. MachineError: the registry refuses it, or does not answer.
+    The tag appears last: nobody pulls half an image. Parts that `source`, another name in the registry, has
+    are not sent. `with_sif` adds the whole file, for Apptainer. RequestError: a name is not one; or the image
+    is not one of one squashfs, was changed since envbuild built it, or is not a SIF but should be added as
+    one. MachineError: the registry refuses it, or does not answer.
     """
     reference = Reference.parse(text)
     if reference.digest:
@@ -44,35 +54,82 @@ def push_image(image: Path, text: str, emit: Emit, *, plain: bool = False) -> Pu
         )
     with (
         ImageFile.open(image) as opened,
-        Repository(reference, plain=plain) as repository,
+        Repository(reference, source=_repository(source, reference), plain=plain) as repository,
     ):
+        if with_sif and opened.sif is None:
+            hint = "push it without --sif; `apptainer build NEW.sif FILE` makes a SIF of it"
+            raise RequestError(f"`{image}` is not a SIF but a bare squashfs", hint=hint)
         if opened.built_by_envbuild:
             check_around(opened)
         opened.check_root_is_alone()
         with task(emit, "read", f"read {image.name}", total_bytes=opened.size_bytes) as reading:
             parts = parts_of(opened, advanced=reading.advance)
-        with task(emit, "push", f"push {reference}", total_bytes=opened.size_bytes) as pushing:
+        # Each once: two equal parts would race.
+        blobs = {part.digest: _Blob(part.digest, part.offset, part.size_bytes) for part in parts.parts}
+        if with_sif:
+            _say_price(parts, repository, source, emit)
+            blobs[parts.file_digest] = _Blob(parts.file_digest, 0, parts.file_bytes)
+        total_bytes = sum(blob.size_bytes for blob in blobs.values())
+        with task(emit, "push", f"push {reference}", total_bytes=total_bytes) as pushing:
 
-            def push(part: Part) -> bool:
+            def push(blob: _Blob) -> bool:
                 return repository.push_blob(
-                    part.digest, part.size_bytes, opened.file, part.offset, pushing.advance
+                    blob.digest, blob.size_bytes, opened.file, blob.offset, pushing.advance
                 )
 
-            # Each once: two equal parts would race.
-            distinct = list({part.digest: part for part in parts.parts}.values())
             with thread_pool(TRANSFERS) as pool:
-                was_sent = list(pool.map(push, distinct))
-            sent = [part for part, is_new in zip(distinct, was_sent, strict=True) if is_new]
+                was_sent = list(pool.map(push, blobs.values()))
+            sent = [blob for blob, is_new in zip(blobs.values(), was_sent, strict=True) if is_new]
             repository.push_bytes(EMPTY)
-            sent_bytes = sum(part.size_bytes for part in sent)
+            sent_bytes = sum(blob.size_bytes for blob in sent)
             pushing.detail = f"{sent_bytes / 1e6:.1f} MB sent"
         opened.check_unchanged()
-        document = repository.put_manifest(parts.document(image.name), reference.tag)
+        document = _put_manifests(parts, opened, repository, with_sif=with_sif)
     return Pushed(
         reference=str(reference),
         digest=document.digest,
         parts=len(parts.parts),
-        sent=len(sent),
+        sent=sum(blob.digest != parts.file_digest for blob in sent),
         size_bytes=parts.file_bytes,
         sent_bytes=sent_bytes,
     )
+
+
+def _repository(source: str, reference: Reference) -> str:
+    """Return the repository of another name in the same registry; empty for no name."""
+    if not source:
+        return ""
+    other = Reference.parse(source)
+    if other.host != reference.host:
+        problem = f"`{source}` is in another registry than `{reference}`"
+        raise RequestError(problem, hint=f"--from names an image that {reference.host} has, too")
+    return other.repository
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    """A range of an image file that is sent: a part, or all of it."""
+
+    digest: str
+    offset: int
+    size_bytes: int
+
+
+def _say_price(parts: Parts, repository: Repository, source: str, emit: Emit) -> None:
+    """Say that the whole file is sent beside its parts, of which a registry cannot make it."""
+    if not repository.has_blob(parts.file_digest):
+        size = f"{parts.file_bytes / 1e6:.1f} MB"
+        text = f"--sif sends the whole file besides its parts: {size}, which the registry keeps as well"
+        text += f"; none of it is sent if `{source}` has it" if source else ""
+        emit(Note(text=text))
+
+
+def _put_manifests(parts: Parts, image: ImageFile, repository: Repository, *, with_sif: bool) -> Document:
+    """Write what describes the parts, and the index if the whole file is there, too; the tag is the last."""
+    name, tag = image.path.name, repository.reference.tag
+    if not with_sif:
+        return repository.put_manifest(parts.document(name), tag)
+    document = repository.put_manifest(parts.document(name))
+    sif = repository.put_manifest(parts.sif_document(name))
+    repository.put_manifest(index_of(sif, document, image.architecture), tag)
+    return document

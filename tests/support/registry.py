@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 
 USER, PASSWORD, TOKEN = "ada", "s3cret-Word9", "Tok3n-Of-The-Registry"
 
@@ -22,6 +23,10 @@ class Registry:
 
     port: int = 0
     blobs: dict[str, bytes] = field(default_factory=dict)
+    repositories: set[tuple[str, str]] = field(default_factory=set)
+    """Name and digest of each blob that a repository has."""
+    mount_status: int = 201
+    """What a mount is answered with: 201 makes one, 202 begins an upload."""
     manifests: dict[str, bytes] = field(default_factory=dict)
     """``NAME:TAG`` or ``NAME@sha256:…`` → bytes."""
     authentication: str = ""
@@ -32,7 +37,7 @@ class Registry:
     """So many further requests of `busy_methods` are answered with 429."""
     busy_methods: tuple[str, ...] = ("HEAD", "GET", "POST", "PUT")
     on_blob: Callable[[], None] = lambda: None
-    """Is called before a blob is sent."""
+    """Is called before a blob is sent or taken."""
     redirect_to: str = ""
     """Where blobs are, if not here: ``http://HOST:PORT``."""
     forged: dict[str, bytes] = field(default_factory=dict)
@@ -51,6 +56,10 @@ class Registry:
         """Count from here on."""
         self.requests.clear()
         self.received_bytes = self.sent_bytes = 0
+
+
+def _token(scopes: str) -> str:
+    return f"{TOKEN}.{base64.urlsafe_b64encode(scopes.encode()).decode()}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -84,12 +93,13 @@ class _Handler(BaseHTTPRequestHandler):
         basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if self.path.startswith("/token"):
             if given == basic:
-                self._answer(200, json.dumps({"token": TOKEN}).encode())
+                scopes = " ".join(parse_qs(urlsplit(self.path).query).get("scope", []))
+                self._answer(200, json.dumps({"token": _token(scopes)}).encode())
             else:
                 self._error(401, "UNAUTHORIZED")
             return False
-        wanted = {"": given, "basic": basic, "token": f"Bearer {TOKEN}"}[registry.authentication]
-        if given == wanted:
+        may = {"": True, "basic": given == basic, "token": self._is_within_scope(given)}
+        if may[registry.authentication]:
             return True
         challenge = (
             'Basic realm="lab"'
@@ -99,6 +109,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self._answer(401, WWW_Authenticate=challenge)
         return False
+
+    def _is_within_scope(self, given: str) -> bool:
+        """Return whether a token allows the request, as its scopes say."""
+        address = urlsplit(self.path)
+        query = dict(parse_qsl(address.query))
+        name = query.get("name") or re.sub(r"^/v2/(.+)/(?:blobs|manifests)/.*$", r"\1", address.path)
+        needed = {(name, "push" if self.command in ("POST", "PUT") else "pull")}
+        if "from" in query:
+            needed.add((query["from"], "pull"))
+        scopes = base64.urlsafe_b64decode(given.partition(f"Bearer {TOKEN}.")[2]).decode().split()
+        granted = {
+            (scope.split(":")[1], action) for scope in scopes for action in scope.split(":")[2].split(",")
+        }
+        return needed <= granted
 
     def _cut(self) -> int | None:
         with self._lock:
@@ -116,15 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
             key = f"{name}@{version}" if version.startswith("sha256:") else f"{name}:{version}"
             body = registry.manifests.get(key)
             return self._error(404, "MANIFEST_UNKNOWN") if body is None else self._answer(200, body)
-        match = re.fullmatch(r"/v2/.+/blobs/(sha256:[0-9a-f]{64})", self.path)
-        body = registry.blobs.get(match[1]) if match else None
-        if match is None or body is None:
+        match = re.fullmatch(r"/v2/(.+)/blobs/(sha256:[0-9a-f]{64})", self.path)
+        if match is None or match.groups() not in registry.repositories:
             return self._error(404, "BLOB_UNKNOWN")
+        digest = match[2]
+        body = registry.blobs[digest]
         if self.command == "HEAD":
             return self._answer(200, body)
         if registry.redirect_to:
             return self._answer(307, Location=f"{registry.redirect_to}{self.path}")
-        body = registry.forged.get(match[1], body)
+        body = registry.forged.get(digest, body)
         registry.on_blob()
         begin, code = 0, 200
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
@@ -144,8 +169,21 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def do_POST(self) -> None:
-        if self._may():
-            self._answer(202, Location=f"/v2/upload/{len(self.registry.requests)}?state=a")
+        if not self._may():
+            return None
+        registry = self.registry
+        match = re.fullmatch(r"/v2/(.+)/blobs/uploads/(?:\?(.*))?", self.path)
+        if match is None:
+            return self._error(404, "NAME_UNKNOWN")
+        query = dict(parse_qsl(match[2] or ""))
+        if "mount" in query:
+            if registry.mount_status not in (201, 202):
+                return self._error(registry.mount_status, "DENIED")
+            if registry.mount_status == 201 and (query["from"], query["mount"]) in registry.repositories:
+                registry.repositories.add((match[1], query["mount"]))
+                return self._answer(201, Location="/")
+        location = f"/v2/upload/{len(registry.requests)}?state=a&name={quote(match[1], safe='')}"
+        return self._answer(202, Location=location)
 
     def do_PUT(self) -> None:
         registry = self.registry
@@ -157,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if not self._may():
             return None
+        if "/manifests/" not in self.path:
+            registry.on_blob()
         body = self.rfile.read(size)
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", self.path):
@@ -170,6 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.path.endswith(f"digest={digest}"):
             return self._error(400, "DIGEST_INVALID")
         registry.blobs[digest] = body
+        registry.repositories.add((parse_qs(urlsplit(self.path).query)["name"][0], digest))
         return self._answer(201, Location="/")
 
 
@@ -181,7 +222,7 @@ def serving() -> Iterator[Registry]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     registry.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)
     thread.start()
     try:
         yield registry

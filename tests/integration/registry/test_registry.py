@@ -100,6 +100,64 @@ def test_from_nothing_all_of_it_comes(
     assert filecmp.cmp(small_image, desk.place / "alone.sif", shallow=False)
 
 
+def test_apptainer_pulls_the_same_tag(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    name = f"{registry[0]}/team/both:1"
+    first = desk.envbuild("push", small_image, name, "--sif", "--json", env=environment)
+    size_bytes = small_image.stat().st_size
+    assert "--sif sends the whole file besides its parts" in first.stderr
+    assert size_bytes < json.loads(first.stdout)["sent_bytes"] <= 2 * size_bytes
+    again = json.loads(desk.envbuild("push", small_image, name, "--sif", "--json", env=environment).stdout)
+    assert again["sent_bytes"] == 0
+    # Apptainer reads logins of Docker, and certificates as Go does.
+    logins = desk.place / "docker/config.json"
+    logins.parent.mkdir()
+    logins.write_text(Path(environment["REGISTRY_AUTH_FILE"]).read_text())
+    variables = {
+        **environment,
+        "DOCKER_CONFIG": str(logins.parent),
+        "APPTAINER_CACHEDIR": str(desk.place / "c"),
+    }
+    desk.apptainer("pull", "--authfile", logins, "theirs.sif", f"oras://{name}", env=variables)
+    assert filecmp.cmp(small_image, desk.place / "theirs.sif", shallow=False)
+    store = desk.place / "a-fourth-store"
+    desk.envbuild("pull", name, "-o", "ours.sif", "--store", store, env=environment)
+    assert filecmp.cmp(small_image, desk.place / "ours.sif", shallow=False)
+
+
+def test_another_name_of_the_registry_costs_nothing(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    words: list[str | Path] = ["push", small_image, f"{registry[0]}/mine/copy:1", "--json"]
+    desk.envbuild("push", small_image, f"{registry[0]}/team/small:1", env=environment)
+    pushed = desk.envbuild(*words, "--from", f"{registry[0]}/team/small", env=environment)
+    assert json.loads(pushed.stdout)["sent_bytes"] == 0
+    name = f"{registry[0]}/mine/copy:1"
+    desk.envbuild("pull", name, "-o", "copy.sif", "--store", desk.place / "a-fifth-store", env=environment)
+    assert filecmp.cmp(small_image, desk.place / "copy.sif", shallow=False)
+
+
+def test_commands_run_an_image_of_the_registry(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    name = f"{registry[0]}/team/run:1"
+    pushed = json.loads(desk.envbuild("push", small_image, name, "--json", env=environment).stdout)
+    variables = {**environment, "ENVBUILD_STORE": str(desk.place / "store-of-images")}
+    assert name in desk.envbuild("inspect", name, env=variables).stdout
+    program = ["python3", "-c", "import mpi4py; print(mpi4py.__file__)"]
+    first = desk.envbuild("exec", name, *program, env=variables)
+    assert "mpi4py" in first.stdout
+    assert f"pull {name}: done" in first.stderr
+    # By its digest, no registry is needed again.
+    by_digest = f"{registry[0]}/team/run@{pushed['digest']}"
+    elsewhere = {"ENVBUILD_STORE": variables["ENVBUILD_STORE"], "REGISTRY_AUTH_FILE": "none.json"}
+    second = desk.envbuild("exec", by_digest, *program, env=elsewhere)
+    assert (second.stdout, "pull" in second.stderr) == (first.stdout, False)
+    tested = desk.envbuild("test", by_digest, "--quick", env=elsewhere).stderr
+    assert "PASS" in tested
+
+
 def test_without_a_login_it_says_where_it_looked(
     desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
 ) -> None:

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_images import UNREAD, small_image
+from envbuild.events import ignore
+from envbuild.workflows.images import image_file
+from envbuild.workflows.push import push_image
+from envbuild.workflows.settings import Settings
+from tests.support.registry import serving
+from tests.support.small_images import BASE, UNREAD, small_image
 from tests.unit.cli.test_command import run
 
 
@@ -45,6 +50,23 @@ def test_the_job_runs_the_command_that_was_given(
     assert (code, "Slurm refuses the job: sbatch: error: Invalid account" in said) == (2, True)
     (line,) = (line for line in script.read_text().splitlines() if line.startswith("exec "))
     assert shlex.split(line)[-len(words) :] == words
+
+
+@pytest.mark.parametrize("verb", ["test", "vet"])
+def test_the_job_gets_the_digest_of_a_tag(
+    verb: str, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving() as registry:
+        name = f"{registry.host}/lab/one"
+        pushed = push_image(small_image(tmp_path, BASE), f"{name}:1", ignore, with_sif=True)
+        words = [verb, f"oras://{name}:1", "--nodes", "2", "--store", str(tmp_path / "store")]
+        code, _, said = run(words, capsys)
+    assert (code, "Slurm refuses the job: sbatch: error: Invalid account" in said) == (2, True)
+    (line,) = (line for line in script.read_text().splitlines() if line.startswith("exec "))
+    words[1] = f"{name}@{pushed.digest}"
+    assert shlex.split(line)[-len(words) :] == words
+    # The store has it for the job, whatever the tag becomes.
+    assert image_file(Path(words[1]), Settings.of(store=tmp_path / "store")).exists()
 
 
 @pytest.mark.parametrize(

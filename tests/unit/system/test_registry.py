@@ -181,6 +181,7 @@ def test_another_host_gets_no_credentials(registry: Registry, tmp_path: Path) ->
     digest, _ = push(registry, tmp_path)
     with serving() as elsewhere:
         elsewhere.blobs[digest] = DATA
+        elsewhere.repositories.add(("lab/image", digest))
         # Another name of the same address: only the host differs.
         registry.redirect_to = f"http://localhost:{elsewhere.port}"
         assert pull(registry, digest, tmp_path / "got") == DATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import json
@@ -11,23 +12,24 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, MachineError, RequestError
-from envbuild.events import ignore
+from envbuild.events import Event, Note, ignore
 from envbuild.image import parts as parts_module
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import Parts, parts_of
+from envbuild.image.parts import ARTIFACT, Parts, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
-from envbuild.system.registry import Document
+from envbuild.system.registry import INDEX, Document
 from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
-from tests.support.registry import Registry, serving
+from tests.support.registry import PASSWORD, USER, Registry, serving
 from tests.support.small_images import BASE, small_image
 
 NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
@@ -120,6 +122,90 @@ def test_an_image_of_another_tool_travels_too(
     push_image(bare, f"{registry.host}/lab/bare:1", ignore)
     pull_image(f"{registry.host}/lab/bare:1", tmp_path / "got.sqfs", settings)
     assert (tmp_path / "got.sqfs").read_bytes() == bare.read_bytes()
+
+
+@pytest.mark.parametrize("status", [201, 202, 403, 404])
+def test_parts_of_another_name_are_taken_from_there(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, status: int
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
+    registry.forget()
+    registry.mount_status = status
+    pushed = push_image(more, f"{registry.host}/ada/mine:1", ignore, source=f"{registry.host}/lab/one")
+    # A registry may do without, and then gets them all.
+    assert (pushed.sent_bytes < 60_000) == (status == 201)
+    assert pushed.sent_bytes <= registry.received_bytes < pushed.sent_bytes + 100
+    pull_image(f"{registry.host}/ada/mine:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == more.read_bytes()
+
+
+def test_a_token_for_both_names_is_asked_for(
+    registry: Registry, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    logins = tmp_path / "auth.json"
+    logins.write_text(json.dumps({"auths": {registry.host: {"auth": auth}}}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(logins))
+    registry.authentication = "token"
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    pushed = push_image(image, f"{registry.host}/ada/mine:1", ignore, source=f"{registry.host}/lab/one:1")
+    assert pushed.sent_bytes == 0
+    asked = [parse_qs(urlsplit(path).query)["scope"] for _, path, _ in registry.requests if "/token" in path]
+    assert ["repository:ada/mine:pull,push", "repository:lab/one:pull"] in asked
+
+
+def test_parts_come_from_the_same_registry(registry: Registry, image: Path) -> None:
+    with pytest.raises(RequestError, match="is in another registry than"):
+        push_image(image, f"{registry.host}/ada/mine:1", ignore, source="registry.example.org/lab/one")
+    assert registry.requests == []
+
+
+def test_the_whole_sif_is_under_the_same_tag(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path
+) -> None:
+    name, notes = f"{registry.host}/lab/one:1", list[Event]()
+    parts = push_image(image, name, ignore)
+    both = push_image(image, name, notes.append, with_sif=True)
+    size_bytes = image.stat().st_size
+    assert (both.sent, both.sent_bytes, both.digest) == (0, size_bytes, parts.digest)
+    assert any(isinstance(note, Note) and f"{size_bytes / 1e6:.1f} MB" in note.text for note in notes)
+    index = json.loads(registry.manifests["lab/one:1"])
+    chosen = next(entry for entry in index["manifests"] if "platform" in entry)
+    assert chosen["platform"] == {"architecture": "amd64", "os": "linux"}
+    (layer,) = json.loads(registry.manifests[f"lab/one@{chosen['digest']}"])["layers"]
+    assert registry.blobs[layer["digest"]] == image.read_bytes()
+    # `pull` takes the parts, by the tag and by each digest.
+    registry.forget()
+    for version in ("1", f"1@{both.digest}", f"1@{sha256_of(registry.manifests['lab/one:1'])}"):
+        target = tmp_path / f"got-{len(version)}.sif"
+        pulled = pull_image(f"{registry.host}/lab/one:{version}", target, settings, have=image)
+        assert target.read_bytes() == image.read_bytes()
+        assert (pulled.digest, pulled.fetched_bytes) == (parts.digest, 0)
+        target.unlink()
+    again = list[Event]()
+    assert push_image(image, name, again.append, with_sif=True).sent_bytes == 0
+    assert not any(isinstance(note, Note) for note in again)
+
+
+def test_a_bare_squashfs_is_not_sent_as_a_sif(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    squashfs.make(tmp_path / "tree", tmp_path / "bare.sqfs")
+    with pytest.raises(RequestError, match="is not a SIF"):
+        push_image(tmp_path / "bare.sqfs", f"{registry.host}/lab/bare:1", ignore, with_sif=True)
+    assert registry.blobs == {}
+
+
+@pytest.mark.parametrize(
+    "manifests",
+    [None, {}, ["a"], [{"artifactType": 1}], [{"artifactType": ARTIFACT, "digest": "sha256:../x"}]],
+)
+def test_an_index_without_parts_is_no_image_of_push(
+    registry: Registry, settings: Settings, tmp_path: Path, manifests: object
+) -> None:
+    registry.manifests["lab/one:1"] = canonical_json({"mediaType": INDEX, "manifests": manifests}).encode()
+    with pytest.raises(RequestError, match="is not an image that `envbuild push` sent"):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
 
 
 def test_a_changed_image_is_not_pushed(registry: Registry, image: Path) -> None:
@@ -314,4 +400,4 @@ def test_the_parts_and_zeros_between_them_are_the_file(image: Path) -> None:
         assert sha256_of(piece) == part.digest
         whole[part.offset : part.offset + part.size_bytes] = piece
     assert bytes(whole) == content
-    assert Parts.parse(Document(data=found.document("one.sif"), digest=""), "one") == found
+    assert Parts.parse(Document(data=found.document("one.sif"), digest="", size_bytes=0), "one") == found
