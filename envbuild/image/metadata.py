@@ -23,6 +23,7 @@ from envbuild.image.model import (
 )
 from envbuild.jobs import envbuild_ranks
 from envbuild.jobs.judge import JOBS, Job, tutorial_file
+from envbuild.jobs.launchers import on_one_host
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
 from envbuild.plan.model import InlineFile
@@ -37,6 +38,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
     spec = resolved.spec
     commands = {command for chosen in resolved.recipes for command in chosen.recipe.commands}
     names = [chosen.recipe.name for chosen in resolved.recipes]
+    family = (resolved.mpi.recipe.family or resolved.mpi.recipe.name) if resolved.mpi else ""
     imports = dict.fromkeys(module for chosen in resolved.recipes for module in chosen.recipe.modules)
     return Manifest(
         format=MANIFEST_FORMAT,
@@ -46,6 +48,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         architecture=lock.architecture,
         file_system=None,
         environment=default_environment(
+            on_one_host(family),
             *(chosen.recipe.environment_beside(names) for chosen in resolved.recipes),
             spec.environment,
             has_locales=has_locales((*resolved.base.packages, *resolved.system_requests)),
@@ -55,7 +58,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         glibc=lock.base.glibc,
         python=lock.base.python,
         mpi=resolved.mpi.recipe.name if resolved.mpi else "",
-        mpi_family=(resolved.mpi.recipe.family or resolved.mpi.recipe.name) if resolved.mpi else "",
+        mpi_family=family,
         recipes={pin.name: pin.version for pin in lock.recipes},
         unproven=lock.unproven,
         imports=tuple(imports),

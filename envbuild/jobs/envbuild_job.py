@@ -53,10 +53,11 @@ _MAX_VERSION_BYTES = 1 << 16
 
 def launched():
     # type: () -> tuple[int, int]
-    """Return (rank, size) as the launcher set them; (0, 1) without one."""
+    """Return (rank, size) as the launcher set them; (0, 1) without one, or by one that started one rank."""
     for rank, size in _table("envbuild_ranks").RANKS:
-        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
-            return int(os.environ[rank]), int(os.environ[size])
+        words = os.environ.get(rank, ""), os.environ.get(size, "")
+        if words[0].isdigit() and words[1].isdigit() and int(words[1]) > 1:
+            return int(words[0]), int(words[1])
     return 0, 1
 
 

@@ -7,6 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 # Open MPI refuses more ranks than cores. A test may start more: it proves communication, not speed.
 _OVERSUBSCRIBE: Mapping[str, Sequence[str]] = {"openmpi": ("--map-by", ":OVERSUBSCRIBE")}
 _AS_ROOT: Mapping[str, Sequence[str]] = {"openmpi": ("--allow-run-as-root",)}
+# An image has neither srun nor ssh, by which its mpiexec would reach the nodes of a job. Intel MPI's takes
+# them from the job whatever resource manager is named, unless it is told the hosts. Each was tried.
+_NOT_BY_THE_JOB = "^slurm,pbs,tm,lsf,gridengine"
+_ON_ONE_HOST: Mapping[str, Mapping[str, str]] = {
+    "mpich": {"HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"},
+    "intel-mpi": {"I_MPI_HYDRA_BOOTSTRAP": "fork", "I_MPI_HYDRA_HOSTS_GROUP": "localhost"},
+    # Of version 4, and from 5 on.
+    "openmpi": dict.fromkeys(
+        ("OMPI_MCA_plm", "OMPI_MCA_ras", "PRTE_MCA_plm", "PRTE_MCA_ras"), _NOT_BY_THE_JOB
+    ),
+}
+
+
+def on_one_host(family: str) -> Mapping[str, str]:
+    """Return the variables by which the mpiexec of an image starts all ranks on its host, also in a job."""
+    return _ON_ONE_HOST.get(family, {})
 
 
 def mpiexec_words(

@@ -1,21 +1,37 @@
 # Start a command with the variables by which PyTorch's ranks meet (env://), from those of MPI, PMI or Slurm:
 #     sh ranks.sh COMMAND [ARGUMENT ...]
 # RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; values that are set stay. A process that is alone
-# gets none of them, and ENVBUILD_TORCH_ENV=0 leaves them unset. The tables are those of envbuild_ranks.py.
+# gets none of them, and ENVBUILD_TORCH_ENV=0 leaves them unset. The tables are those of envbuild_ranks.py. What is set
+# and contradicts the launcher is told once, by rank 0 or 1: such ranks do not meet.
 
 [ "${ENVBUILD_TORCH_ENV:-1}" != 0 ] || exec "$@"
 
+# A shell that srun started alone leaves its own, of one rank, to the mpiexec that is started there.
 _eb_size=
 for _eb_pair in $_eb_ranks; do
     eval "_eb_rank=\${${_eb_pair%:*}-} _eb_size=\${${_eb_pair#*:}-}"
-    case ${_eb_rank:-x}${_eb_size:-x} in *[!0-9]*) _eb_size= ;; *) break ;; esac
+    case ${_eb_rank:-x}${_eb_size:-x} in *[!0-9]*) _eb_size= ;; *) [ "$_eb_size" -le 1 ] || break ;; esac
 done
 
+_eb_compare() {
+    eval "_eb_i=\${$1-\$2}"
+    [ "$_eb_i" = "$2" ] || [ "$_eb_rank" != "$3" ] ||
+        echo "envbuild: $1=$_eb_i is set, and for rank $_eb_rank of $_eb_size it is $2: unset $1, or the ranks do not meet" >&2
+}
+
 if [ "${_eb_size:-1}" -gt 1 ]; then
+    _eb_compare RANK "$_eb_rank" 1
+    _eb_compare WORLD_SIZE "$_eb_size" 0
     export RANK="${RANK-$_eb_rank}" WORLD_SIZE="${WORLD_SIZE-$_eb_size}"
     for _eb_i in $_eb_local_ranks; do
         eval "_eb_local=\${$_eb_i-}"
-        case ${_eb_local:-x} in *[!0-9]*) ;; *) export LOCAL_RANK="${LOCAL_RANK-$_eb_local}" && break ;; esac
+        case ${_eb_local:-x} in
+            *[!0-9]*) ;;
+            *)
+                _eb_compare LOCAL_RANK "$_eb_local" 1
+                export LOCAL_RANK="${LOCAL_RANK-$_eb_local}" && break
+                ;;
+        esac
     done
 
     # The node of rank 0: this one if all ranks are on it, else the first of the step.
@@ -54,11 +70,12 @@ if [ "${_eb_size:-1}" -gt 1 ]; then
         fi
         if [ -z "$_eb_i" ]; then
             case ${SLURM_JOB_ID:-x}${SLURM_STEP_ID:-0} in
-                *[!0-9]*)
+                *[!0-9]* | 0*)
                     _eb_i=${PBS_JOBID:-}
                     _eb_i=${_eb_i%%[!0-9]*}
                     ;;
-                *) _eb_i=$((SLURM_JOB_ID * 7 + ${SLURM_STEP_ID:-0})) ;;
+                # The steps of neighbouring jobs, which may share a node, have different ones.
+                *) _eb_i=$((SLURM_JOB_ID * 137 + ${SLURM_STEP_ID:-0})) ;;
             esac
         fi
         if [ -n "$_eb_i" ]; then MASTER_PORT=$((_eb_i % 20000 + 10000)); else MASTER_PORT=29500; fi

@@ -101,6 +101,7 @@ def context_of(
     from_host: HostLibraries = NO_HOST_LIBS,
     *,
     ask_srun: Callable[[], tuple[str, ...]] | None = None,
+    across_nodes: bool = False,
 ) -> LaunchContext:
     """Return the facts that decide how the ranks of a container's image are started."""
     runnable = container.runnable
@@ -113,6 +114,7 @@ def context_of(
         from_host=from_host,
         ask_srun=ask_srun,
         abis=container.host_libs.abis if container.host_libs else (),
+        across_nodes=across_nodes,
     )
 
 

@@ -198,12 +198,17 @@ def nodes_of(reports: Reports, count: int) -> tuple[Node, ...]:
 
 
 def vet(
-    reports: Reports, count: int, limits: Mapping[str, VetLimits], again: Mapping[str, Reports] | None = None
+    reports: Reports,
+    count: int,
+    limits: Mapping[str, VetLimits],
+    again: Mapping[str, Reports] | None = None,
+    *,
+    gpus: int = 0,
 ) -> Vetting:
     """Judge the reports of `count` ranks, one on each node; `limits` are those that the site names.
 
     `again` holds those of a second run for each suspect (`Vetting.suspects`), alone or with one good node: a
-    value that is good there is one to watch.
+    value that is good there is one to watch. Each node should have as many `gpus` as the site states (count).
     """
     nodes = nodes_of(reports, count)
     ranges = {value.name: _range(value, nodes, limits) for value in VALUES}
@@ -220,7 +225,7 @@ def vet(
     findings = [_second(finding, second.get(finding.subject), ranges) for finding in findings]
     for node in nodes:
         findings += _unknown(node)
-        findings += _gpus(node, ranges, most=max(len(other.gpus) for other in nodes))
+        findings += _gpus(node, ranges, gpus, seen=max(len(other.gpus) for other in nodes))
     findings += _reports(reports, nodes, count)
     return Vetting(
         nodes=nodes,
@@ -285,18 +290,21 @@ def _reports(reports: Reports, nodes: Sequence[Node], count: int) -> Iterable[No
         yield of_node("?", severity="ISOLATE", check="report", observed=text, limit="one of each rank")
 
 
-def _gpus(node: Node, ranges: Mapping[str, _Range], *, most: int) -> Iterable[NodeFinding]:
+def _gpus(node: Node, ranges: Mapping[str, _Range], stated: int, *, seen: int) -> Iterable[NodeFinding]:
+    """Yield what is wrong with the GPUs of a node: the site states so many, and another node shows `seen`."""
+
     def reset(check: str, observed: str, limit: str) -> NodeFinding:
         return of_node(node.name, severity="RESET", check=check, observed=observed, limit=limit)
 
-    if len(node.gpus) < most:
-        yield reset("gpus", f"{len(node.gpus)}", f"{most}, as another node has")
+    if len(node.gpus) < max(stated, seen):
+        source = "as the site says" if stated >= seen else "as another node has"
+        yield reset("gpus", f"{len(node.gpus)}", f"{max(stated, seen)}, {source}")
     for gpu in node.gpus:
         if "index" not in gpu:
             yield reset("gpu", gpu.get("error", ""), "a GPU that answers")
             continue
         for value in _OF_GPUS:
-            check, word = f"gpu {gpu['index']} {value.heading}", gpu.get(value.name, "no measurement")
+            check, word = f"gpu.{gpu['index']}.{value.heading}", gpu.get(value.name, "no measurement")
             if word in _NOT_OF_CARD:
                 continue
             number = _number(word)

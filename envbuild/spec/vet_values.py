@@ -70,7 +70,7 @@ class VetValue:
     """Of a value beyond its limit."""
     of: Literal["node", "pair", "gpu"] = "node"
     heading: str = ""
-    """Of its column; without one it is not printed. Of a GPU's value the word in ``gpu 0 temperature``."""
+    """Of its column; without one it is not printed. Of a GPU's value the word in ``gpu.0.temperature``."""
     measured: str
     """How, for the documentation."""
     limits: VetLimits
@@ -95,17 +95,18 @@ class VetValue:
     def range(self, usual: float, limits: VetLimits, noise: float) -> tuple[float, float]:
         """Return the least and the largest good value.
 
-        `usual` is the median of the allocation, NaN if there is none; `noise`, a share, widens the limit.
+        `usual` is the median of the allocation, NaN if there is none; `noise`, a share, widens the limit that
+        follows from it. An absolute limit stays as it is.
         """
         of_median = self.limits.of_median if limits.of_median is None else limits.of_median
         limit = self.limits.limit if limits.limit is None else limits.limit
         bounds = [] if limit is None else [limit]
         if self.is_compared and of_median is not None and not math.isnan(usual):
-            bounds.append(of_median * usual)
+            bounds.append(of_median * usual * (1 + noise if self.less_is_better else 1 - noise))
         if self.less_is_better:
-            most = min(bounds, default=math.inf) / (1 - noise)
+            most = min(bounds, default=math.inf)
             return (-most if self.kind == "offset" else -math.inf), most
-        return max(bounds, default=0.0) * (1 - noise), math.inf
+        return max(bounds, default=0.0), math.inf
 
 
 VALUES = (

@@ -17,7 +17,13 @@ from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
-from envbuild.launch.schedulers import allocation, default_launcher, other_nodes, scheduler_of
+from envbuild.launch.schedulers import (
+    allocation,
+    default_launcher,
+    other_nodes,
+    scheduler_of,
+    site_reaches_nodes,
+)
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import Container, context_of, line_of_ranks
 from envbuild.quoting import shell_line as written
@@ -100,10 +106,9 @@ def _launch_line(
         container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
     ask_srun = None if elsewhere else SlurmHere().pmi_types
-    context = context_of(container, site, from_host, ask_srun=ask_srun)
     # As a batch script does: the site's own mpiexec reaches the other nodes of the job.
-    own = site.mpi.launcher if site is not None and site.mpi is not None else None
-    context = replace(context, across_nodes=own is not None and job is not None and job.nodes > 1)
+    across = site_reaches_nodes(site)
+    context = context_of(container, site, from_host, ask_srun=ask_srun, across_nodes=across)
     launcher = _launcher(launcher_name or default_launcher(site), context, container, settings.emit)
     # The job's own launcher knows: as many as tasks were asked for, else one a node.
     knows_job = job is not None and job.scheduler == launcher.scheduler

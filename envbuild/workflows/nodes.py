@@ -12,19 +12,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import RequestError, pluralize
+from envbuild.events import Warned
 from envbuild.image.file import ImageFile
+from envbuild.image.model import Manifest
 from envbuild.image.runnable import accelerator_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
-from envbuild.launch.schedulers import allocation, default_launcher, nodes_here, work_for
+from envbuild.launch.schedulers import (
+    allocation,
+    default_launcher,
+    nodes_here,
+    other_nodes,
+    site_reaches_nodes,
+    work_for,
+)
 from envbuild.launch.schedulers.follow import run_in_job, submitter
 from envbuild.launch.schedulers.slurm import SlurmHere, job_options
 from envbuild.launch.start import Container, context_of, run_external_job
 from envbuild.launch.vet import Vetting
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteGpus
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -109,7 +118,11 @@ def vet_nodes(
         return result.reports[0]
 
     reports = measure(nodes)
-    vetting = vet.vet(reports, nodes, limits)
+    # A job for an image without GPUs may have asked for none.
+    shown = accelerator != "cpu" or allocation() is None
+    gpus = site.gpus if site is not None and shown else None
+    least = gpus.count or 0 if gpus is not None and gpus.vendor == "nvidia" else 0
+    vetting = vet.vet(reports, nodes, limits, gpus=least)
     again = {}
     # The image says the names: to srun, one with a slash would be a file.
     suspects = [name for name in vetting.suspects if re.fullmatch(r"[\w.-]+", name)]
@@ -118,7 +131,7 @@ def vet_nodes(
         # Messages need another node.
         others = vetting.good[:1] if checks & set(vet.BETWEEN_NODES) else ()
         again[name] = measure(1 + len(others), name, *others)
-    return vet.vet(reports, nodes, limits, again)
+    return vet.vet(reports, nodes, limits, again, gpus=least)
 
 
 def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
@@ -128,13 +141,40 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
     site = site_of(settings)
     container = Container(image=image.absolute(), runnable=manifest, apptainer=settings.find_apptainer(site))
     # Without a job, this machine alone is measured.
-    launcher = launcher_for(
-        default_launcher(None), context_of(container, site, ask_srun=SlurmHere().pmi_types)
-    )
+    count, ask_srun = nodes or nodes_here(), SlurmHere().pmi_types
+    across = count > 1 and site_reaches_nodes(site)
+    context = context_of(container, site, ask_srun=ask_srun, across_nodes=across)
+    launcher = launcher_for(default_launcher(None), context)
     if launcher is None or not manifest.mpi:
         hint = "an image with `mpi: mpich` has all that vetting needs"
         raise RequestError(f"{container.label} cannot measure nodes: it has no MPI", hint=hint)
-    return vet_nodes(container, launcher, site, nodes or nodes_here(), manifest.timeout_s)
+    check_reaches(launcher, count, site)
+    vetting = vet_nodes(container, launcher, site, count, manifest.timeout_s)
+    if (stated := site.gpus if site is not None else None) and not any(node.gpus for node in vetting.nodes):
+        _note_of_gpus(stated, manifest, settings)
+    return vetting
+
+
+def _note_of_gpus(stated: SiteGpus, manifest: Manifest, settings: Settings) -> None:
+    """Tell why GPUs that the site names were not measured."""
+    if stated.vendor == "amd":
+        settings.emit(Warned(text="no GPU was measured: `vet` asks nvidia-smi, and the site has AMD GPUs"))
+    elif stated.vendor == "nvidia" and manifest.accelerator == "cpu" and allocation() is not None:
+        hint = "vet with an image for GPUs, or ask for them: `--slurm=--gpus-per-node=N`"
+        settings.emit(
+            Warned(text="no GPU was measured: the ranks saw none, and the site has some", hint=hint)
+        )
+
+
+def check_reaches(launcher: Launcher | None, nodes: int, site: Site | None) -> None:
+    """Raise a RequestError if ranks are for several nodes, and the launcher starts them all on this one."""
+    if nodes < 2 or launcher is None or launcher.spans_nodes:
+        return
+    raise RequestError(
+        f"{launcher.label} starts all ranks on this machine, and {nodes} nodes are to take part"
+        + (f": {why}" if (why := other_nodes(site)) else ""),
+        hint="name the mpiexec that reaches them in the site file: `mpi: {launcher: /path/mpiexec}`",
+    )
 
 
 def vet_checks(vetting: Vetting) -> list[CheckResult]:

@@ -36,7 +36,7 @@ from envbuild.launch.context import DEFAULT_PMI_CHECK, NO_HOST_LIBS, HostLibrari
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
 from envbuild.launch.nodes import judge_nodes
-from envbuild.launch.schedulers import allocation, default_launcher, nodes_here
+from envbuild.launch.schedulers import allocation, default_launcher, nodes_here, site_reaches_nodes
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import (
     Container,
@@ -69,7 +69,7 @@ from envbuild.workflows.extended import (
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.inputs import site_of
-from envbuild.workflows.nodes import vet_checks, vet_nodes
+from envbuild.workflows.nodes import check_reaches, vet_checks, vet_nodes
 from envbuild.workflows.report_page import MARK, markdown
 from envbuild.workflows.settings import Settings
 
@@ -327,8 +327,10 @@ def _choose_launcher(
     container: Container, site: Site | None, request: TestRequest, slurm: SlurmHere
 ) -> Launcher | None:
     """Return what starts the ranks of jobs that need an MPI; None if nothing can on this machine."""
-    context = context_of(container, site, request.from_host, ask_srun=slurm.pmi_types)
+    across = request.nodes > 1 and site_reaches_nodes(site)
+    context = context_of(container, site, request.from_host, ask_srun=slurm.pmi_types, across_nodes=across)
     launcher = launcher_for(request.launcher_name or "mpiexec", context)
+    check_reaches(launcher, request.nodes, site)
     if launcher is None and request.launcher_name is not None:
         raise RequestError(
             f"`{container.label}` has nothing that {request.launcher_name} could start",

@@ -170,6 +170,11 @@ def nodes_here() -> int:
     return here.nodes if here is not None else 1
 
 
+def site_reaches_nodes(site: Site | None) -> bool:
+    """Return whether this runs in a job of several nodes, on which the site's own mpiexec starts ranks."""
+    return nodes_here() > 1 and site is not None and site.mpi is not None and site.mpi.launcher is not None
+
+
 def variables_of_job(prefixes: tuple[str, ...]) -> dict[str, str]:
     """Return the variables by which a launcher knows its cluster and job, and nothing else of the user's."""
     return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

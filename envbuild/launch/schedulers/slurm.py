@@ -62,7 +62,7 @@ class Slurm:
             ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
             # A job that was asked for nodes alone has one task on each.
             "_eb_nodes=${SLURM_JOB_NUM_NODES:-1}",
-            '_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"',
+            '_eb_ranks="${SLURM_NTASKS:-$((_eb_nodes * ${SLURM_NTASKS_PER_NODE:-1}))}"',
             "",
             *work.body,
         ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Desk
+from tests.integration.main_job.test_activate import LMOD
 from tests.integration.slurm.conftest import ranks_told
 
 Images = Callable[[str], Path]
@@ -46,3 +47,25 @@ def test_in_an_allocation_it_needs_neither_a_site_nor_a_count(
     # No tasks were asked for: one a node.
     two = login.run(["salloc", "--quiet", "-N2", *line])
     assert ranks_told(two.stdout) == [["0", "2", "3", "n1"], ["1", "2", "3", "n2"]]
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi", pytest.param("intel-mpi", marks=pytest.mark.slow)])
+def test_the_image_s_own_launcher_keeps_its_ranks_on_its_machine(
+    login: Desk, image_on: Images, mpi: str
+) -> None:
+    """It has no srun or ssh, by which it would reach the nodes of a job."""
+    image, root = image_on(mpi), login.place / "modules-own"
+    login.envbuild("module", "install", image, "--root", root)
+    use = f"source {LMOD}; module use {root}/modulefiles; module load on-{mpi}/1; "
+    allocation = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
+    launch: Words = [login.command, "launch", image, "--launcher", "mpiexec", "-n", "2", "--"]
+    lines: list[Words] = [
+        ["timeout", "60", *launch, "python", "ranks.py", "0"],
+        ["bash", "-c", f"{use} timeout 60 mpiexec -n 2 python ranks.py 0"],
+    ]
+    for line in lines:
+        # Else each word of a rank would be a write of its own, and they mix.
+        done = login.run([*allocation, *line], env={"PYTHONUNBUFFERED": ""})
+        (first, second) = ranks_told(done.stdout)
+        assert [first[:3], second[:3]] == [["0", "2", "3"], ["1", "2", "3"]]
+        assert first[3] == second[3]

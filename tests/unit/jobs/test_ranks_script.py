@@ -50,11 +50,11 @@ def variables(script: Path, environment: dict[str, str]) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        (STEP, ("3", "4", "1", "n1", "10084")),
+        (STEP, ("3", "4", "1", "n1", "11644")),
         # Ranks on the image's own MPI by Slurm's PMI: srun says where they are.
-        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, ("3", "4", "1", "n1", "10084")),
+        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, ("3", "4", "1", "n1", "11644")),
         (STEP | {"PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.12.0"}, ("3", "4", "1", "n1", "26379")),
-        (STEP | {"SLURM_STEP_NUM_NODES": "1"}, ("3", "4", "1", "127.0.0.1", "10084")),
+        (STEP | {"SLURM_STEP_NUM_NODES": "1"}, ("3", "4", "1", "127.0.0.1", "11644")),
         (HYDRA, ("1", "2", "1", "127.0.0.1", "29500")),
         (HYDRA | {"MPI_LOCALNRANKS": "1", "MASTER_ADDR": "n1"}, ("1", "2", "1", "n1", "29500")),
         # Where the node of rank 0 is not known, PyTorch says what it lacks.
@@ -62,6 +62,9 @@ def variables(script: Path, environment: dict[str, str]) -> tuple[str, ...]:
         (HYDRA | {"PBS_JOBID": "123.server"}, ("1", "2", "1", "127.0.0.1", "10123")),
         # A user's own values stay.
         (HYDRA | {"RANK": "7", "MASTER_PORT": "1"}, ("7", "2", "1", "127.0.0.1", "1")),
+        # A shell of srun on one rank, and mpiexec in it.
+        (OPEN_MPI | {"PMI_RANK": "0", "PMI_SIZE": "1"}, ("1", "2", "1", "127.0.0.1", "28532")),
+        (STEP | {"SLURM_JOB_ID": "012"}, ("3", "4", "1", "n1", "29500")),
         # Who is alone, and a batch script, get nothing.
         ({}, ("",) * 5),
         (HYDRA | {"PMI_SIZE": "1"}, ("",) * 5),
@@ -72,6 +75,38 @@ def variables(script: Path, environment: dict[str, str]) -> tuple[str, ...]:
 )
 def test_variables(script: Path, environment: dict[str, str], expected: tuple[str, ...]) -> None:
     assert variables(script, environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        (HYDRA | {"RANK": "0"}, ["RANK=0 is set, and for rank 1 of 2 it is 1: unset RANK"]),
+        (HYDRA | {"LOCAL_RANK": "0"}, ["LOCAL_RANK=0 is set, and for rank 1 of 2 it is 1: unset LOCAL_RANK"]),
+        (HYDRA | {"PMI_RANK": "0", "WORLD_SIZE": ""}, ["WORLD_SIZE= is set, and for rank 0 of 2 it is 2"]),
+        # Rank 0 tells of the number, and rank 1 of the ranks.
+        (HYDRA | {"WORLD_SIZE": "1"}, []),
+        (HYDRA | {"PMI_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}, []),
+        (HYDRA | {"RANK": "1", "LOCAL_RANK": "1"}, []),
+        (HYDRA, []),
+    ],
+)
+def test_what_contradicts_the_launcher_is_told(
+    script: Path, environment: dict[str, str], told: list[str]
+) -> None:
+    env = {"PATH": "/usr/bin:/bin", **environment}
+    done = subprocess.run(["sh", script, "true"], env=env, capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(told)
+    assert all(line.startswith(f"envbuild: {text}") for line, text in zip(lines, told, strict=True))
+
+
+def test_steps_of_neighbouring_jobs_have_ports_of_their_own(script: Path) -> None:
+    ports = [
+        variables(script, STEP | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[4]
+        for job in range(100, 104)
+        for step in range(8)
+    ]
+    assert len({*ports}) == len(ports)
 
 
 def test_jobs_of_open_mpi_on_one_machine_have_ports_of_their_own(script: Path) -> None:

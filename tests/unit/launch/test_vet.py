@@ -194,13 +194,13 @@ def test_a_report_without_any_value_is_no_good_node() -> None:
 @pytest.mark.parametrize("word", ["[Unknown Error]", "nan", "-1", ""])
 def test_a_gpu_that_reports_no_number_is_named(word: str) -> None:
     (line,) = vetting(None, gpus=gpu(gpu_celsius=word)).lines
-    assert line == f"RESET n2: gpu 0 temperature {word}; the limit is a number of °C"
+    assert line == f"RESET n2: gpu.0.temperature {word}; the limit is a number of °C"
 
 
 def test_a_value_that_a_card_does_not_have_is_no_finding() -> None:
     assert vetting(None, gpus=gpu(gpu_errors="[N/A]")).findings == ()
     (finding,) = vetting(None, gpus=[{"index": "0", "name": "H200", "gpu_celsius": "41"}]).findings
-    assert (finding.id, finding.observed) == ("vet.gpu 0 memory", "no measurement")
+    assert (finding.id, finding.observed) == ("vet.gpu.0.memory", "no measurement")
 
 
 def test_one_node_alone_has_no_messages_to_measure() -> None:
@@ -238,6 +238,13 @@ def test_a_node_with_fewer_gpus_than_others_is_named() -> None:
     assert (finding.subject, finding.severity, finding.id) == ("n2", "RESET", "vet.gpus")
 
 
+@pytest.mark.parametrize(("stated", "limit"), [(1, None), (4, "4, as the site says")])
+def test_nodes_have_the_gpus_that_the_site_states(stated: int, limit: str | None) -> None:
+    result = vet(ranks_of(), COUNT, {}, gpus=stated)
+    assert {finding.expected for finding in result.findings} == ({limit} if limit else set())
+    assert len(result.bad) == (COUNT if limit else 0)
+
+
 # Rates of seven samples, of a busy machine and of a quiet one.
 NOISY = [9.1, 5.2, 12.0, 7.7, 14.8, 6.0, 10.4]
 QUIET = [12.1, 12.0, 11.9, 12.2, 12.0, 12.1, 11.8]
@@ -257,6 +264,12 @@ def test_noise_is_carried_into_the_limit() -> None:
     assert vetting(None, everyone={"gemm_gflops": QUIET}, gemm_gflops=[*QUIET[:6], 2.0]).findings == ()
     # The one measurement of the false alarm: 9.13 against a limit of 9.15.
     assert vetting(None, everyone={"memory_gbs": NOISY}, memory_gbs=[9.13, *NOISY[1:]]).findings == ()
+
+
+def test_noise_widens_no_limit_that_the_site_names() -> None:
+    limits = {"gemm_gflops": VetLimits(limit=9.0)}
+    noisy = vetting(limits, everyone={"gemm_gflops": NOISY}, gemm_gflops=[8.9] * 7)
+    assert noisy.bad == ("n2",)
 
 
 def test_a_node_that_is_slow_now_and_then_does_not_hide_in_its_own_noise() -> None:
