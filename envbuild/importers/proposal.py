@@ -26,13 +26,17 @@ from envbuild.importers.commands import (
     CONDA_INSTALL,
     CONDA_OPTION_WITH_VALUE,
     DOWNLOAD,
+    FILTER,
     HASHES,
     IGNORED_PIP_OPTION,
     INSTALL,
+    ONLY_ACTIVATES,
     OTHER_INSTALL,
     PIP_OPTION_WITH_VALUE,
     PREFIX_OF_OTHERS,
+    PROJECT_INSTALL,
     REASONS,
+    REMOVAL,
     SECONDARY,
     SETUP_OF_PYTHON,
     TRIVIAL,
@@ -46,7 +50,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.corrections import corrected_requirement
 from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.requirements import requirement_lines, without_hashes
+from envbuild.spec.requirements import git_entry, requirement_lines, without_hashes
 from envbuild.spec.reserved import reserved_at, search_path_problem
 from envbuild.spec.secrets import may_hold_secret, shown, without_secrets
 from envbuild.spec.select import has_python, variant_for
@@ -58,10 +62,18 @@ FindWithoutWheels = Callable[[Sequence[str], str], Collection[str] | None]
 _MAX_FILES = 100
 _MAX_COMMANDS = 5000
 _CONDA = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>.*)")
-_CONDA_BUILD = re.compile(r"={1,2}[^=,]+=(\S+)")
+# `=1.2=py39_0`, and bounds with the build behind them: `>=2.7=cuda12*`.
+_CONDA_BUILD = re.compile(r"(?P<bounds>[=<>!~]{1,2}[^=]+)=(?P<build>[^=,<>]+)")
 _PREINSTALLED = re.compile(
     r"python[23]?(?:-(?:minimal|pip|venv|virtualenv|setuptools|wheel|distutils))?|python-is-python3"
     r"|ca-certificates|tzdata|cuda-keyring"
+)
+_INSTALLERS = frozenset(("pip", "setuptools", "wheel"))
+_INSTALLERS_OF_SCRIPTS = frozenset(("pipenv", "poetry", "pdm", "uv", "virtualenv"))
+# Directories that every image has, so that a file that is copied there keeps its name.
+_COMMON_DIRECTORY = re.compile(
+    r"/(?:usr/(?:local/)?)?(?:s?bin|lib(?:64)?|share|include|etc|src)/?"
+    r"|/(?:usr|usr/local|opt|home|root|srv|tmp|var|mnt|media)/?"
 )
 _OTHER_PYTHON = re.compile(r"(?:lib)?python3\.(\d+)(?:-.*)?")
 _MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
@@ -75,6 +87,17 @@ _ACCELERATOR = re.compile(
 _INSTALLER_IMAGE = re.compile(
     r"(?:\S*/)?(?:continuumio|condaforge|mambaorg|astral-sh)/(?:\w*conda|mini\w*|mambaforge|micromamba|uv)\d*(?::|$)"
 )
+_CONDA_R = re.compile(r"r-(?!base$)[a-z0-9_.]+|bioconductor-[a-z0-9_.]+")
+_OF_OTHER_BASE = re.compile(
+    r"python3?\d*(?:-(?:pip|devel|dev|setuptools))?|epel-release|yum-utils|dnf-plugins-core|centos-release-\S+"
+    r"|ca-certificates|coreutils|tar|gzip|(?:glibc|libgcc|libstdc\+\+)(?:-(?:devel|static))?"
+)
+_UNKNOWN_VERSION = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,_-]*\])?)\s*"
+    r"(?:(?P<exact>==[0-9][0-9A-Za-z.]*)\+\$\S*|[=<>!~]{1,3}[^$`/@]*\$[^/@]*)"
+)
+_ONE_BY_ONE = "; name the files of a directory one by one"
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _REGISTRY = re.compile(r"[a-z0-9.-]+[.:][a-z0-9.-]+/|[^/]+/")
 
 
@@ -162,6 +185,8 @@ class _Importer:
         self.name = ""
         self.passed_over: set[str] = set()  # kinds of what conda's packages have and wheels do not
         self.from_conda: dict[tuple[str, str], tuple[ImportNote, str]] = {}  # requirement → note and text
+        self.bootstrap = ""  # of a definition file
+        self.in_script = False
         self.building = ""  # why the steps of a build are passed over
         self.builds_mpi = False  # whether they are those of an MPI
         self.notes_of_accelerator: list[ImportNote] = []
@@ -174,11 +199,12 @@ class _Importer:
         self.mpi: dict[str, str] = {}  # recipe → with its constraint; at most one
         self.frameworks: dict[str, str] = {}
         self.requirements: dict[tuple[str, str], str] = {}  # by name and marker
+        self.commits: dict[str, dict[str, str]] = {}  # by name
         self.notes_of: dict[tuple[str, str], list[ImportNote]] = {}
         self.needs_mpi = False
         self.debian: list[str] = []
         self.environment: dict[str, str | dict[str, str]] = {}
-        self.note_of_variable: dict[str, tuple[ImportNote, str]] = {}  # and the value
+        self.notes_of_variable: dict[str, list[tuple[ImportNote, str]]] = {}  # and the value of each
         self.files: dict[str, dict[str, str | bool]] = {}  # by target
 
     def proposal(self, name: str) -> Proposal:
@@ -190,7 +216,8 @@ class _Importer:
             )
         if (self.needs_mpi or with_mpi) and not self.mpi:
             self.mpi = {"mpich": "mpich"}
-        packages = {"python": list(self.requirements.values()), "system": self.debian}
+        python = [*self.requirements.values(), *self.commits.values()]
+        packages = {"python": python, "system": self.debian}
         spec = {
             "name": re.sub(r"[^a-z0-9._-]+", "-", (self.name or name).lower())[:MAX_NAME].strip("-._")
             or "imported",
@@ -248,6 +275,7 @@ class _Importer:
             self.name = text
             self.note("taken", f"name: {text}", "name")
         elif name in ("Bootstrap", "Stage", "Mirrorurl", "Include", "Includecmd"):
+            self.bootstrap = text.strip().lower() if name == "Bootstrap" else self.bootstrap
             self.note("skipped", f"{name}: {text}", "envbuild makes base images from packages")
         elif name == "continued stage":
             self.note("skipped", text, "the stage that it continues belongs to the image")
@@ -290,6 +318,11 @@ class _Importer:
             self.offer_image(text, image)
         elif self.take_accelerator(text, image):
             self.offer_image(text, image)
+        elif is_unresolved(image):
+            self.note("unsupported", text, "it depends on an unknown variable: write its value into the file")
+        elif self.bootstrap == "localimage":
+            file = shlex.quote(without_secrets(statement.text.strip()))
+            self.note("unsupported", text, f"to keep it: `envbuild extend {file} -r requirements.txt`")
         else:
             reason = "no base image matches; without `base`, envbuild chooses one"
             self.note("unsupported", text, reason)
@@ -299,7 +332,8 @@ class _Importer:
     def offer_image(self, text: str, image: str) -> None:
         if image.startswith("nvidia/cuda:"):
             return  # it has CUDA alone
-        pull = f"apptainer pull image.sif docker://{without_secrets(image)}"
+        scheme = self.bootstrap if self.bootstrap in ("library", "oras", "shub") else "docker"
+        pull = f"apptainer pull image.sif {scheme}://{without_secrets(image)}"
         explanation = (
             f"the spec does not contain what else that image brings; to keep it: `{pull}`, then"
             " `envbuild extend image.sif -r requirements.txt`"
@@ -323,6 +357,11 @@ class _Importer:
             self.note("unsupported", text, f"no base image matches; there are {available}")
 
     def read_script(self, script: str) -> None:
+        self.in_script = True
+        self.read_commands(script)
+        self.in_script = False
+
+    def read_commands(self, script: str) -> None:
         try:
             words = json.loads(script) if script.lstrip().startswith("[") else None
         except (ValueError, RecursionError):
@@ -338,7 +377,7 @@ class _Importer:
                 return
             self.read_command(command)
 
-    def read_command(self, command: Command) -> None:  # noqa: PLR0912
+    def read_command(self, command: Command) -> None:  # noqa: PLR0912, PLR0915
         words, assigned = self.plain_words(command.words)
         text = " ".join(words)
         parts = [words, *(self.plain_words(part)[0] for part in command.piped)]
@@ -353,11 +392,16 @@ class _Importer:
         elif installs:
             for part in installs:
                 self.read_install(part, " ".join(part))
-            if assigned:
-                names = ", ".join(word.partition("=")[0] for word in assigned)
-                self.note(
-                    "changed", " ".join((*assigned, text)), f"wheels are not built: {names} has no effect"
-                )
+            names = [word.partition("=")[0] for word in assigned]
+            names = [name for name in names if not _is_setting_of_build(name)]
+            if names:
+                verb = "has" if len(names) == 1 else "have"
+                reason = f"wheels are not built: {', '.join(names)} {verb} no effect"
+                self.note("changed", " ".join((*assigned, text)), reason)
+        elif removal := REMOVAL.match(text):
+            self.remove(words[len(removal[0].split()) :], text, is_debian=removal["apt"] is not None)
+        elif PROJECT_INSTALL.fullmatch(text) and self.beside(self.path_beside("pyproject.toml")) is not None:
+            self.read_directory(".", text)
         elif words[0] in ("export", "declare", "readonly") or re.match(r"\w+=", words[0]):
             for name, equals, value in (word.partition("=") for word in (*assigned, *words)):
                 if equals and not is_unresolved(value) and not may_hold_secret(f"{name}={value}"):
@@ -372,6 +416,8 @@ class _Importer:
             )
         elif SETUP_OF_PYTHON.fullmatch(command.written):
             self.note("skipped", command.written, "envbuild installs Python packages itself")
+        elif command.piped and not command.writes and all(map(_only_shows, parts)):
+            self.note("skipped", command.written, "an image does not need it")
         elif command.piped or (command.writes and not DOWNLOAD.fullmatch(text)):
             self.read_other(command)
         elif self.building and BUILD_STEP.fullmatch(text):
@@ -417,8 +463,26 @@ class _Importer:
             reason = "it reads or writes a file: keep the file beside the spec and name it under `files`"
         else:
             reason = "a spec has packages, variables and files, but no commands"
-        name = posixpath.basename(command.words[0]) if command.words else ""
+        words, _ = self.plain_words(command.words)
+        name = posixpath.basename(words[0]) if words else ""
         self.note("unsupported", command.written, REASONS.get(name, reason))
+
+    def remove(self, arguments: Sequence[str], text: str, *, is_debian: bool) -> None:
+        """Leave out the packages that a later command removes."""
+        names = [word for word in arguments if not word.startswith("-")]
+        if is_debian:
+            removed = [name for name in names if name in self.debian]
+            self.debian = [name for name in self.debian if name not in removed]
+        else:
+            keys = {key for key in self.requirements if key[0] in {*map(canonicalize_name, names)}}
+            removed = sorted(key[0] for key in keys)
+            self.requirements = {key: value for key, value in self.requirements.items() if key not in keys}
+            self.from_conda = {key: value for key, value in self.from_conda.items() if key not in keys}
+        if removed:
+            key = "packages.system" if is_debian else "packages.python"
+            self.note("changed", text, f"{key}, without {', '.join(removed)}")
+        else:
+            self.note("skipped", text, "the image does not have it")
 
     def read_install(self, words: Sequence[str], text: str) -> None:
         """Read the words of a command that installs packages."""
@@ -440,10 +504,11 @@ class _Importer:
         for name in mpis:
             if match := _MPI_PACKAGE.fullmatch(name):
                 self.take_recipe(name, match[1])
+        # Groups of packages have names with spaces and capitals.
+        groups = {name: name.lower().replace(" ", "-") for name in names if name not in debian}
+        debian |= {name: debian[group] for name, group in groups.items() if group in debian}
         known = [debian[name] for name in names if name in debian and name not in mpis]
-        skipped = [
-            name for name in names if re.fullmatch(r"python3?\d*(?:-(?:pip|devel|dev|setuptools))?", name)
-        ]
+        skipped = [name for name in names if _OF_OTHER_BASE.fullmatch(name)]
         if known:
             self.debian = list(dict.fromkeys((*self.debian, *known)))
             self.note("taken", f"{family} {' '.join(names)}", f"packages.system: {', '.join(known)}")
@@ -499,7 +564,7 @@ class _Importer:
         if path in self.read_files_of:
             self.note("skipped", text, "the file is read once")
         elif file is None or len(self.read_files_of) == _MAX_FILES:
-            self.note("unsupported", text, "the file is not beside this one")
+            self.note("unsupported", text, f"the file is not beside this one{self.where_else(path)}")
         else:
             self.read_files_of.add(path)
             return path, read_input(file, limit_bytes=MAX_BYTES).decode("utf-8-sig", errors="replace")
@@ -588,6 +653,9 @@ class _Importer:
         self.note("unsupported", text, reason)
 
     def read_requirement_file(self, name: str, text: str) -> None:
+        if posixpath.basename(name) == "pyproject.toml":
+            self.read_directory(posixpath.dirname(name) or ".", text)
+            return
         path, content = self.content_beside(name, text)
         if content is not None:
             for number, line in requirement_lines(content):
@@ -611,6 +679,9 @@ class _Importer:
 
     def read_requirement(self, text: str, source: str) -> ImportNote | None:
         """Take a Python package; return the note if it goes to `packages.python`."""
+        text = self.without_unknown(text, source)
+        if self.read_commit(text, source):
+            return None
         if reason := _spec_rejects(packages={"python": (text,)}):
             corrected = corrected_requirement(text) if not is_unresolved(text) else None
             if corrected is None or re.search(r"[@/]", text):
@@ -622,7 +693,7 @@ class _Importer:
         name = canonicalize_name(requirement.name)
         recipe = self.recipes.get(name) or self.recipes.get(name.removesuffix("-gpu"))
         is_part = recipe is not None and name in {*recipe.owns} - recipe.main_distributions
-        if name in ("pip", "setuptools", "wheel"):
+        if name in _INSTALLERS or (self.in_script and not source and name in _INSTALLERS_OF_SCRIPTS):
             self.note("skipped", source + text, "envbuild installs Python packages itself")
         elif name == "mpi4py":
             self.needs_mpi = True
@@ -642,14 +713,52 @@ class _Importer:
             key = (name, str(requirement.marker))
             if self.requirements.get(key, text) != text:
                 earlier = Requirement(self.requirements[key])
-                requirement.specifier &= earlier.specifier
                 requirement.extras |= earlier.extras
+                both = requirement.specifier & earlier.specifier
+                if self.in_script and not source and both.is_unsatisfiable():
+                    explanation = f"packages.python, in place of `{earlier}`, which stands above"
+                    self.note("changed", text, explanation)
+                    self.requirements[key] = str(requirement)
+                    return None
+                requirement.specifier = both
                 self.requirements[key] = str(requirement)
             self.requirements.setdefault(key, text)
             note = self.note("taken", source + text, "packages.python")
             self.notes_of.setdefault(key, []).append(note)
             return note
         return None
+
+    def without_unknown(self, text: str, source: str) -> str:
+        """Return a requirement without a version that depends on an unknown variable."""
+        match = _UNKNOWN_VERSION.fullmatch(text[: MAX_TEXT + 1])
+        if match is None:
+            return text
+        # The local part of a version names a build.
+        known = f"{match['name']}{match['exact'] or ''}"
+        lost = text.removeprefix(known)
+        self.note("changed", source + text, f"`{known}`, as `{lost}` depends on an unknown variable")
+        return known
+
+    def read_commit(self, text: str, source: str) -> bool:
+        """Take a requirement that names a commit of git; return whether it names a repository."""
+        try:
+            entry = git_entry(text)
+        except ValueError:
+            return False
+        if entry is None:
+            return False
+        if "commit" in entry and not _spec_rejects(packages={"python": (entry,)}):
+            self.commits[canonicalize_name(entry["name"])] = entry
+            self.note("taken", source + text, "packages.python, built from that commit")
+        else:
+            name, address = entry.get("name", "NAME"), entry["git"]
+            reference = shlex.quote(entry.get("reference") or "HEAD")
+            explanation = (
+                f"write `{{name: {name}, git: {address}, commit: …}}` under `packages.python`;"
+                f" `git ls-remote {shlex.quote(address)} {reference}` prints the commit"
+            )
+            self.note("unsupported", source + text, shown(explanation, most=400))
+        return True
 
     def read_conda(self, text: str) -> None:
         """Read a package of conda: ``channel::name=version=build``."""
@@ -659,8 +768,13 @@ class _Importer:
         if match is None:
             self.note("unsupported", text, "it is not a package with a version")
             return
-        name, version = match["name"].lower(), match["version"]
+        name, version = match["name"].lower(), match["version"].replace(" ", "")
+        if is_unresolved(version):
+            self.note("changed", text, f"without `{version}`, which depends on an unknown variable")
+            version = ""
         build = _CONDA_BUILD.fullmatch(version)
+        if build and not version.startswith("="):
+            version = build["bounds"]
         for part, used in (("channels", channel), ("builds", build)):
             if used and part not in self.passed_over:
                 self.passed_over.add(part)
@@ -669,14 +783,9 @@ class _Importer:
         if name == "python":
             self.take_python(text, version)
         elif name in table.cuda:
-            release = re.search(r"\d+(?:\.\d+)?", version)
-            if self.accelerator:
-                self.note("skipped", text, "the accelerator is chosen already")
-            else:
-                self.take_accelerator(text, f"cuda:{release[0]}" if release else "cuda")
-        elif name in table.debian:
-            self.debian = list(dict.fromkeys((*self.debian, table.debian[name])))
-            self.note("taken", text, f"packages.system: {table.debian[name]}")
+            self.take_conda_of_cuda(text, version)
+        elif name in table.debian or _CONDA_R.fullmatch(name):
+            self.take_conda_of_debian(text, table.debian.get(name) or _debian_name_of_r(name), version)
         elif recipe is None and any(re.fullmatch(pattern, name) for pattern in table.skipped):
             self.note("skipped", text, "an image has it, or does not need it")
         else:
@@ -685,7 +794,26 @@ class _Importer:
                 self.note("changed", text, f"`{wheel}` takes its place, which does not use GPUs")
             self.read_conda_wheel(text, wheel, version)
 
+    def take_conda_of_cuda(self, text: str, version: str) -> None:
+        release = re.fullmatch(r"={0,2}(\d+(?:\.\d+)?)\S*", version)
+        if self.accelerator:
+            self.note("skipped", text, "the accelerator is chosen already")
+            return
+        self.take_accelerator(text, f"cuda:{release[1]}" if release else "cuda")
+        if version and not release:
+            self.note("changed", text, f"`{version}` is not used: `accelerator` takes one release")
+
+    def take_conda_of_debian(self, text: str, package: str, version: str) -> None:
+        self.debian = list(dict.fromkeys((*self.debian, package)))
+        explanation = f"packages.system: {package}"
+        if version:
+            self.note("changed", text, f"{explanation}, in Debian's version")
+        else:
+            self.note("taken", text, explanation)
+
     def read_conda_wheel(self, text: str, name: str, version: str) -> None:
+        if "cuda" in text.rpartition("=")[2] and not self.accelerator:
+            self.take_accelerator(text, "cuda")
         requirement = corrected_requirement(f"{name}{version}")
         if requirement is None:
             self.note("unsupported", text, f"`{version}` is not a version of a Python package")
@@ -747,7 +875,7 @@ class _Importer:
         """Take a release of Python, or bounds: as conda, PEP 440 or a Debian package write them."""
         written = version.replace(" ", "")
         written = "" if re.fullmatch(r"={0,2}3(?:\.\*)?", written) else written
-        exact = re.fullmatch(r"={0,2}(3\.\d+)(?:\.\d+)?(?:\.?\*)?(?:=\S*)?", written)
+        exact = re.fullmatch(r"={0,2}([23]\.\d+)(?:\.\d+)?(?:\.?\*)?(?:=\S*)?", written)
         constraint = exact[1] if exact else written.replace("=<", "<=").replace("=>", ">=")
         try:
             specifier = f"=={constraint}.*" if exact else constraint
@@ -764,8 +892,14 @@ class _Importer:
                 "taken", text, f"python: {self.python}" if constraint else "every base image has Python 3"
             )
         else:
-            available = ", ".join(sorted({base.python.version for base in self.bases}))
-            self.note("unsupported", text, f"no base image has that Python; there are {available}")
+            reason = f"no base image has Python {constraint or written}; there are {self.pythons()}"
+            if all(note.explanation != reason for note in self.notes):
+                self.note("unsupported", text, reason)
+
+    def pythons(self) -> str:
+        """Return the releases of Python that base images have."""
+        releases = {base.python.version for base in self.bases}
+        return ", ".join(sorted(releases, key=lambda release: [int(part) for part in release.split(".")]))
 
     def take_recipe(self, text: str, name: str, specifier: str = "", build: str = "") -> None:
         """Take a framework or MPI, with the version if the recipe has it, and the accelerator of a build."""
@@ -857,30 +991,35 @@ class _Importer:
 
     def check_paths(self) -> None:
         """Leave out directories in which nothing of the image lies."""
-        for name, (note, written) in self.note_of_variable.items():
+        for name, noted in self.notes_of_variable.items():
             setting = self.environment.get(name)
-            parts = written.split(":")
-            stale = {part: reason for part in parts if (reason := self.why_empty(part))}
-            if setting is None or not stale:
+            if setting is None or not any(
+                self.why_empty(part) for _, text in noted for part in text.split(":")
+            ):
                 continue
-            reason = "; ".join(
-                f"nothing lies at {', '.join(f'`{part}`' for part in stale if stale[part] == why)}: {why}"
-                for why in dict.fromkeys(stale.values())
-            )
-            rest = ":".join(part for part in parts if part not in stale)
-            if isinstance(setting, dict):
-                kept = ":".join(part for part in setting["prepend"].split(":") if part not in stale)
-                setting = {"prepend": kept} if kept else None
-            else:
-                setting = rest or None
-            if setting is None:
+            parts = (setting["prepend"] if isinstance(setting, dict) else setting).split(":")
+            kept = ":".join(part for part in parts if not self.why_empty(part))
+            if not kept:
                 del self.environment[name]
+            elif isinstance(setting, dict):
+                self.environment[name] = {"prepend": kept}
             else:
-                self.environment[name] = setting
-            self.replace_note(note, "changed", shown(reason, most=300))
+                self.environment[name] = kept
+            for note, written in noted:
+                stale = {part: reason for part in written.split(":") if (reason := self.why_empty(part))}
+                reason = "; ".join(
+                    f"nothing lies at {', '.join(f'`{part}`' for part in stale if stale[part] == why)}: {why}"
+                    for why in dict.fromkeys(stale.values())
+                )
+                if stale:
+                    self.replace_note(note, "changed", shown(reason, most=300))
 
     def why_empty(self, path: str) -> str:
         """Return why nothing of the image lies at a path; empty if something may."""
+        if path.startswith("/usr/local/mpi/"):
+            return "the image has its MPI in /opt/mpi"  # NVIDIA's images have it there
+        if path.startswith("/root/.local/"):
+            return "the image has its environment in /opt/env"
         if re.match(r"/usr/local/(?:cuda|nvidia)(?=[-/\d]|$)", path):
             return "CUDA's libraries come with the wheels"
         if re.match(r"/(?:(?:opt|root|usr/local)/)?\.?(?:mini|ana)?(?:conda|forge|mamba)\d*(?=/|$)", path):
@@ -893,17 +1032,20 @@ class _Importer:
         before = dict(self.variables)  # a line does not see the variables that it sets
         if re.fullmatch(r"export(?:\s+[A-Za-z_]\w*)+", statement.text.strip()):
             self.note("skipped", statement.text, "it sets no variable")
+        elif ONLY_ACTIVATES.fullmatch(statement.text.strip()):
+            self.note("skipped", statement.text, "the image has its environment in /opt/env")
+            return
         elif not statement.values:
             self.note("unsupported", statement.text, "it is not a plain NAME=VALUE")
         for text in statement.values:
             name, _, written = text.partition("=")
-            if name == "DEBIAN_FRONTEND" or name.startswith(("PIP_", "CONDA_", "MAMBA_", "UV_")):
+            if _is_setting_of_build(name):
                 self.note("skipped", text, "it is a setting of the build")
                 self.variables[name] = written.strip("'\"") if not may_hold_secret(text) else ""
                 continue
             reason = self.set_variable(name, written, before)
             setting = self.environment.get(name)
-            is_appended = re.match(rf"[\"']?\$\{{?{re.escape(name)}\}}?:", written)
+            is_appended = re.match(rf"[\"']?\$(?:{re.escape(name)}|\{{{re.escape(name)}\}}):", written)
             rest = expand(_without_itself(name, written.strip("'\""))[0], before)
             if not reason and is_unresolved(rest):
                 lost = "environment, without the parts that depend on an unknown variable"
@@ -913,8 +1055,7 @@ class _Importer:
             else:
                 note = self.note("unsupported" if reason else "taken", text, reason or "environment")
             if not reason and setting is not None:
-                value = setting["prepend"] if isinstance(setting, dict) else setting
-                self.note_of_variable[name] = (note, value)
+                self.notes_of_variable.setdefault(name, []).append((note, rest.strip("'\"")))
 
     def set_variable(self, name: str, written: str, known: Mapping[str, str]) -> str:
         """Take a variable whose value is written with quotes; return why it cannot be taken."""
@@ -923,7 +1064,9 @@ class _Importer:
         except ValueError:
             words = ["", ""]
         # The quotes and backslashes that shlex removes may keep a `$`.
-        unclear = re.search(r";|\$.*['\\]|['\\].*\$", written[:MAX_TEXT])
+        unclear = re.search(r"\$.*['\\]|['\\].*\$", written[:MAX_TEXT]) or ";" in _QUOTED.sub(
+            "", written[:MAX_TEXT]
+        )
         if not name.isidentifier() or len(words) > 1 or unclear:
             return "it is not a plain NAME=VALUE"
         value = "".join(words)
@@ -981,9 +1124,11 @@ class _Importer:
         if path is None and os.path.isdir(self.directory / source.lstrip("/")):  # noqa: PTH112
             return f"`{posixpath.normpath(source)}` is a directory: name its files one by one"
         if path is None:
-            return "there is no such file beside it; name the files of a directory one by one"
+            return f"there is no such file beside it{self.where_else(source) or _ONE_BY_ONE}"
         if not target.startswith("/") and self.directory_in_image:
             target = in_image + ("/" if target.endswith("/") or target == "." else "")
+        if _COMMON_DIRECTORY.fullmatch(target):
+            target = f"{target.rstrip('/')}/"
         target += name if target.endswith("/") else ""
         entry: dict[str, str | bool] = {"source": posixpath.normpath(source), "target": target}
         if os.access(path, os.X_OK):
@@ -1000,9 +1145,35 @@ class _Importer:
         # pathlib raises for some names.
         return path if os.path.isfile(path) and is_below(path, self.directory) else None  # noqa: PTH113
 
+    def where_else(self, name: str) -> str:
+        """Return what to do if a file lies below a directory above; empty if it lies nowhere."""
+        path = posixpath.normpath(name.lstrip("/"))
+        if path == "." or path.startswith(".."):
+            return ""
+        for above in ("..", "../.."):
+            # pathlib raises for some names.
+            if os.path.exists(self.directory / above / path):  # noqa: PTH110
+                return f", but below `{above}`: copy this file to there, and import the copy"
+        return ""
+
 
 def _installs(text: str) -> bool:
     return any(pattern.match(text) for pattern in (INSTALL, CONDA_INSTALL, OTHER_INSTALL))
+
+
+def _only_shows(words: Sequence[str]) -> bool:
+    text = " ".join(words)
+    return bool(words) and bool(TRIVIAL.fullmatch(text) or FILTER.fullmatch(words[0]))
+
+
+def _is_setting_of_build(name: str) -> bool:
+    return name == "DEBIAN_FRONTEND" or name.startswith(("PIP_", "CONDA_", "MAMBA_", "UV_"))
+
+
+def _debian_name_of_r(name: str) -> str:
+    """Return Debian's name for a package of R that conda has."""
+    prefix, _, rest = name.partition("-")
+    return f"r-{'cran' if prefix == 'r' else 'bioc'}-{rest.replace('_', '.')}"
 
 
 def _without_itself(name: str, value: str) -> tuple[str, bool]:

@@ -31,6 +31,7 @@ _COPIED_ENVIRONMENT = re.compile(
     r"\S*(?:(?:site-packages|venv|env|conda\d*|\.local)(?:/\S*)?|/usr/local|/opt|/install)/?\s"
 )
 _BRACES = re.compile(r"\{\{\s*(\w+)\s*\}\}")  # Apptainer's form of a variable
+_TRAILING_COMMENT = re.compile(r"\s+#[^'\"]*$")
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
 _ATTRIBUTES = {
@@ -61,8 +62,11 @@ def read_statements(text: str, path: Path) -> list[Statement]:
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
     if path.name == "pyproject.toml" or is_valid_pylock_path(path):
         return list(_project(path))
-    if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
-        return _stages(list(_definition(lines)))
+    if re.match(r"(?:bootstrap|from)\s*:", first, re.IGNORECASE):
+        statements = list(_definition(lines))
+        if [item.name for item in statements[:2]] == ["From", "Bootstrap"]:
+            statements[:2] = reversed(statements[:2])  # a stage begins with its kind
+        return _stages(statements)
     if re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
         return _stages(list(_dockerfile(lines)))
     if path.suffix in (".txt", ".in"):
@@ -219,14 +223,18 @@ def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:
 
 def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
     sections: list[tuple[str, int, list[str]]] = []
+    second_line = 0
     for number, line in enumerate(lines, 1):
         if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
             name = section[1].lower()
             if name == "%files" and section[2]:
                 name = line.strip()  # files of another stage do not lie beside the definition file
             sections.append((name, number + 1, []))
-        elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE):
+        elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE) and number != second_line:
             sections.append(("", number, [line]))
+        elif not sections and re.match(r"\s*from\s*:", line, re.IGNORECASE):
+            sections.append(("", number, [line]))
+            second_line = number + 1  # of a header whose lines are the other way round
         elif sections:
             sections[-1][2].append(line)
     for section_name, start, body in sections:
@@ -246,6 +254,8 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
                 if name == "Osversion":
                     name, text = "From", f"debian:{text}"
             # One line may set several variables.
+            if name == "%environment":
+                text = _TRAILING_COMMENT.sub("", text)
             pieces = re.split(r"\s*;\s*", text.rstrip("; ")) if name == "%environment" else [text]
             for piece in [text] if set("'\"") & set(text) else pieces:
                 yield Statement(line=number, name=name, text=piece, values=_values(name, piece))
