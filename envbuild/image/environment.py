@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from envbuild.image.model import Variable
 from envbuild.plan.model import ENV_PREFIX
 from envbuild.spec.model import Prepend
+from envbuild.spec.reserved_variables import COMMON_LOCALE
 
 # Debian's default, for runtimes that replace PATH as a whole.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -57,6 +58,14 @@ def default_environment(*tables: Mapping[str, str | Prepend]) -> tuple[Variable,
                 prepends.append(Variable(name=name, operation="prepend", value=value.prepend))
             else:
                 literals[name] = Variable(name=name, operation="set", value=value)
+    # A locale of the host that the image lacks makes shells and Python complain, or fail.
+    chooses_locale = any(name == "LANG" or name.startswith("LC_") for name in literals)
+    literals.setdefault(
+        "LC_ALL",
+        Variable(name="LC_ALL", operation="unset")
+        if chooses_locale
+        else Variable(name="LC_ALL", operation="set", value=COMMON_LOCALE),
+    )
     return tuple(sorted((*literals.values(), *prepends), key=lambda variable: variable.name))
 
 

@@ -52,6 +52,7 @@ from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, pa
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.requirements import git_entry, requirement_lines, without_hashes
 from envbuild.spec.reserved import reserved_at, search_path_problem
+from envbuild.spec.reserved_variables import COMMON_LOCALE, lacks_locale
 from envbuild.spec.secrets import may_hold_secret, shown, without_secrets
 from envbuild.spec.select import has_python, variant_for
 from envbuild.system.files import is_below, read_input
@@ -933,6 +934,8 @@ class _Importer:
             self.without_version.add(name)
             has = ", ".join(recipe.versions)
             explanation = f"{key}: {chosen[name]}; the recipe has no `{constraint}`, but {has}"
+            if may_be_untested:
+                explanation += f"; with `proven: false` write one release that meets it: `{name}@X.Y`"
             self.note("changed", text, explanation, key=key)
         else:
             self.note("taken", text, f"{key}: {chosen.setdefault(name, name)}", key=key)
@@ -1050,6 +1053,9 @@ class _Importer:
             if not reason and is_unresolved(rest):
                 lost = "environment, without the parts that depend on an unknown variable"
                 note = self.note("changed", text, lost)
+            elif not reason and isinstance(setting, str) and lacks_locale(name, setting):
+                self.environment[name] = COMMON_LOCALE
+                note = self.note("changed", text, f"environment: {COMMON_LOCALE}, which every image has")
             elif not reason and is_appended:
                 note = self.note("changed", text, "environment, in front of the image's own directories")
             else:

@@ -6,6 +6,9 @@ documentation of Hydra, Open MPI and Slurm.
 
 from __future__ import annotations
 
+COMMON_LOCALE = "C.UTF-8"
+"""The locale that every image has."""
+
 _RUNTIME = "belongs to the runtime"
 _USER = "belongs to the user who starts the image"
 _LOADER = "decides which libraries programs load"
@@ -65,3 +68,9 @@ def reason_to_reserve(name: str, *, of_host: bool = False) -> str:
     of_beginning = (why for beginning, why in _BEGINNINGS.items() if name.startswith(beginning))
     reason = _NAMES.get(name) or next(of_beginning, "")
     return "" if of_host and reason == _MPI else reason
+
+
+def lacks_locale(name: str, value: str) -> bool:
+    """Return whether a variable names a locale that a Debian image has only with `locales-all`."""
+    is_locale = name == "LANG" or (name.startswith("LC_") and name.isupper())
+    return is_locale and value.lower().replace("-", "") not in ("", "c", "posix", "c.utf8")

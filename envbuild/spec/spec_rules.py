@@ -18,6 +18,7 @@ from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
 from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.reserved import reserved_at
+from envbuild.spec.reserved_variables import COMMON_LOCALE, lacks_locale
 
 Errors = Iterator[EnvbuildError]
 
@@ -42,6 +43,8 @@ def spec_errors(
     yield from _repeated(spec, ("packages", "system"), packages, "package", "listed")
     yield from _targets(spec)
     yield from _variables(spec, recipes)
+    if base is not None and base.root is None:
+        yield from _locales(spec)
     yield from _compiled_against(recipes)
     yield from _mixed_accelerators(recipes)
 
@@ -223,6 +226,17 @@ def _variables(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe]) -> Errors
             problem = f"the recipe `{recipe}` sets the variable `{name}` already"
             at = spec.at_key("environment", name)
             yield RequestError(problem, at=at, hint=f"to {shown}; remove it here")
+
+
+def _locales(spec: Loaded[EnvSpec]) -> Errors:
+    if "locales-all" in spec.value.packages.system:
+        return
+    for name, setting in spec.value.environment.items():
+        if isinstance(setting, str) and lacks_locale(name, setting):
+            problem = f"`{name}`: the image does not have the locale `{setting}`"
+            others = "`system: [locales-all]` under `packages` adds the others"
+            hint = f"every image has `{COMMON_LOCALE}`; {others}"
+            yield RequestError(problem, at=spec.at_key("environment", name), hint=hint)
 
 
 def _disagree(setting: str | Prepend, other: str | Prepend) -> bool:

@@ -17,6 +17,7 @@ Table = dict[str, str | Prepend]
 
 def test_every_image_has() -> None:
     assert default_environment() == (
+        Variable(name="LC_ALL", operation="set", value="C.UTF-8"),
         Variable(name="LD_LIBRARY_PATH", operation="prepend", value="/opt/fabric/lib:/opt/mpi/lib"),
         Variable(name="LD_PRELOAD", operation="unset"),
         Variable(name="PATH", operation="prepend", value="/opt/env/bin:/opt/mpi/bin"),
@@ -37,6 +38,7 @@ def test_what_recipes_and_spec_add() -> None:
     }
     after = apply(default_environment(recipe, spec), {"PATH": "/bin"})
     assert after == {
+        "LC_ALL": "C.UTF-8",
         "LD_LIBRARY_PATH": "/opt/fabric/lib:/opt/mpi/lib",
         "OMP": "4",
         "PATH": "/spec:/recipe:/opt/env/bin:/opt/mpi/bin:/bin",
@@ -44,6 +46,13 @@ def test_what_recipes_and_spec_add() -> None:
         "PYTHONPATH": "/lib",
         "VIRTUAL_ENV": "/opt/env",
     }
+
+
+def test_a_locale_of_the_host_does_not_reach_an_image() -> None:
+    host = {"LC_ALL": "en_US.UTF-8", "LANG": "en_US.UTF-8"}
+    assert apply(default_environment(), host)["LC_ALL"] == "C.UTF-8"
+    chosen = apply(default_environment({"LANG": "de_DE.UTF-8"}), host)
+    assert (chosen["LANG"], chosen.get("LC_ALL")) == ("de_DE.UTF-8", None)
 
 
 def test_a_literal_path_keeps_the_image_in_front() -> None:
@@ -89,6 +98,7 @@ def test_tables_of_runtimes_that_take_quotes_off() -> None:
     charliecloud, enroot = (render(default_environment(values)) for render in (render_table, render_enroot))
     assert charliecloud == (
         'DOUBLE="a"\n'
+        "LC_ALL=C.UTF-8\n"
         "LD_LIBRARY_PATH=/opt/fabric/lib:/opt/mpi/lib\n"
         "LD_PRELOAD=\n"
         "PATH=/opt/env/bin:/opt/mpi/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"

@@ -379,6 +379,11 @@ def test_what_a_line_contains_is_taken_in_spite_of_its_other_parts(line: str, pl
             ["nothing lies at `/opt/conda/bin`"],
         ),
         (
+            ["ENV LANG=en_US.UTF-8 LC_ALL=C.utf8 LC_TIME=POSIX"],
+            {"environment": {"LANG": "C.UTF-8", "LC_ALL": "C.utf8", "LC_TIME": "POSIX"}},
+            ["environment: C.UTF-8, which every image has"],
+        ),
+        (
             ["ARG X", "ENV X=${X:-1}", 'ENV Y="8.0;9.0"'],
             {"environment": {"X": "1", "Y": "8.0;9.0"}},
             [],
