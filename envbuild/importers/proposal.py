@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -257,6 +257,7 @@ class _Importer:
         if name in ("FROM", "From"):
             self.read_base(statement)
         elif name in ("RUN", "%post"):
+            self.read_mounts(text)
             self.read_script(text)
         elif name in ("ENV", "%environment"):
             self.read_environment(statement)
@@ -356,6 +357,16 @@ class _Importer:
         else:
             available = ", ".join(f"{base.name} (Python {base.python.version})" for base in self.bases)
             self.note("unsupported", text, f"no base image matches; there are {available}")
+
+    def read_mounts(self, text: str) -> None:
+        """Read which files beside this one a command of a Dockerfile sees, and where."""
+        options = re.match(r"(?:--\S+[\s\\]+)*", text)
+        for option in re.findall(r"--mount=(\S+)", options[0] if options else ""):
+            values = dict(part.partition("=")[::2] for part in option.split(","))
+            target = next((values[key] for key in ("target", "dst", "destination") if key in values), "")
+            if target and values.get("type", "bind") == "bind" and "from" not in values:
+                in_image = posixpath.join(self.directory_in_image or "/", target)
+                self.copied[posixpath.normpath(in_image)] = values.get("source") or values.get("src") or "."
 
     def read_script(self, script: str) -> None:
         self.in_script = True
@@ -1113,9 +1124,26 @@ class _Importer:
                 reason = "a file needs a source beside this one and a target"
             elif statement.name == "ADD" and re.search(r"://|^git@|\.(tar(\.\w+)?|tgz|tbz2?|txz)$", words[0]):
                 reason = "`ADD` downloads or unpacks it; keep files beside the spec"
+            elif re.search(r"[*?\[]", words[0]):
+                reason = self.take_files(*words)
             else:
                 reason = self.take_file(*words)
             self.note("unsupported" if reason else "taken", " ".join(words), reason or "files")
+
+    def take_files(self, pattern: str, target: str) -> str:
+        """Take the files that a pattern names; return why one of them cannot be taken."""
+        parts = pattern.strip("/").split("/")
+        if ".." in parts or "**" in parts:
+            return _ONE_BY_ONE.removeprefix("; ")
+        try:
+            paths = sorted(islice(self.directory.glob("/".join(parts)), _MAX_FILES + 1))
+        except (OSError, ValueError):
+            paths = []
+        names = [path.relative_to(self.directory).as_posix() for path in paths]
+        if not names or len(names) > _MAX_FILES:
+            return self.take_file(pattern, target)
+        reasons = (self.take_file(name, f"{target.rstrip('/')}/") for name in names)
+        return next(filter(None, list(reasons)), "")
 
     def take_file(self, source: str, target: str) -> str:
         """Take a file; return why it cannot be taken."""
@@ -1131,8 +1159,8 @@ class _Importer:
             return f"`{posixpath.normpath(source)}` is a directory: name its files one by one"
         if path is None:
             return f"there is no such file beside it{self.where_else(source) or _ONE_BY_ONE}"
-        if not target.startswith("/") and self.directory_in_image:
-            target = in_image + ("/" if target.endswith("/") or target == "." else "")
+        if not target.startswith("/"):
+            target = in_image.rstrip("/") + ("/" if target.endswith("/") or target == "." else "")
         if _COMMON_DIRECTORY.fullmatch(target):
             target = f"{target.rstrip('/')}/"
         target += name if target.endswith("/") else ""

@@ -69,6 +69,8 @@ def with_requirements(
         for note in proposal.notes
         if note.outcome == "changed" and note.key in ("accelerator", "frameworks")
     )
+    if not files.errors and next(files.asked(), None) is None:
+        return draft, ("it names no package",)
     return draft, tuple(dict.fromkeys(sentences))
 
 

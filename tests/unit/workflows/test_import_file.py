@@ -297,6 +297,7 @@ def test_python_packages(lines: list[str], python: list[str], place: Path) -> No
         "COPY src /w\nRUN cd /w && poetry install --only main",
         "COPY src/pyproject.toml /w/\nWORKDIR /w\nRUN pip install poetry==1.8 && uv sync --frozen",
         "COPY src/pyproject.toml .\nRUN uv pip install -r pyproject.toml",
+        "RUN --mount=type=bind,source=src/r.txt,target=/tmp/r.txt pip install -r /tmp/r.txt",
         "RUN pip install a==$UNKNOWN",
         "RUN pip install b a && pip uninstall -y B",
         "RUN if [[ $x < 2 || $x == 1 && y > z ]]; then pip install a; fi",
@@ -382,6 +383,11 @@ def test_what_a_line_contains_is_taken_in_spite_of_its_other_parts(line: str, pl
             ["ENV LANG=en_US.UTF-8 LC_ALL=C.utf8 LC_TIME=POSIX"],
             {"environment": {"LANG": "C.UTF-8", "LC_ALL": "C.utf8", "LC_TIME": "POSIX"}},
             ["environment: C.UTF-8, which every image has"],
+        ),
+        (
+            ['ENV PYTHONPATH=${PYTHONPATH}:"/code" A="x y"B'],
+            {"environment": {"PYTHONPATH": {"prepend": "/code"}, "A": "x yB"}},
+            ["environment, in front of the image's own directories"],
         ),
         (
             ["ARG X", "ENV X=${X:-1}", 'ENV Y="8.0;9.0"'],
@@ -586,7 +592,7 @@ def test_frameworks_and_accelerators(words: str, expected: dict[str, object], pl
 @pytest.mark.parametrize(
     ("lines", "environment"),
     [
-        (["ENV A=1 B='two words'", 'ENV C="$A"-x'], {"A": "1", "B": "two words"}),
+        (["ENV A=1 B='two words'", 'ENV C="$A"-x'], {"A": "1", "B": "two words", "C": "1-x"}),
         (["ENV A=1", "ENV C=$A-x D="], {"A": "1", "C": "1-x", "D": ""}),
         (["ENV A=old", "ENV A=new B=$A"], {"A": "new", "B": "old"}),
         (["ENV OLD two words"], {"OLD": "two words"}),
@@ -702,8 +708,10 @@ def test_files(place: Path) -> None:
         {"source": "train.py", "target": "/srv/train.py", "executable": True},
         {"source": "data.csv", "target": "/srv/data.csv"},
         {"source": "data.csv", "target": "/y"},
+        {"source": "data.csv", "target": "/x/data.csv"},
+        {"source": "data.csv", "target": "/relative"},
     ]
-    assert [line for line, _ in unsupported(place, *lines)] == [2, 3, 4, 4, 4, 4, 5, 6, 7, 8, 8, 9]
+    assert [line for line, _ in unsupported(place, *lines)] == [2, 3, 4, 4, 4, 5, 7, 8, 8, 9]
 
 
 def test_the_last_stage_makes_the_image(place: Path) -> None:
@@ -718,10 +726,17 @@ def test_the_last_stage_makes_the_image(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "copied", ["--from=b /opt/venv /opt/venv", "--chown=1 --from=0 /root/.local /x", "--from=B /w/.venv ."]
+    "copied",
+    [
+        "--from=b /opt/tools /opt/tools",
+        "--from=b /opt/venv /opt/venv",
+        "--chown=1 --from=0 /root/.local /x",
+        "--from=B /w/.venv .",
+    ],
 )
 def test_a_stage_whose_python_environment_is_copied_is_read(copied: str, place: Path) -> None:
-    stages = "FROM python:3.11 AS b\nRUN pip install a\nFROM golang\nRUN pip install c\nFROM debian:12"
+    made = "RUN python -m venv /opt/tools\nRUN pip install a"
+    stages = f"FROM python:3.11 AS b\n{made}\nFROM golang\nRUN pip install c\nFROM debian:12"
     text = f"{stages}\nCOPY {copied}\n"
     spec = imported(place, text).spec
     assert (spec["base"], spec["packages"]) == ("debian-12", {"python": ["a"]})
@@ -927,6 +942,19 @@ def test_a_file_that_lies_below_a_directory_above_is_found(place: Path) -> None:
         "there is no such file beside it, but below `..`: copy this file to there, and import the copy",
         "the file is not beside this one, but below `..`: copy this file to there, and import the copy",
     ]
+
+
+def test_files_of_a_pattern_are_taken(place: Path) -> None:
+    spec = spec_of(place, "COPY data.c* src/*.txt /data")
+    assert spec["files"] == [{"source": "data.csv", "target": "/data/data.csv"}]
+    spec = spec_of(place, "COPY *.py m*.txt /data/")
+    assert [entry["target"] for entry in spec["files"]] == ["/data/train.py", "/data/more.txt"]
+
+
+def test_a_file_without_packages_is_said(place: Path) -> None:
+    text = "[project]\nname = 'x'\nversion = '1'\nrequires-python = '>=3.9'\n"
+    notes = imported(place, text, "pyproject.toml").notes
+    assert [note.explanation for note in notes if note.outcome == "unsupported"] == ["it names no package"]
 
 
 def test_a_file_that_is_copied_into_a_directory_of_every_image_keeps_its_name(place: Path) -> None:
