@@ -60,7 +60,7 @@ TRIVIAL = re.compile(
     r"|rm(?: -\S+)*(?: (?:/(?:var/(?:lib/apt|cache|tmp|log)|tmp|root/\.cache)|~/\.cache)\S*)+$"
     r"|rm(?: -\S+)*(?: [^-\s/$~][^\s/$~]*)+$"
     r"|rm(?: -\S+)*(?: \S+\.(?:tgz|tar(?:\.\w+)?|gz|bz2|xz|zip|deb|rpm|run))+$"
-    r"|apt-mark|find \S+(?: -\S+(?: [^-\s]\S*)*)* -delete$|\S+ --version$|python[\d.]* -m ensurepip"
+    r"|apt-mark|find \S+(?: -\S+(?: [^-\s]\S*)*)* -delete$|[^\s/]+ --version$|python[\d.]* -m ensurepip"
     r"|(?:update-alternatives|ln)(?: -\S+)*(?: \S*(?:python|pip|python-config)[\d.]*|/usr/bin/?| \d+)+$"
     r"|(?:apk|dnf|microdnf|yum|zypper)(?: -\S+)* (?:clean|update|upgrade|makecache|refresh|ref|check-update)"
     r"|(?:conda|mamba|micromamba)(?: -\S+)* (?:clean|init|config|activate|deactivate|info|list|shell)"
