@@ -18,7 +18,8 @@ from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError, render
 from envbuild.extend.packages import read_request
 from envbuild.importers.conda import conda_table
-from envbuild.importers.proposal import Proposal, propose
+from envbuild.importers.importer import propose
+from envbuild.importers.proposal import Proposal
 from envbuild.importers.statements import read_statements
 from envbuild.inputs.catalog import read_bases
 from envbuild.inputs.spec import read_spec
