@@ -33,7 +33,12 @@ CONDA_INSTALL = re.compile(
 )
 OTHER_INSTALL = re.compile(
     rf"{_PATH}(?:(?P<family>apk|dnf|microdnf|tdnf|yum|zypper|pacman)(?: -\S+)*"
-    r" (?:add|in|install|localinstall|-Sy?u?)(?: |$))"
+    r" (?:add|in|install|localinstall|group-?install|group install|-Sy?u?)(?: |$))"
+)
+PROJECT_INSTALL = re.compile(rf"{_PATH}(?:poetry|pdm|uv)(?: -\S+)* (?:install|sync)(?: .*)?")
+REMOVAL = re.compile(
+    rf"{_PATH}(?:(?P<apt>apt(?:-get|itude)?)(?: -\S+)* (?:remove|purge|autoremove)"
+    r"|(?:(?:python[\d.]* (?:-\S+ )*-m )?pip[\d.]*|uv pip)(?: -\S+)* uninstall)(?: |$)"
 )
 # Words in front of a command that change nothing of what it installs.
 PREFIX_OF_OTHERS = re.compile(
@@ -51,17 +56,22 @@ BUILD_STEP = re.compile(
     r"|\./\S*configure(?: |$).*"
 )
 TRIVIAL = re.compile(
-    rf"{_PATH}(?:apt(?:-get|itude)?(?: -\S+)* (?:update|(?:dist-|full-)?upgrade|(?:auto)?clean|autoremove)"
-    r"|(?:apk|dnf|microdnf|yum|zypper)(?: -\S+)* (?:clean|update|upgrade|makecache|refresh|ref|check-update)"
+    rf"{_PATH}(?:apt(?:-get|itude)?(?: -\S+(?: \S+=\S+)?)* (?:update|(?:dist-|full-)?upgrade|(?:auto)?clean)"
     r"|rm(?: -\S+)*(?: (?:/(?:var/(?:lib/apt|cache|tmp|log)|tmp|root/\.cache)|~/\.cache)\S*)+$"
     r"|rm(?: -\S+)*(?: [^-\s/$~][^\s/$~]*)+$"
+    r"|rm(?: -\S+)*(?: \S+\.(?:tgz|tar(?:\.\w+)?|gz|bz2|xz|zip|deb|rpm|run))+$"
+    r"|apt-mark|find \S+(?: -\S+(?: [^-\s]\S*)*)* -delete$|[^\s/]+ --version$|python[\d.]* -m ensurepip"
+    r"|(?:update-alternatives|ln)(?: -\S+)*(?: \S*(?:python|pip|python-config)[\d.]*|/usr/bin/?| \d+)+$"
+    r"|(?:apk|dnf|microdnf|yum|zypper)(?: -\S+)* (?:clean|update|upgrade|makecache|refresh|ref|check-update)"
     r"|(?:conda|mamba|micromamba)(?: -\S+)* (?:clean|init|config|activate|deactivate|info|list|shell)"
     r"|activate"
     r"|pip[\d.]* (?:cache|list|check|show|freeze|config|--version)|python[\d.]* (?:-m venv|--version|-V$)"
     r"|git (?:lfs install|config)|nvidia-smi|test|which|printf|sleep|date|env|type|stat|file|nproc|uname"
-    r"|set|true|:|echo|ldconfig|exit|cd|pwd|ls|umask|hash|virtualenv|mkdir|chmod|chown|touch|pushd|popd|unset|alias"
+    r"|set|true|false|:|echo|ldconfig|exit|cd|pwd|ls|umask|hash|virtualenv|mkdir|chmod|chown|touch|pushd|popd|unset|alias"
     r"|useradd|groupadd|adduser|addgroup|usermod|chsh|shopt|trap|return|wait|locale|\[\[?|source|\.)(?: |$).*"
 )
+# They only show or check the output of another command.
+FILTER = re.compile(rf"{_PATH}(?:sort|uniq|head|tail|grep|egrep|wc|cut|tr|less|(?:md5|sha\d+)sum)")
 _MPI_RELEASE = re.compile(r"(?<![a-z])(openmpi|mpich)-v?(\d+(?:\.\d+)+)")
 _MPI_PROJECT = re.compile(r"/(ompi|openmpi|mpich)(?:\.git)?(?:/archive/\S*?v?(\d+(?:\.\d+)+)|(?=[\s/]|$))")
 _MPI_BRANCH = re.compile(r"\s(?:-b|--branch)[ =](?:tags/)?v?(\d+(?:\.\d+)+)")
@@ -71,6 +81,9 @@ _NOT_DEBIAN = (
 )
 _PROJECT = (
     "write its packages to a file: `envbuild init -r pyproject.toml`, or `uv export -o requirements.txt`"
+)
+ONLY_ACTIVATES = re.compile(
+    r"(?:\.|source) \S*(?:conda|mamba|activate)\S*(?: .*)?|(?:conda|mamba|micromamba) activate(?: .*)?"
 )
 _RUN = "an image runs the command that it is given"
 _LABEL = "set it under `labels`"

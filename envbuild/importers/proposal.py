@@ -1,81 +1,31 @@
-"""Proposes a spec for the statements of a file; each piece of the file gets a note."""
+"""The spec that is proposed for a file, and a note for each piece of the file."""
 
 from __future__ import annotations
 
-import json
-import os
-import posixpath
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
-from envbuild.errors import EnvbuildError
 from envbuild.importers.commands import (
-    ADDRESSES,
-    APT_OPTION_WITH_VALUE,
-    BUILD_STEP,
-    CONDA_INSTALL,
-    CONDA_OPTION_WITH_VALUE,
-    DOWNLOAD,
-    HASHES,
-    IGNORED_PIP_OPTION,
-    INSTALL,
-    OTHER_INSTALL,
-    PIP_OPTION_WITH_VALUE,
-    PREFIX_OF_OTHERS,
-    REASONS,
     SECONDARY,
-    SETUP_OF_PYTHON,
-    TRIVIAL,
-    mpi_source,
 )
-from envbuild.importers.conda import conda_table
-from envbuild.importers.shell import Command, expand, is_unresolved, split_script
-from envbuild.importers.statements import MAX_BYTES, Statement, environment_statements, read_statements
 from envbuild.spec.accelerators import ACCELERATORS, CUDA
 from envbuild.spec.base import BaseImage
-from envbuild.spec.corrections import corrected_requirement
-from envbuild.spec.model import MAX_NAME, MAX_TEXT, Choice, EnvSpec, Prepend, parse_choice
+from envbuild.spec.model import MAX_NAME, Choice, EnvSpec, parse_choice
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.requirements import requirement_lines, without_hashes
-from envbuild.spec.reserved import reserved_at, search_path_problem
-from envbuild.spec.secrets import may_hold_secret, shown, without_secrets
+from envbuild.spec.secrets import shown
 from envbuild.spec.select import has_python, variant_for
-from envbuild.system.files import is_below, read_input
 
 Outcome = Literal["changed", "unsupported", "taken", "skipped"]
 FindWithoutWheels = Callable[[Sequence[str], str], Collection[str] | None]
-
-_MAX_FILES = 100
-_MAX_COMMANDS = 5000
-_CONDA = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(?P<version>.*)")
-_CONDA_BUILD = re.compile(r"={1,2}[^=,]+=(\S+)")
-_PREINSTALLED = re.compile(
-    r"python[23]?(?:-(?:minimal|pip|venv|virtualenv|setuptools|wheel|distutils))?|python-is-python3"
-    r"|ca-certificates|tzdata|cuda-keyring"
-)
-_OTHER_PYTHON = re.compile(r"(?:lib)?python3\.(\d+)(?:-.*)?")
-_MPI_PACKAGE = re.compile(r"(?:lib)?(openmpi|mpich)(?:[\d-].*)?")
-_CUDA_PACKAGE = re.compile(
-    r"(?:nvidia-)?cuda(?:-[a-z-]+?)?(?:-(\d+)[-.](\d+))?|lib(?:cudnn|nccl|cublas|cufft|curand|cusolver|cusparse|npp|"
-    r"nvjpeg|cutensor)[\d-].*"
-)
 _ACCELERATOR = re.compile(
     rf"(?<![a-z0-9])(?:{CUDA.label.pattern}|({'|'.join(ACCELERATORS)})[:-]?(\d+(?:\.\d+)?)?|gpu|nvcr)(?![a-z0-9])"
 )
-_INSTALLER_IMAGE = re.compile(
-    r"(?:\S*/)?(?:continuumio|condaforge|mambaorg|astral-sh)/(?:\w*conda|mini\w*|mambaforge|micromamba|uv)\d*(?::|$)"
-)
-_REGISTRY = re.compile(r"[a-z0-9.-]+[.:][a-z0-9.-]+/|[^/]+/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,30 +61,7 @@ class Proposal:
     """Framework → the constraint on its version as the file has it, and the line."""
 
 
-def propose(
-    statements: Iterable[Statement],
-    name: str,
-    directory: Path,
-    recipes: Sequence[Recipe],
-    bases: Sequence[BaseImage],
-    without_wheels: FindWithoutWheels = lambda _texts, _python: frozenset(),
-) -> Proposal:
-    """Return the spec that a file describes; the file may name others in its directory.
-
-    `without_wheels` returns which of several requirements have no wheel for a Python (``3.11``, empty for
-    any), or None if that is not known.
-    """
-    importer = _Importer(directory, recipes, bases)
-    for statement in statements:
-        importer.read(statement)
-    importer.check_wheels(without_wheels)
-    importer.check_companions()
-    importer.check_accelerator()
-    importer.check_paths()
-    return importer.proposal(name)
-
-
-def _spec_rejects(**entries: object) -> str:
+def spec_rejects(**entries: object) -> str:
     """Return why a spec rejects entries; empty if it accepts them."""
     try:
         EnvSpec.model_validate({"name": "x", "version": "1", **entries})
@@ -144,26 +71,17 @@ def _spec_rejects(**entries: object) -> str:
     return ""
 
 
-class _Importer:
-    """The spec so far, and the variables and files that the file has defined."""
+class Draft:
+    """The spec that is proposed so far, and its notes."""
 
-    def __init__(self, directory: Path, recipes: Sequence[Recipe], bases: Sequence[BaseImage]) -> None:
-        self.directory = directory
+    def __init__(self, recipes: Sequence[Recipe], bases: Sequence[BaseImage]) -> None:
         self.bases = bases
         # By their names and by the distributions that they bring.
         self.recipes = {name: recipe for recipe in reversed(recipes) for name in (recipe.name, *recipe.owns)}
         self.notes: list[ImportNote] = []
         self.line = 0
-        self.commands = 0
-        self.variables = {"CONDA_PREFIX": "/opt/conda"}
-        self.copied: dict[str, str] = {}  # path in the image → path beside the file
-        self.directory_in_image = ""  # of WORKDIR and `cd`
-        self.read_files_of: set[str] = set()  # requirements and environments that were read
         self.name = ""
-        self.passed_over: set[str] = set()  # kinds of what conda's packages have and wheels do not
         self.from_conda: dict[tuple[str, str], tuple[ImportNote, str]] = {}  # requirement → note and text
-        self.building = ""  # why the steps of a build are passed over
-        self.builds_mpi = False  # whether they are those of an MPI
         self.notes_of_accelerator: list[ImportNote] = []
         self.prefixes: dict[str, str] = {}  # directory in which nothing lies → why
 
@@ -174,14 +92,16 @@ class _Importer:
         self.mpi: dict[str, str] = {}  # recipe → with its constraint; at most one
         self.frameworks: dict[str, str] = {}
         self.requirements: dict[tuple[str, str], str] = {}  # by name and marker
+        self.commits: dict[str, dict[str, str]] = {}  # by name
         self.notes_of: dict[tuple[str, str], list[ImportNote]] = {}
         self.needs_mpi = False
         self.debian: list[str] = []
         self.environment: dict[str, str | dict[str, str]] = {}
-        self.note_of_variable: dict[str, tuple[ImportNote, str]] = {}  # and the value
+        self.notes_of_variable: dict[str, list[tuple[ImportNote, str]]] = {}  # and the value of each
         self.files: dict[str, dict[str, str | bool]] = {}  # by target
 
     def proposal(self, name: str) -> Proposal:
+        """Return the proposal; `name` is its name if the file states none."""
         with_mpi = [name for name in self.frameworks if self.recipes[name].needs_mpi]
         if with_mpi and not self.needs_mpi and not self.mpi:
             self.line = 1
@@ -190,7 +110,8 @@ class _Importer:
             )
         if (self.needs_mpi or with_mpi) and not self.mpi:
             self.mpi = {"mpich": "mpich"}
-        packages = {"python": list(self.requirements.values()), "system": self.debian}
+        python = [*self.requirements.values(), *self.commits.values()]
+        packages = {"python": python, "system": self.debian}
         spec = {
             "name": re.sub(r"[^a-z0-9._-]+", "-", (self.name or name).lower())[:MAX_NAME].strip("-._")
             or "imported",
@@ -213,100 +134,20 @@ class _Importer:
         return Proposal(spec=spec, notes=notes, requested=self.requested)
 
     def note(self, outcome: Outcome, text: str, explanation: str, *, key: str = "") -> ImportNote:
+        """Add a note on a piece of the line that is read."""
         note = ImportNote(line=self.line, outcome=outcome, text=shown(text), explanation=explanation, key=key)
         self.notes.append(note)
         return note
 
     def replace_note(self, note: ImportNote, outcome: Outcome, explanation: str) -> None:
+        """Correct a note."""
         self.notes = [
             replace(note, outcome=outcome, explanation=explanation) if other is note else other
             for other in self.notes
         ]
 
-    def read(self, statement: Statement) -> None:  # noqa: PLR0912
-        self.line = statement.line
-        name, text = statement.name, statement.text
-        if name in ("FROM", "From"):
-            self.read_base(statement)
-        elif name in ("RUN", "%post"):
-            self.read_script(text)
-        elif name in ("ENV", "%environment"):
-            self.read_environment(statement)
-        elif name in ("COPY", "ADD", "%files"):
-            self.read_files(statement)
-        elif name in ("ARG", "%arguments"):
-            self.read_script(f"export {text}")
-        elif name == "requirement":
-            self.read_requirement_line(text)
-        elif name == "conda":
-            self.read_conda(text)
-        elif name == "python":
-            self.take_python(f"Python {text}", text)
-        elif name == "error":
-            self.note("unsupported", text, "".join(statement.values))
-        elif name == "name:":
-            self.name = text
-            self.note("taken", f"name: {text}", "name")
-        elif name in ("Bootstrap", "Stage", "Mirrorurl", "Include", "Includecmd"):
-            self.note("skipped", f"{name}: {text}", "envbuild makes base images from packages")
-        elif name == "continued stage":
-            self.note("skipped", text, "the stage that it continues belongs to the image")
-        elif name in (
-            "MAINTAINER",
-            "EXPOSE",
-            "SHELL",
-            "STOPSIGNAL",
-            "HEALTHCHECK",
-            "WORKDIR",
-            "USER",
-            "VOLUME",
-        ):
-            if name == "WORKDIR":
-                self.change_directory(text)
-            self.note("skipped", f"{name} {text}", "processes of an image run as its user, where they start")
-        else:
-            written = text if name.startswith(("%", "earlier", "left")) else f"{name} {text}"
-            reason = REASONS.get(name) or REASONS.get(name.split()[0], "a spec has no such setting")
-            self.note("unsupported", written.strip().removesuffix(":"), reason)
-
-    def change_directory(self, text: str) -> None:
-        path = expand(text.strip(), self.variables)
-        self.directory_in_image = posixpath.normpath(posixpath.join(self.directory_in_image or "/", path))
-
-    def read_base(self, statement: Statement) -> None:
-        text = f"{statement.name} {statement.text}"
-        image = expand("".join(statement.values), self.variables).strip().partition("@")[0]
-        image = re.sub(r"^(?:--\S+\s+)*(?:docker://)?(?:docker\.io/)?(?:library/)?", "", image)
-        name, _, tag = image.rpartition(":") if "/" not in image.rpartition(":")[2] else (image, "", "")
-        name = name or image
-        recipe = self.recipes.get(posixpath.basename(name))
-        if name in ("debian", "python"):
-            self.take_base(text, name, tag)
-        elif _INSTALLER_IMAGE.match(image):
-            self.note("skipped", text, "envbuild installs Python packages itself")
-        elif recipe and recipe.kind == "framework":
-            release = re.match(r"\d+(?:\.\d+)+", tag)
-            self.take_recipe(text, recipe.name, f"=={release[0]}" if release else "", image)
-            self.offer_image(text, image)
-        elif self.take_accelerator(text, image):
-            self.offer_image(text, image)
-        else:
-            reason = "no base image matches; without `base`, envbuild chooses one"
-            self.note("unsupported", text, reason)
-            if _REGISTRY.match(image):
-                self.offer_image(text, image)
-
-    def offer_image(self, text: str, image: str) -> None:
-        if image.startswith("nvidia/cuda:"):
-            return  # it has CUDA alone
-        pull = f"apptainer pull image.sif docker://{without_secrets(image)}"
-        explanation = (
-            f"the spec does not contain what else that image brings; to keep it: `{pull}`, then"
-            " `envbuild extend image.sif -r requirements.txt`"
-        )
-        self.note("changed", text, explanation)
-
     def take_base(self, text: str, image: str, tag: str) -> None:
+        """Take the base image that corresponds to a tag of Debian or Python."""
         parts = re.split(r"[-.]", tag)
         python = re.match(r"3\.\d+", tag) if image == "python" else None
         bases = [
@@ -321,379 +162,6 @@ class _Importer:
         else:
             available = ", ".join(f"{base.name} (Python {base.python.version})" for base in self.bases)
             self.note("unsupported", text, f"no base image matches; there are {available}")
-
-    def read_script(self, script: str) -> None:
-        try:
-            words = json.loads(script) if script.lstrip().startswith("[") else None
-        except (ValueError, RecursionError):
-            words = None
-        if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
-            script = " ".join(map(shlex.quote, words))
-        start = self.line
-        for command in split_script(script, start):
-            self.commands += 1
-            self.line = command.line
-            if self.commands > _MAX_COMMANDS:
-                self.note("unsupported", command.written, f"only {_MAX_COMMANDS} commands are read")
-                return
-            self.read_command(command)
-
-    def read_command(self, command: Command) -> None:  # noqa: PLR0912
-        words, assigned = self.plain_words(command.words)
-        text = " ".join(words)
-        parts = [words, *(self.plain_words(part)[0] for part in command.piped)]
-        installs = [part for part in parts if _installs(" ".join(part))]
-        if command.has_open_quotes:
-            self.note("unsupported", command.written, "its quotes do not end")
-        elif not words or not text:
-            self.note("skipped", command.written, "a condition or loop")
-        elif installs and command.is_alternative:
-            reason = "it is installed only if another command is not; the first of them is taken"
-            self.note("unsupported", command.written, reason)
-        elif installs:
-            for part in installs:
-                self.read_install(part, " ".join(part))
-            if assigned:
-                names = ", ".join(word.partition("=")[0] for word in assigned)
-                self.note(
-                    "changed", " ".join((*assigned, text)), f"wheels are not built: {names} has no effect"
-                )
-        elif words[0] in ("export", "declare", "readonly") or re.match(r"\w+=", words[0]):
-            for name, equals, value in (word.partition("=") for word in (*assigned, *words)):
-                if equals and not is_unresolved(value) and not may_hold_secret(f"{name}={value}"):
-                    self.variables[name] = value
-            self.note("skipped", text.removeprefix("export "), "a variable of the build")
-        elif (mpi := mpi_source(text))[0]:
-            recipe, release = mpi
-            self.take_recipe(text, recipe, f"=={release}" if release else "")
-            self.building, self.builds_mpi = (
-                f"a step of the build of {recipe}, which the image gets as `mpi`",
-                True,
-            )
-        elif SETUP_OF_PYTHON.fullmatch(command.written):
-            self.note("skipped", command.written, "envbuild installs Python packages itself")
-        elif command.piped or (command.writes and not DOWNLOAD.fullmatch(text)):
-            self.read_other(command)
-        elif self.building and BUILD_STEP.fullmatch(text):
-            for option in (word for word in words if "prefix=" in word.lower()):
-                if self.builds_mpi:
-                    directory = posixpath.normpath(option.partition("=")[2])
-                    self.prefixes[directory] = "the image has its MPI in /opt/mpi"
-            self.note("skipped", text, self.building)
-        elif TRIVIAL.fullmatch(text):
-            if words[0] in ("cd", "pushd") and len(words) > 1:
-                self.change_directory(words[1])
-            if "venv" in text or words[0] == "virtualenv":
-                self.prefixes[posixpath.normpath(words[-1])] = "the image has its environment in /opt/env"
-            self.note("skipped", text, "an image does not need it")
-        else:
-            self.read_other(command)
-            if DOWNLOAD.fullmatch(text):
-                self.building, self.builds_mpi = "a step of what is downloaded above", False
-
-    def take_mpi_source(self, text: str, name: str, release: str) -> None:
-        """Take the MPI whose source is downloaded; the steps that build it are passed over."""
-        self.take_recipe(text, name, f"=={release}" if release else "")
-        self.building = f"a step of the build of {name}, which the image gets as `mpi`"
-        self.builds_mpi = True
-
-    def plain_words(self, written: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the words of a command with the values of variables, and the variables that it sets."""
-        front = list(takewhile(re.compile(r"-\S|(?:sudo|env)$|\w+=").match, written[:-1]))
-        assigned = [word for word in front if re.match(r"\w+=", word)]
-        words: list[str] = []
-        for word in written[len(front) :]:
-            value = expand(word, self.variables)
-            # A variable may hold several words.
-            words += (value.split() or [""]) if re.fullmatch(r"\$\{?\w+\}?", word) else [value]
-        prefix = PREFIX_OF_OTHERS.match(" ".join(words))
-        if prefix and len(prefix[0].split()) < len(words):
-            words = words[len(prefix[0].split()) :]
-        return words, assigned
-
-    def read_other(self, command: Command) -> None:
-        """Note a command that a spec cannot hold."""
-        if command.writes and not command.piped:
-            reason = "it reads or writes a file: keep the file beside the spec and name it under `files`"
-        else:
-            reason = "a spec has packages, variables and files, but no commands"
-        name = posixpath.basename(command.words[0]) if command.words else ""
-        self.note("unsupported", command.written, REASONS.get(name, reason))
-
-    def read_install(self, words: Sequence[str], text: str) -> None:
-        """Read the words of a command that installs packages."""
-        if other := OTHER_INSTALL.match(text):
-            self.install_other(words[len(other[0].split()) :], other["family"])
-        elif conda := CONDA_INSTALL.match(text):
-            self.install_conda(words[len(conda[0].split()) :])
-        elif (install := INSTALL.match(text)) and install["apt"]:
-            self.install_debian(words[len(install[0].split()) :])
-        elif install:
-            self.install_python(words[len(install[0].split()) :])
-
-    def install_other(self, arguments: Sequence[str], family: str) -> None:
-        """Read packages of another distribution: Debian has those of the table under the same names."""
-        table = conda_table()
-        names = [word for word in arguments if not word.startswith("-")]
-        debian = {name: name for name in table.debian.values()} | table.debian | table.others
-        mpis = [name for name in names if _MPI_PACKAGE.fullmatch(name)]
-        for name in mpis:
-            if match := _MPI_PACKAGE.fullmatch(name):
-                self.take_recipe(name, match[1])
-        known = [debian[name] for name in names if name in debian and name not in mpis]
-        skipped = [
-            name for name in names if re.fullmatch(r"python3?\d*(?:-(?:pip|devel|dev|setuptools))?", name)
-        ]
-        if known:
-            self.debian = list(dict.fromkeys((*self.debian, *known)))
-            self.note("taken", f"{family} {' '.join(names)}", f"packages.system: {', '.join(known)}")
-        if rest := [name for name in names if name not in debian and name not in (*mpis, *skipped)]:
-            self.note("unsupported", " ".join(rest), REASONS[family])
-        elif not known and not mpis:
-            self.note("skipped", f"{family} {' '.join(names)}", "the base image or envbuild brings it")
-
-    def install_conda(self, arguments: Sequence[str]) -> None:
-        """Read the arguments of ``conda install``, ``create`` or ``env update``."""
-        words = iter(arguments)
-        names: list[str] = []
-        files: list[str] = []
-        for word in words:
-            option, equals, value = word.partition("=")
-            if not word.startswith("-"):
-                (files if word.endswith((".yml", ".yaml")) else names).append(word)
-            elif CONDA_OPTION_WITH_VALUE.fullmatch(option):
-                value = value if equals else next(words, "")
-                files += [value] if option in ("-f", "--file") else []
-        for name in names:
-            self.read_conda(name)
-        for file in files:
-            self.read_conda_file(file)
-        if not names and not files:
-            self.note("skipped", "conda", "envbuild makes the environment")
-
-    def read_conda_file(self, name: str) -> None:
-        path, content = self.content_beside(name, f"--file {name}")
-        if content is None:
-            return
-        line = self.line
-        if path.endswith((".yml", ".yaml")):
-            try:
-                statements = environment_statements(content, self.directory / path)
-            except EnvbuildError as error:
-                problem = next(iter(error.each())).problem
-                self.note(
-                    "unsupported", f"--file {name}", shown(f"`{path}` is not read: {problem}", most=300)
-                )
-                return
-        else:
-            lines = (text.partition("#")[0].strip() for text in content.split("\n"))
-            statements = [Statement(line=line, name="conda", text=text) for text in lines if text]
-        for statement in statements[:_MAX_COMMANDS]:
-            if statement.name != "name:":
-                self.read(replace(statement, line=line))
-
-    def content_beside(self, name: str, text: str) -> tuple[str, str | None]:
-        """Return the path beside this file, and the content, of a file that a command names in the image."""
-        path = self.path_beside(name)
-        file = self.beside(path)
-        if path in self.read_files_of:
-            self.note("skipped", text, "the file is read once")
-        elif file is None or len(self.read_files_of) == _MAX_FILES:
-            self.note("unsupported", text, "the file is not beside this one")
-        else:
-            self.read_files_of.add(path)
-            return path, read_input(file, limit_bytes=MAX_BYTES).decode("utf-8-sig", errors="replace")
-        return path, None
-
-    def path_beside(self, name: str) -> str:
-        """Return the path beside this file of a file in the image."""
-        path = posixpath.normpath(name)
-        candidates = [path, posixpath.normpath(posixpath.join(self.directory_in_image or "/", path))]
-        for candidate in candidates:
-            for target, source in self.copied.items():
-                if candidate == target:
-                    return posixpath.normpath(source)
-                if target != "/" and candidate.startswith(f"{target}/"):
-                    below = posixpath.normpath(posixpath.join(source, candidate[len(target) + 1 :]))
-                    if self.beside(below) is not None:
-                        return below
-        return path
-
-    def install_debian(self, arguments: Sequence[str]) -> None:  # noqa: PLR0912
-        packages = []
-        words = iter(arguments)
-        for word in words:
-            if word.startswith("-"):
-                if APT_OPTION_WITH_VALUE.fullmatch(word):
-                    self.note("unsupported", f"{word} {next(words, '')}", "a spec has no such option")
-                continue
-            name = re.split("[=/:]", word)[0]
-            if word.endswith("-") or _spec_rejects(packages={"system": (name,)}):
-                self.note("unsupported", word, "it does not name a Debian package")
-                continue
-            if mpi := _MPI_PACKAGE.fullmatch(name):
-                self.take_recipe(word, mpi[1])
-            elif _PREINSTALLED.fullmatch(name):
-                self.note("skipped", word, "the base image or envbuild brings it")
-            elif other := _OTHER_PYTHON.fullmatch(name):
-                self.take_python(word, f"3.{other[1]}")
-            elif cuda := _CUDA_PACKAGE.fullmatch(name):
-                if not self.accelerator:
-                    self.take_accelerator(word, f"cuda:{cuda[1]}.{cuda[2]}" if cuda[1] else "cuda")
-                else:
-                    self.note("skipped", word, "CUDA's libraries come with the wheels")
-                continue
-            else:
-                packages.append(name)
-            if name != word.partition(":")[0]:
-                self.note("unsupported", word, "the lock decides the versions of Debian packages")
-        if packages:
-            self.debian = list(dict.fromkeys((*self.debian, *packages)))
-            self.note("taken", "apt-get install", f"packages.system: {', '.join(packages)}")
-
-    def install_python(self, arguments: Sequence[str], source: str = "", beside: str = "") -> None:
-        """Read arguments of ``pip install``, or a line of a requirements file at a place in a directory."""
-        words = iter(arguments)
-        for word in words:
-            option, equals, value = word.partition("=")
-            if not equals and PIP_OPTION_WITH_VALUE.fullmatch(option):
-                value = next(words, "")
-            text = f"{source}{option} {value}"
-            if option in ("-e", "--editable") or re.fullmatch(r"\.{1,2}(?:/\S*)?(?:\[.*\])?|/\S*", word):
-                self.read_directory(value or word, text if value else word)
-            elif not word.startswith("-"):
-                self.read_requirement(word, source)
-            elif option in ("-r", "--requirement"):
-                self.read_requirement_file(posixpath.join(beside, value), text)
-            elif option.endswith("-url") or option in ("-i", "-f", "--find-links", "--trusted-host"):
-                self.take_accelerator(text, re.sub(r"^\w+://[^/]*", "", value))
-                self.note("unsupported", text, ADDRESSES)
-            elif option == "--torch-backend":
-                self.take_accelerator(text, value)
-            elif not IGNORED_PIP_OPTION.fullmatch(option):
-                self.note("unsupported", text, "a spec has no such option")
-
-    def read_directory(self, name: str, text: str) -> None:
-        """Read what the project in a directory asks for; the project itself stays outside of the image."""
-        path = self.path_beside(posixpath.join(re.sub(r"\[.*", "", name), "pyproject.toml"))
-        file = self.beside(path)
-        if file is not None and path not in self.read_files_of:
-            self.read_files_of.add(path)
-            self.note("unsupported", text, "the project itself is not in the image: name a wheel of it")
-            line = self.line
-            for statement in read_statements("", file)[:_MAX_COMMANDS]:
-                self.read(replace(statement, line=line))
-            return
-        reason = "a project in a directory: name a wheel of it under `packages.python`"
-        self.note("unsupported", text, reason)
-
-    def read_requirement_file(self, name: str, text: str) -> None:
-        path, content = self.content_beside(name, text)
-        if content is not None:
-            for number, line in requirement_lines(content):
-                self.read_requirement_line(line, f"{path}:{number}: ", posixpath.dirname(path))
-
-    def read_requirement_line(self, line: str, source: str = "", beside: str = "") -> None:
-        """Read a line of a requirements file at a place in a directory."""
-        requirement = without_hashes(line)
-        if "--hash" in line and "hashes" not in self.passed_over:
-            self.passed_over.add("hashes")
-            self.note("unsupported", f"{source}{requirement} --hash", HASHES)
-        if not line.startswith("-"):
-            self.install_python([requirement], source, beside)
-        elif may_hold_secret(line) or without_secrets(line) != line:
-            self.note(
-                "unsupported", source + line, "a spec has no options, and a secret does not belong in one"
-            )
-        else:
-            # One option: what follows its value is neither another nor a package.
-            self.install_python(line.split(maxsplit=1), source, beside)
-
-    def read_requirement(self, text: str, source: str) -> ImportNote | None:
-        """Take a Python package; return the note if it goes to `packages.python`."""
-        if reason := _spec_rejects(packages={"python": (text,)}):
-            corrected = corrected_requirement(text) if not is_unresolved(text) else None
-            if corrected is None or re.search(r"[@/]", text):
-                self.note("unsupported", source + text, reason)
-                return None
-            self.note("changed", source + text, f"written as `{corrected}`")
-            text = corrected
-        requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
-        recipe = self.recipes.get(name) or self.recipes.get(name.removesuffix("-gpu"))
-        is_part = recipe is not None and name in {*recipe.owns} - recipe.main_distributions
-        if name in ("pip", "setuptools", "wheel"):
-            self.note("skipped", source + text, "envbuild installs Python packages itself")
-        elif name == "mpi4py":
-            self.needs_mpi = True
-            explanation = "mpi: its recipe brings mpi4py"
-            bounds = str(requirement.specifier)
-            outcome: Outcome = "changed" if bounds else "taken"
-            explanation += f"; `{bounds}` is not used" if bounds else ""
-            self.note(outcome, source + text, explanation)
-        elif recipe and not is_part and recipe.kind in ("framework", "mpi"):
-            build = text + (" gpu" if name != recipe.name and name.endswith("-gpu") else "")
-            self.take_recipe(source + text, recipe.name, str(requirement.specifier), build)
-            if requirement.marker is not None:
-                self.note("changed", source + text, "taken for every machine: a recipe has no marker")
-        else:
-            if is_part:
-                self.take_accelerator(source + text, text)
-            key = (name, str(requirement.marker))
-            if self.requirements.get(key, text) != text:
-                earlier = Requirement(self.requirements[key])
-                requirement.specifier &= earlier.specifier
-                requirement.extras |= earlier.extras
-                self.requirements[key] = str(requirement)
-            self.requirements.setdefault(key, text)
-            note = self.note("taken", source + text, "packages.python")
-            self.notes_of.setdefault(key, []).append(note)
-            return note
-        return None
-
-    def read_conda(self, text: str) -> None:
-        """Read a package of conda: ``channel::name=version=build``."""
-        table = conda_table()
-        channel, _, written = text.rpartition("::")
-        match = _CONDA.fullmatch(written.strip())
-        if match is None:
-            self.note("unsupported", text, "it is not a package with a version")
-            return
-        name, version = match["name"].lower(), match["version"]
-        build = _CONDA_BUILD.fullmatch(version)
-        for part, used in (("channels", channel), ("builds", build)):
-            if used and part not in self.passed_over:
-                self.passed_over.add(part)
-                self.note("unsupported", text, f"{part} of conda are not used, here and below")
-        recipe = self.recipes.get(name)
-        if name == "python":
-            self.take_python(text, version)
-        elif name in table.cuda:
-            release = re.search(r"\d+(?:\.\d+)?", version)
-            if self.accelerator:
-                self.note("skipped", text, "the accelerator is chosen already")
-            else:
-                self.take_accelerator(text, f"cuda:{release[0]}" if release else "cuda")
-        elif name in table.debian:
-            self.debian = list(dict.fromkeys((*self.debian, table.debian[name])))
-            self.note("taken", text, f"packages.system: {table.debian[name]}")
-        elif recipe is None and any(re.fullmatch(pattern, name) for pattern in table.skipped):
-            self.note("skipped", text, "an image has it, or does not need it")
-        else:
-            wheel = table.wheels.get(name, name)
-            if "gpu" in name and "cpu" in wheel:
-                self.note("changed", text, f"`{wheel}` takes its place, which does not use GPUs")
-            self.read_conda_wheel(text, wheel, version)
-
-    def read_conda_wheel(self, text: str, name: str, version: str) -> None:
-        requirement = corrected_requirement(f"{name}{version}")
-        if requirement is None:
-            self.note("unsupported", text, f"`{version}` is not a version of a Python package")
-            return
-        before = set(self.requirements)
-        note = self.read_requirement(requirement, "")
-        if note is not None:
-            self.from_conda |= dict.fromkeys(self.requirements.keys() - before, (note, text))
 
     def check_wheels(self, without_wheels: FindWithoutWheels) -> None:
         """Take back what comes from conda and has no wheel."""
@@ -747,7 +215,7 @@ class _Importer:
         """Take a release of Python, or bounds: as conda, PEP 440 or a Debian package write them."""
         written = version.replace(" ", "")
         written = "" if re.fullmatch(r"={0,2}3(?:\.\*)?", written) else written
-        exact = re.fullmatch(r"={0,2}(3\.\d+)(?:\.\d+)?(?:\.?\*)?(?:=\S*)?", written)
+        exact = re.fullmatch(r"={0,2}([23]\.\d+)(?:\.\d+)?(?:\.?\*)?(?:=\S*)?", written)
         constraint = exact[1] if exact else written.replace("=<", "<=").replace("=>", ">=")
         try:
             specifier = f"=={constraint}.*" if exact else constraint
@@ -764,8 +232,14 @@ class _Importer:
                 "taken", text, f"python: {self.python}" if constraint else "every base image has Python 3"
             )
         else:
-            available = ", ".join(sorted({base.python.version for base in self.bases}))
-            self.note("unsupported", text, f"no base image has that Python; there are {available}")
+            reason = f"no base image has Python {constraint or written}; there are {self.pythons()}"
+            if all(note.explanation != reason for note in self.notes):
+                self.note("unsupported", text, reason)
+
+    def pythons(self) -> str:
+        """Return the releases of Python that base images have."""
+        releases = {base.python.version for base in self.bases}
+        return ", ".join(sorted(releases, key=lambda release: [int(part) for part in release.split(".")]))
 
     def take_recipe(self, text: str, name: str, specifier: str = "", build: str = "") -> None:
         """Take a framework or MPI, with the version if the recipe has it, and the accelerator of a build."""
@@ -799,6 +273,8 @@ class _Importer:
             self.without_version.add(name)
             has = ", ".join(recipe.versions)
             explanation = f"{key}: {chosen[name]}; the recipe has no `{constraint}`, but {has}"
+            if may_be_untested:
+                explanation += f"; with `proven: false` write one release that meets it: `{name}@X.Y`"
             self.note("changed", text, explanation, key=key)
         else:
             self.note("taken", text, f"{key}: {chosen.setdefault(name, name)}", key=key)
@@ -857,30 +333,35 @@ class _Importer:
 
     def check_paths(self) -> None:
         """Leave out directories in which nothing of the image lies."""
-        for name, (note, written) in self.note_of_variable.items():
+        for name, noted in self.notes_of_variable.items():
             setting = self.environment.get(name)
-            parts = written.split(":")
-            stale = {part: reason for part in parts if (reason := self.why_empty(part))}
-            if setting is None or not stale:
+            if setting is None or not any(
+                self.why_empty(part) for _, text in noted for part in text.split(":")
+            ):
                 continue
-            reason = "; ".join(
-                f"nothing lies at {', '.join(f'`{part}`' for part in stale if stale[part] == why)}: {why}"
-                for why in dict.fromkeys(stale.values())
-            )
-            rest = ":".join(part for part in parts if part not in stale)
-            if isinstance(setting, dict):
-                kept = ":".join(part for part in setting["prepend"].split(":") if part not in stale)
-                setting = {"prepend": kept} if kept else None
-            else:
-                setting = rest or None
-            if setting is None:
+            parts = (setting["prepend"] if isinstance(setting, dict) else setting).split(":")
+            kept = ":".join(part for part in parts if not self.why_empty(part))
+            if not kept:
                 del self.environment[name]
+            elif isinstance(setting, dict):
+                self.environment[name] = {"prepend": kept}
             else:
-                self.environment[name] = setting
-            self.replace_note(note, "changed", shown(reason, most=300))
+                self.environment[name] = kept
+            for note, written in noted:
+                stale = {part: reason for part in written.split(":") if (reason := self.why_empty(part))}
+                reason = "; ".join(
+                    f"nothing lies at {', '.join(f'`{part}`' for part in stale if stale[part] == why)}: {why}"
+                    for why in dict.fromkeys(stale.values())
+                )
+                if stale:
+                    self.replace_note(note, "changed", shown(reason, most=300))
 
     def why_empty(self, path: str) -> str:
         """Return why nothing of the image lies at a path; empty if something may."""
+        if path.startswith("/usr/local/mpi/"):
+            return "the image has its MPI in /opt/mpi"  # NVIDIA's images have it there
+        if path.startswith("/root/.local/"):
+            return "the image has its environment in /opt/env"
         if re.match(r"/usr/local/(?:cuda|nvidia)(?=[-/\d]|$)", path):
             return "CUDA's libraries come with the wheels"
         if re.match(r"/(?:(?:opt|root|usr/local)/)?\.?(?:mini|ana)?(?:conda|forge|mamba)\d*(?=/|$)", path):
@@ -888,131 +369,6 @@ class _Importer:
         above = (top for top in self.prefixes if path == top or path.startswith(f"{top}/"))
         top = next((top for top in above if top not in ("/", "/usr", "/usr/local")), "")
         return self.prefixes.get(top, "")
-
-    def read_environment(self, statement: Statement) -> None:
-        before = dict(self.variables)  # a line does not see the variables that it sets
-        if re.fullmatch(r"export(?:\s+[A-Za-z_]\w*)+", statement.text.strip()):
-            self.note("skipped", statement.text, "it sets no variable")
-        elif not statement.values:
-            self.note("unsupported", statement.text, "it is not a plain NAME=VALUE")
-        for text in statement.values:
-            name, _, written = text.partition("=")
-            if name == "DEBIAN_FRONTEND" or name.startswith(("PIP_", "CONDA_", "MAMBA_", "UV_")):
-                self.note("skipped", text, "it is a setting of the build")
-                self.variables[name] = written.strip("'\"") if not may_hold_secret(text) else ""
-                continue
-            reason = self.set_variable(name, written, before)
-            setting = self.environment.get(name)
-            is_appended = re.match(rf"[\"']?\$\{{?{re.escape(name)}\}}?:", written)
-            rest = expand(_without_itself(name, written.strip("'\""))[0], before)
-            if not reason and is_unresolved(rest):
-                lost = "environment, without the parts that depend on an unknown variable"
-                note = self.note("changed", text, lost)
-            elif not reason and is_appended:
-                note = self.note("changed", text, "environment, in front of the image's own directories")
-            else:
-                note = self.note("unsupported" if reason else "taken", text, reason or "environment")
-            if not reason and setting is not None:
-                value = setting["prepend"] if isinstance(setting, dict) else setting
-                self.note_of_variable[name] = (note, value)
-
-    def set_variable(self, name: str, written: str, known: Mapping[str, str]) -> str:
-        """Take a variable whose value is written with quotes; return why it cannot be taken."""
-        try:
-            words = shlex.split(written[: MAX_TEXT + 1])
-        except ValueError:
-            words = ["", ""]
-        # The quotes and backslashes that shlex removes may keep a `$`.
-        unclear = re.search(r";|\$.*['\\]|['\\].*\$", written[:MAX_TEXT])
-        if not name.isidentifier() or len(words) > 1 or unclear:
-            return "it is not a plain NAME=VALUE"
-        value = "".join(words)
-        value, front = _without_itself(name, value)
-        value = expand(value, known)
-        if front:  # what is known of a search path is taken
-            parts = [part for part in value.split(":") if part and not is_unresolved(part)]
-            value = ":".join(parts) or value
-        # Images have no PYTHONPATH, so that in front of nothing is the same.
-        in_front = front or name == "PYTHONPATH"
-        setting: str | dict[str, str] = {"prepend": value} if in_front else value
-        if is_unresolved(value):
-            return "it depends on an unknown variable"
-        if may_hold_secret(f"{name}={value}"):
-            return "a secret does not belong in an image: set it where a process starts"
-        reason = _spec_rejects(environment={name: setting})
-        reason = reason or search_path_problem(name, Prepend(prepend=value) if in_front else value)
-        if not reason:
-            earlier = self.environment.get(name)
-            if front and isinstance(earlier, dict):
-                setting = {"prepend": ":".join(dict.fromkeys(f"{value}:{earlier['prepend']}".split(":")))}
-            self.environment[name] = setting
-            self.variables |= {} if front else {name: value}
-        return reason
-
-    def read_files(self, statement: Statement) -> None:
-        if permissions := re.findall(r"--ch(?:own|mod)=\S+", statement.text):
-            self.note("unsupported", " ".join(permissions), "files belong to root, with mode 0644 or 0755")
-        for pair in statement.values or (statement.text,):
-            words = [expand(word, self.variables) for word in pair.split()]
-            mpi = mpi_source(pair) if statement.name == "ADD" else ("", "")
-            if mpi[0]:
-                self.take_mpi_source(pair, *mpi)
-                continue
-            if re.search(r"--from[= ]", pair):
-                reason = REASONS["%files"]
-            elif len(words) != 2 or not statement.values:
-                reason = "a file needs a source beside this one and a target"
-            elif statement.name == "ADD" and re.search(r"://|^git@|\.(tar(\.\w+)?|tgz|tbz2?|txz)$", words[0]):
-                reason = "`ADD` downloads or unpacks it; keep files beside the spec"
-            else:
-                reason = self.take_file(*words)
-            self.note("unsupported" if reason else "taken", " ".join(words), reason or "files")
-
-    def take_file(self, source: str, target: str) -> str:
-        """Take a file; return why it cannot be taken."""
-        name = posixpath.basename(source)
-        in_image = posixpath.normpath(posixpath.join(self.directory_in_image or "/", target))
-        self.copied |= {
-            posixpath.normpath(path): source
-            for path in (target, f"{target}/{name}", in_image, f"{in_image}/{name}")
-        }
-        path = self.beside(source)
-        # pathlib raises for some names.
-        if path is None and os.path.isdir(self.directory / source.lstrip("/")):  # noqa: PTH112
-            return f"`{posixpath.normpath(source)}` is a directory: name its files one by one"
-        if path is None:
-            return "there is no such file beside it; name the files of a directory one by one"
-        if not target.startswith("/") and self.directory_in_image:
-            target = in_image + ("/" if target.endswith("/") or target == "." else "")
-        target += name if target.endswith("/") else ""
-        entry: dict[str, str | bool] = {"source": posixpath.normpath(source), "target": target}
-        if os.access(path, os.X_OK):
-            entry["executable"] = True
-        reserved = reserved_at(target)
-        reason = f"{reserved.tree} is reserved: {reserved.why}" if reserved else _spec_rejects(files=(entry,))
-        if not reason:
-            self.files[target] = entry
-        return reason
-
-    def beside(self, name: str) -> Path | None:
-        """Return the path of a regular file in or below the directory of the file."""
-        path = self.directory / name
-        # pathlib raises for some names.
-        return path if os.path.isfile(path) and is_below(path, self.directory) else None  # noqa: PTH113
-
-
-def _installs(text: str) -> bool:
-    return any(pattern.match(text) for pattern in (INSTALL, CONDA_INSTALL, OTHER_INSTALL))
-
-
-def _without_itself(name: str, value: str) -> tuple[str, bool]:
-    """Return a value without a reference to the variable's own value, and whether it has one."""
-    name = re.escape(name)
-    # `${NAME:+:$NAME}` is the value with a colon in front, if there is one.
-    default = rf"(?::?[-+][^{{}}]*(?:\$\{{?{name}\}}?)?[^{{}}]*)?"
-    itself = rf"\$(?:{name}(?!\w)|\{{{name}{default}\}})"
-    rest = re.sub(rf"(?:^|:){itself}(?=:|$)|{itself}", "", value)
-    return (rest.strip(":"), True) if rest != value and rest.strip(":") else (value, False)
 
 
 def _has_version(recipe: Recipe, constraint: str) -> bool:

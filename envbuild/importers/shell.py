@@ -61,10 +61,14 @@ def split_script(script: str, line: int, nesting: int = 0) -> Iterator[Command]:
     branches: list[bool] = []  # of each open `if`: whether this is its `else`
     pending = _Pending()
     operator = ""
+    in_test = False  # between `[[` and `]]`, where `<` and `&&` compare
     for kind, text, at in _tokens(script, line):
         if kind == "word":
+            in_test = text != "]]" and (in_test or (text == "[[" and _KEYWORDS.issuperset(pending.words)))
             pending.line = pending.line or at
             pending.words.append(text)
+            pending.shown.append(text)
+        elif in_test and text not in ("\n", ";", "quotes") and kind != "body":
             pending.shown.append(text)
         elif kind in ("redirection", "file"):
             pending.line = pending.line or at
@@ -84,6 +88,7 @@ def split_script(script: str, line: int, nesting: int = 0) -> Iterator[Command]:
             yield from _commands(pending, branches, operator, text == "quotes", nesting)
             operator = text
             pending = _Pending()
+            in_test = False
 
 
 def _commands(

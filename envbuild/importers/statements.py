@@ -30,7 +30,10 @@ _COPIED_ENVIRONMENT = re.compile(
     r"(?:--\S+\s+)*?--from=(\S+)\s+(?:--\S+\s+)*"
     r"\S*(?:(?:site-packages|venv|env|conda\d*|\.local)(?:/\S*)?|/usr/local|/opt|/install)/?\s"
 )
+_COPIED = re.compile(r"(?:--\S+\s+)*?--from=(\S+)\s+(?:--\S+\s+)*(/\S+)\s")
+_PAIR = re.compile(r"""\s*(\w+=(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'\\])+)""")
 _BRACES = re.compile(r"\{\{\s*(\w+)\s*\}\}")  # Apptainer's form of a variable
+_TRAILING_COMMENT = re.compile(r"\s+#[^'\"]*$")
 _CONTINUATION = re.compile(r"\\[ \t\r]*\n")
 # The attribute of spython's `Recipe` that holds the values of a statement.
 _ATTRIBUTES = {
@@ -61,8 +64,11 @@ def read_statements(text: str, path: Path) -> list[Statement]:
     first = next((line.strip() for line in lines if not _is_comment(line)), "")
     if path.name == "pyproject.toml" or is_valid_pylock_path(path):
         return list(_project(path))
-    if re.match(r"bootstrap\s*:", first, re.IGNORECASE):
-        return _stages(list(_definition(lines)))
+    if re.match(r"(?:bootstrap|from)\s*:", first, re.IGNORECASE):
+        statements = list(_definition(lines))
+        if [item.name for item in statements[:2]] == ["From", "Bootstrap"]:
+            statements[:2] = reversed(statements[:2])  # a stage begins with its kind
+        return _stages(statements)
     if re.match(r"(?:from|arg)\s", first, re.IGNORECASE):
         return _stages(list(_dockerfile(lines)))
     if path.suffix in (".txt", ".in"):
@@ -95,26 +101,35 @@ def _stages(statements: list[Statement]) -> list[Statement]:
         number += item.name in ("FROM", "Bootstrap")
         if item.name == "Stage":
             names[item.text.lower()] = number
+    ends = [*starts[1:], len(statements)]
+    copied = [  # for each statement, the stages whose Python environments it copies
+        [
+            name
+            for name, path in _copied_from(item)
+            if name in names
+            and (path == "" or _makes_environment(statements[starts[names[name]] : ends[names[name]]], path))
+        ]
+        for item in statements
+    ]
     chain: set[int] = set()
     pending = [len(starts) - 1]
     while pending:
         stage: int | None = pending.pop()
         while stage is not None and stage >= 0 and stage not in chain:
             chain.add(stage)
-            end = starts[stage + 1] if stage + 1 < len(starts) else len(statements)
-            for item in statements[starts[stage] : end]:
-                pending += [names[name] for name in _copied_environments(item) if name in names]
+            for at in range(starts[stage], ends[stage]):
+                pending += [names[name] for name in copied[at]]
             stage = parents[stage]
     kept: list[Statement] = []
     number = -1
-    for item in statements:
+    for item, sources in zip(statements, copied, strict=True):
         is_start = item.name in ("FROM", "Bootstrap")
         number += is_start
         if item.name == "FROM" and number in chain and number + 1 < len(starts) and parents[number] is None:
             kept.append(item)
         elif item.name == "FROM" and number in chain and parents[number] is not None:
             kept.append(replace(item, name="continued stage", text=f"FROM {item.text}", values=()))
-        elif number in chain and any(name in names for name in _copied_environments(item)):
+        elif number in chain and sources:
             written = f"{item.name} {item.text}" if item.name == "COPY" else item.text
             kept.append(replace(item, name="continued stage", text=written, values=()))
         elif number < 0 or number in chain or item.name == "ARG":
@@ -125,14 +140,26 @@ def _stages(statements: list[Statement]) -> list[Statement]:
     return kept
 
 
-def _copied_environments(statement: Statement) -> Iterator[str]:
-    """Yield the name of the stage whose Python environment an instruction copies."""
+def _copied_from(statement: Statement) -> Iterator[tuple[str, str]]:
+    """Yield the name of each stage that an instruction copies from, and the path there.
+
+    The path is empty if it is that of a Python environment by its name.
+    """
     lines = [_CONTINUATION.sub(" ", statement.text)] if statement.name == "COPY" else []
     if statement.name.startswith("%files from "):
         lines = [f"--from={statement.name.split()[2]} {line} " for line in statement.values]
     for line in lines:
         if match := _COPIED_ENVIRONMENT.match(line):
-            yield match[1].lower()
+            yield match[1].lower(), ""
+        elif match := _COPIED.match(line):
+            yield match[1].lower(), match[2].rstrip("/")
+
+
+def _makes_environment(stage: Sequence[Statement], path: str) -> bool:
+    """Return whether a command of a stage makes a Python environment in a directory."""
+    words = r"(?:venv|virtualenv|-p|--prefix|--target|-t|--root)(?:\s+-\S+)*[\s=]+"
+    pattern = re.compile(rf"{words}{re.escape(path)}/?(?=[\s;&]|$)")
+    return any(item.name in ("RUN", "%post") and pattern.search(item.text) for item in stage)
 
 
 def _argument(statement: Statement) -> tuple[str, str]:
@@ -167,6 +194,8 @@ def requirement_statements(files: RequirementFiles) -> Iterator[Statement]:
         yield Statement(line=max(at.line, 1), name="requirement", text=text)
     for part in files.left_out:
         yield Statement(line=1, name="left out", text=part)
+    if not files.errors and not any(True for _ in files.asked()):
+        yield Statement(line=1, name="error", text="the whole file", values=("it names no package",))
 
 
 def environment_statements(text: str, path: Path) -> list[Statement]:
@@ -219,14 +248,18 @@ def _dockerfile(lines: Sequence[str]) -> Iterator[Statement]:
 
 def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
     sections: list[tuple[str, int, list[str]]] = []
+    second_line = 0
     for number, line in enumerate(lines, 1):
         if section := re.match(r"\s*(%[A-Za-z]+)\b\s*([^#]*)", line):
             name = section[1].lower()
             if name == "%files" and section[2]:
                 name = line.strip()  # files of another stage do not lie beside the definition file
             sections.append((name, number + 1, []))
-        elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE):
+        elif re.match(r"\s*bootstrap\s*:", line, re.IGNORECASE) and number != second_line:
             sections.append(("", number, [line]))
+        elif not sections and re.match(r"\s*from\s*:", line, re.IGNORECASE):
+            sections.append(("", number, [line]))
+            second_line = number + 1  # of a header whose lines are the other way round
         elif sections:
             sections[-1][2].append(line)
     for section_name, start, body in sections:
@@ -246,6 +279,8 @@ def _definition(lines: Sequence[str]) -> Iterator[Statement]:  # noqa: PLR0912
                 if name == "Osversion":
                     name, text = "From", f"debian:{text}"
             # One line may set several variables.
+            if name == "%environment":
+                text = _TRAILING_COMMENT.sub("", text)
             pieces = re.split(r"\s*;\s*", text.rstrip("; ")) if name == "%environment" else [text]
             for piece in [text] if set("'\"") & set(text) else pieces:
                 yield Statement(line=number, name=name, text=piece, values=_values(name, piece))
@@ -302,9 +337,15 @@ def _values(name: str, text: str) -> tuple[str, ...]:
     try:
         parser.parse()
     except (AttributeError, IndexError, KeyError, NotImplementedError, ValueError):
-        return ()
+        return _variables(text) if name == "ENV" else ()
     values = getattr(parser.recipe[parser.active_layer], _ATTRIBUTES[name]) or []
     values = [values] if isinstance(values, str) else values
     if name == "ENV" and " ".join(["ENV", *values]).split() != text.split():
-        return ()
+        return _variables(text)
     return tuple(value if isinstance(value, str) else " ".join(value) for value in values)
+
+
+def _variables(text: str) -> tuple[str, ...]:
+    """Return the variables of an ENV that spython misreads, as it does quotes within a value."""
+    text = text.removeprefix("ENV ")
+    return tuple(_PAIR.findall(text)) if not _PAIR.sub("", text).strip() else ()

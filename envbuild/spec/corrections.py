@@ -18,7 +18,9 @@ _WRITTEN = re.compile(
     re.DOTALL,
 )
 # `=2.2`, `@2.2`, ` 2.2`, and conda's `=2.2.3=py311_0`.
-_EXACT = re.compile(r"(?:@|={1,3}|:)?\s*v?([0-9]+(?:\.[0-9]+)*)(?:\.\*)?(?:=.*)?")
+_EXACT = re.compile(
+    r"(?:@|={1,3}|:)?\s*v?([0-9]+(?:\.[0-9]+)*(?:\.?(?:a|b|rc|post|dev)[0-9]+)?)(?:\.\*)?(?:=.*)?"
+)
 _PARTS = 3  # of a version that leaves nothing open
 
 _REGISTRY = re.compile(
@@ -68,7 +70,8 @@ def corrected_requirement(text: str) -> str | None:
     name, extras, rest = match.groups(default="")
     exact = _EXACT.fullmatch(rest)
     if exact:
-        rest = f"=={exact[1]}" + (".*" if exact[1].count(".") + 1 < _PARTS else "")
+        is_open = exact[1].count(".") + 1 < _PARTS and not re.search("[a-z]", exact[1])
+        rest = f"=={exact[1]}" + (".*" if is_open else "")
     corrected = f"{name}{extras}{_bounds(rest)}"
     try:
         return python_requirement(corrected)

@@ -183,6 +183,30 @@ class PylockFile:
         return requested, errors[:MAX_ERRORS]
 
 
+def git_entry(text: str) -> dict[str, str] | None:
+    """Return the entry of `packages.python` for a line of pip that names a git repository; None for others.
+
+    Without a commit of 40 digits or a name it lacks them; `reference` is then the branch or tag that the line
+    names. ValueError: the address cannot be that of a repository.
+    """
+    match = _GIT.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        return None
+    repository_address(match["address"])
+    fragment = dict(part.partition("=")[::2] for part in (match["fragment"] or "").split("&"))
+    name = match["name"] or re.sub(r"\[.*", "", fragment.get("egg", ""))
+    commit = match["commit"] or ""
+    is_whole = _COMMIT.fullmatch(commit) and not match["marker"] and not match["extras"]
+    entry = {
+        "name": name or posixpath.basename(match["address"]).removesuffix(".git"),
+        "git": match["address"],
+        "commit": commit if is_whole and name else "",
+        "reference": "" if is_whole and name else commit,
+        "subdirectory": fragment.get("subdirectory", ""),
+    }
+    return {key: value for key, value in entry.items() if value}
+
+
 def _lack(package: Package) -> str:
     if package.vcs or package.archive:
         return "is taken from an address"

@@ -113,9 +113,9 @@ def explained(error: OSError, directories: Sequence[SpaceDirectory]) -> NoSpaceE
     if not is_full(error):
         return None
     output = "quota exceeded" if error.errno == errno.EDQUOT else ""
-    return no_space(
-        directories, output=output, path=None if error.filename is None else os.fsdecode(error.filename)
-    )
+    # Of a copy the second file is the one that is written.
+    file = error.filename if error.filename2 is None else error.filename2
+    return no_space(directories, output=output, path=None if file is None else os.fsdecode(file))
 
 
 def _device(path: Path) -> int:

@@ -30,6 +30,7 @@ from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 # Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
+_EVERYWHERE = ("apptainer", "singularityce")  # runtimes that need no description
 _PYXIS_MOUNTS = "0.22"
 
 
@@ -89,13 +90,18 @@ def _choose_runtime(site: Site, form: TextFormat, name: str, emit: Emit) -> Site
     runtimes = {runtime.name: runtime for runtime in site.runtimes}
     fit = [runtime for runtime in runtimes if form.runtimes is None or runtime in form.runtimes]
     chosen = runtimes.get(name or next(iter(fit), ""))
+    if chosen is None and not runtimes and name in _EVERYWHERE:
+        text = f"the site `{site.name}` names no runtime: the script is written for {name}"
+        emit(Warned(text=text, hint="`runtimes` of the site file names what it has"))
+        chosen = SiteRuntime(name=name)
     if chosen is None:
         reads = f" that reads {form.title}" if form.runtimes is not None else ""
         requested = f"runtime `{name}`" if name else f"runtime{reads}"
         has = f"it has {', '.join(runtimes)}" if runtimes else "it names none"
         raise RequestError(
             f"the site `{site.name}` has no {requested}: {has}",
-            hint="`runtimes` of the site file names them, and --runtime one of those",
+            hint="`runtimes` of the site file names them, and --runtime one of those"
+            + ("" if runtimes else "; without any, `--runtime apptainer` writes it for that"),
         )
     if chosen.name == "pyxis" and chosen.version and not at_least(chosen.version, _PYXIS_MOUNTS):
         text = f"pyxis {chosen.version} unpacks the image on each node at each start"

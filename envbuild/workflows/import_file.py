@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.importers.proposal import Proposal, propose
+from envbuild.importers.importer import propose
+from envbuild.importers.proposal import Proposal
 from envbuild.importers.proposal_text import proposal_text
 from envbuild.importers.statements import MAX_BYTES, read_statements
 from envbuild.inputs.catalog import read_bases

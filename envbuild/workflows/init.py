@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.importers.proposal import propose
+from envbuild.importers.importer import propose
 from envbuild.importers.statements import requirement_statements
 from envbuild.inputs.catalog import read_bases
 from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, read_spec
@@ -78,6 +78,8 @@ def with_requirements(
         for note in proposal.notes
         if note.outcome == "changed" and note.key in ("accelerator", "frameworks")
     )
+    if not files.errors and next(files.asked(), None) is None:
+        return draft, ("it names no package",)
     return draft, tuple(dict.fromkeys(sentences))
 
 

@@ -9,7 +9,7 @@
 
 : "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"
 _eb_nodes=${SLURM_JOB_NUM_NODES:-1}
-_eb_ranks="${SLURM_NTASKS:-$_eb_nodes}"
+_eb_ranks="${SLURM_NTASKS:-$((_eb_nodes * ${SLURM_NTASKS_PER_NODE:-1}))}"
 
 # …
 _eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2

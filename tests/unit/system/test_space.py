@@ -57,6 +57,15 @@ def test_the_file_of_an_error_is_named_if_it_is_elsewhere(tmp_path: Path) -> Non
     assert error.problem == "no space left in `/proc/self`"
 
 
+def test_of_a_copy_the_file_that_is_written_is_named(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "a/x"), "/proc/self/x"
+    error = explained(
+        OSError(errno.ENOSPC, "No space left on device", source, None, target), places(tmp_path / "a")
+    )
+    assert error is not None
+    assert error.problem == "no space left in `/proc/self`"
+
+
 def test_a_quota_is_named_as_one(tmp_path: Path) -> None:
     (place,) = places(tmp_path / "a")
     error = explained(OSError(errno.EDQUOT, "Disk quota exceeded"), [place])

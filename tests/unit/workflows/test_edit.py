@@ -11,7 +11,7 @@ import pytest
 
 from envbuild.errors import RequestError
 from envbuild.events import Event, Note
-from envbuild.importers.proposal import propose
+from envbuild.importers.importer import propose
 from envbuild.inputs.spec import read_spec
 from envbuild.lock.diff import diff
 from envbuild.lock.model import Lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -250,6 +251,14 @@ def test_a_script_of_pbs_starts_as_many_ranks_as_its_job_has(
     )
     assert alone.returncode == 2
     assert "starts ranks itself" in alone.stderr
+
+
+def test_a_site_without_a_runtime_gets_the_one_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    an_image("mpich", accelerator="cpu")
+    site = re.sub("runtimes: .*\n", "", APPTAINER.replace("[pmix]", "[pmi2]"))
+    assert "by apptainer at here" in export("sbatch", site, runtime="apptainer")
+    assert "the site `here` names no runtime: the script is written for apptainer" in capsys.readouterr().err
+    assert export("sbatch", site, out="other") == "exit code 2"
 
 
 def test_what_is_for_no_gpu_asks_for_none() -> None:

@@ -18,7 +18,8 @@ from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError, render
 from envbuild.extend.packages import read_request
 from envbuild.importers.conda import conda_table
-from envbuild.importers.proposal import Proposal, propose
+from envbuild.importers.importer import propose
+from envbuild.importers.proposal import Proposal
 from envbuild.importers.statements import read_statements
 from envbuild.inputs.catalog import read_bases
 from envbuild.inputs.spec import read_spec
@@ -43,7 +44,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def index(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Take the place of an index; return the requirements of which it has no wheels."""
-    without = {"bioconductor-deseq2"}
+    without = {"ncl"}
     monkeypatch.setattr(workflow, "without_wheels", lambda texts, *_: without & {*texts})
     return without
 
@@ -294,6 +295,14 @@ def test_python_packages(lines: list[str], python: list[str], place: Path) -> No
         "COPY src/env.yml /tmp/\nRUN mamba env update -n base --file /tmp/env.yml",
         "RUN micromamba install -y -c conda-forge a",
         "COPY src /w\nRUN pip install -e /w",
+        "COPY src /w\nRUN cd /w && poetry install --only main",
+        "COPY src/pyproject.toml /w/\nWORKDIR /w\nRUN pip install poetry==1.8 && uv sync --frozen",
+        "COPY src/pyproject.toml .\nRUN uv pip install -r pyproject.toml",
+        "RUN --mount=type=bind,source=src/r.txt,target=/tmp/r.txt pip install -r /tmp/r.txt",
+        "RUN pip install a==$UNKNOWN",
+        "RUN pip install b a && pip uninstall -y B",
+        "RUN if [[ $x < 2 || $x == 1 && y > z ]]; then pip install a; fi",
+        "RUN pip freeze | sort && env | grep -v x | head -3 && pip install a",
     ],
 )
 def test_what_a_line_contains_is_taken_in_spite_of_its_other_parts(line: str, place: Path) -> None:
@@ -347,6 +356,46 @@ def test_what_a_line_contains_is_taken_in_spite_of_its_other_parts(line: str, pl
             ["frameworks: pytorch, to which it belongs"],
         ),
         (
+            ["RUN A=1 B=2 DEBIAN_FRONTEND=x pip install x"],
+            {"packages": {"python": ["x"]}},
+            ["wheels are not built: A, B have no effect"],
+        ),
+        (
+            ["RUN DEBIAN_FRONTEND=noninteractive apt-get install -y less"],
+            {"packages": {"system": ["less"]}},
+            [],
+        ),
+        (
+            ["RUN pip install a==1", "RUN pip install a==2"],
+            {"packages": {"python": ["a==2"]}},
+            ["packages.python, in place of `a==1`"],
+        ),
+        (
+            ["RUN pip install 'a==1+$TAG' b==$V"],
+            {"packages": {"python": ["a==1", "b"]}},
+            ["`a==1`, as `+$TAG` depends on an unknown variable", "`b`, as `==$V` depends on an unknown"],
+        ),
+        (
+            ["ENV PATH=/opt/conda/bin:$PATH", "ENV PATH=/a/bin:$PATH"],
+            {"environment": {"PATH": {"prepend": "/a/bin"}}},
+            ["nothing lies at `/opt/conda/bin`"],
+        ),
+        (
+            ["ENV LANG=en_US.UTF-8 LC_ALL=C.utf8 LC_TIME=POSIX"],
+            {"environment": {"LANG": "C.UTF-8", "LC_ALL": "C.utf8", "LC_TIME": "POSIX"}},
+            ["environment: C.UTF-8, which every image has"],
+        ),
+        (
+            ['ENV PYTHONPATH=${PYTHONPATH}:"/code" A="x y"B'],
+            {"environment": {"PYTHONPATH": {"prepend": "/code"}, "A": "x yB"}},
+            ["environment, in front of the image's own directories"],
+        ),
+        (
+            ["ARG X", "ENV X=${X:-1}", 'ENV Y="8.0;9.0"'],
+            {"environment": {"X": "1", "Y": "8.0;9.0"}},
+            [],
+        ),
+        (
             ["ENV PATH=$PATH:/a/bin"],
             {"environment": {"PATH": {"prepend": "/a/bin"}}},
             ["environment, in front of the image's own directories"],
@@ -385,6 +434,7 @@ def test_what_is_changed_is_not_called_taken(
         ("python=3.11", "3.11"),
         ("python=3.11.4", "3.11"),
         ("python>=3.9,<3.12", ">=3.9,<3.12"),
+        ("python=2.7.15", "2.7"),
         ("python<3.12", ">=3,<3.12"),
         ("python!=3.11", ">=3,!=3.11"),
     ],
@@ -417,6 +467,12 @@ def test_a_stage_that_continues_another_contains_it(middle: str, place: Path) ->
             {"mpi": "openmpi", "packages": {"system": ["g++", "git"]}},
         ),
         ("zypper --non-interactive in git", {"packages": {"system": ["git"]}}),
+        ("yum -y groupinstall 'Development Tools'", {"packages": {"system": ["build-essential"]}}),
+        ("dnf install -y @development-tools epel-release", {"packages": {"system": ["build-essential"]}}),
+        (
+            "apt-get install gcc less && apt-get purge -y --auto-remove gcc",
+            {"packages": {"system": ["less"]}},
+        ),
         (
             "conda install -y pytorch=2.13 cmake",
             {"frameworks": ["pytorch@2.13"], "packages": {"system": ["cmake"]}},
@@ -430,7 +486,7 @@ def test_packages_of_other_families(command: str, spec: object, place: Path) -> 
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        ("pip install a==$OTHER", "`a==$OTHER` is not a Python requirement"),
+        ("pip install $OTHER==1", "`$OTHER==1` is not a Python requirement"),
         ("pip install `cat`", "``cat`` is not a Python requirement"),
         ('pip install "$(cat x)"', "`$(cat x)` is not a Python requirement"),
         ("pip install $(cat x)", "`$(cat x)` is not a Python requirement"),
@@ -451,7 +507,12 @@ def test_packages_of_other_families(command: str, spec: object, place: Path) -> 
         ("poetry install --no-root", "write its packages to a file: `envbuild init -r pyproject.toml`"),
         ("Rscript -e 'install.packages(\"x\")'", "name Debian's packages of R"),
         ("rm -rf /opt/x", "a spec has packages, variables and files, but no commands"),
-        ("pip install git+https://example.org/y", "`git+https://example.org/y` names an address"),
+        ("pip install git+https://a:b@example.org/y", "`git+https:…@example.org/y` names an address"),
+        (
+            "pip install git+https://example.org/y.git@v1",
+            "write `{name: y, git: https://example.org/y.git, c",
+        ),
+        ("pip install https://example.org/y.zip", "`https://example.org/y.zip` names an address"),
         ("pip install x.whl/../y", "`x.whl/../y` is not a Python requirement"),
         ("pip install -r ../x.txt", "the file is not beside this one"),
         ("pip install --pre less", "a spec has no such option"),
@@ -532,7 +593,7 @@ def test_frameworks_and_accelerators(words: str, expected: dict[str, object], pl
 @pytest.mark.parametrize(
     ("lines", "environment"),
     [
-        (["ENV A=1 B='two words'", 'ENV C="$A"-x'], {"A": "1", "B": "two words"}),
+        (["ENV A=1 B='two words'", 'ENV C="$A"-x'], {"A": "1", "B": "two words", "C": "1-x"}),
         (["ENV A=1", "ENV C=$A-x D="], {"A": "1", "C": "1-x", "D": ""}),
         (["ENV A=old", "ENV A=new B=$A"], {"A": "new", "B": "old"}),
         (["ENV OLD two words"], {"OLD": "two words"}),
@@ -648,8 +709,10 @@ def test_files(place: Path) -> None:
         {"source": "train.py", "target": "/srv/train.py", "executable": True},
         {"source": "data.csv", "target": "/srv/data.csv"},
         {"source": "data.csv", "target": "/y"},
+        {"source": "data.csv", "target": "/x/data.csv"},
+        {"source": "data.csv", "target": "/relative"},
     ]
-    assert [line for line, _ in unsupported(place, *lines)] == [2, 3, 4, 4, 4, 4, 5, 6, 7, 8, 8, 9]
+    assert [line for line, _ in unsupported(place, *lines)] == [2, 3, 4, 4, 4, 5, 7, 8, 8, 9]
 
 
 def test_the_last_stage_makes_the_image(place: Path) -> None:
@@ -664,10 +727,17 @@ def test_the_last_stage_makes_the_image(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "copied", ["--from=b /opt/venv /opt/venv", "--chown=1 --from=0 /root/.local /x", "--from=B /w/.venv ."]
+    "copied",
+    [
+        "--from=b /opt/tools /opt/tools",
+        "--from=b /opt/venv /opt/venv",
+        "--chown=1 --from=0 /root/.local /x",
+        "--from=B /w/.venv .",
+    ],
 )
 def test_a_stage_whose_python_environment_is_copied_is_read(copied: str, place: Path) -> None:
-    stages = "FROM python:3.11 AS b\nRUN pip install a\nFROM golang\nRUN pip install c\nFROM debian:12"
+    made = "RUN python -m venv /opt/tools\nRUN pip install a"
+    stages = f"FROM python:3.11 AS b\n{made}\nFROM golang\nRUN pip install c\nFROM debian:12"
     text = f"{stages}\nCOPY {copied}\n"
     spec = imported(place, text).spec
     assert (spec["base"], spec["packages"]) == ("debian-12", {"python": ["a"]})
@@ -779,8 +849,8 @@ def test_a_proposal_can_be_locked(place: Path) -> None:
 
 def test_an_environment_whose_index_does_not_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflow, "without_wheels", lambda *_: None)
-    proposal = imported(place, "dependencies: [bioconductor-deseq2]\n", "environment.yml")
-    assert proposal.spec["packages"] == {"python": ["bioconductor-deseq2"]}
+    proposal = imported(place, "dependencies: [ncl]\n", "environment.yml")
+    assert proposal.spec["packages"] == {"python": ["ncl"]}
     assert "no index could be asked which of them have wheels" in [
         note.explanation for note in proposal.notes
     ]
@@ -795,11 +865,102 @@ def test_an_environment_whose_index_does_not_answer(place: Path, monkeypatch: py
         ("conda-forge::Gxx_linux-64 12.*", "packages", {"system": ["g++"]}),
         ("mpich", "mpi", "mpich"),
         ("librosa", "packages", {"python": ["librosa"]}),
+        ("cuda-version>=12.9", "accelerator", "cuda"),
+        ("jax>=0.4=cuda12*", "accelerator", "cuda"),
+        ("torchaudio>=0.22.0=cpu*", "packages", {"python": ["torchaudio>=0.22.0"]}),
+        ("python-dateutil=2.9.0.post0=pyh_1", "packages", {"python": ["python-dateutil==2.9.0.post0"]}),
+        ("less=$V", "packages", {"python": ["less"]}),
+        ("hhsuite", "packages", {"system": ["hhsuite"]}),
+        ("kalign2=2.04=h1", "packages", {"system": ["kalign"]}),
+        ("r-data.table", "packages", {"system": ["r-cran-data.table"]}),
+        ("bioconductor-deseq2", "packages", {"system": ["r-bioc-deseq2"]}),
     ],
 )
 def test_packages_of_conda(package: str, key: str, value: object, place: Path) -> None:
     proposal = imported(place, f"name: x\ndependencies:\n- {package}\n", "environment.yml")
     assert proposal.spec[key] == value
+
+
+def test_what_has_another_version_than_in_a_conda_environment_is_noted(place: Path) -> None:
+    text = "dependencies: [samtools=1.3, cuda-version>=12.9, less=$V, mpi=1.0=openmpi]\n"
+    notes = imported(place, text, "environment.yml").notes
+    assert [(note.text, note.explanation) for note in notes if note.outcome == "changed"] == [
+        ("samtools=1.3", "packages.system: samtools, in Debian's version"),
+        ("cuda-version>=12.9", "`>=12.9` is not used: `accelerator` takes one release"),
+        ("less=$V", "without `=$V`, which depends on an unknown variable"),
+    ]
+    assert [note.text for note in notes if note.outcome == "skipped"] == ["mpi=1.0=openmpi"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"x @ git+https://example.org/a/y.git@{'c' * 40}",
+        f"git+https://example.org/a/y.git@{'c' * 40}#egg=x",
+    ],
+)
+def test_a_commit_of_git_is_taken(line: str, place: Path) -> None:
+    entry = {"name": "x", "git": "https://example.org/a/y.git", "commit": "c" * 40}
+    assert imported(place, f"{line}\n", "r.txt").spec["packages"] == {"python": [entry]}
+    assert spec_of(place, f"RUN pip install '{line}'")["packages"] == {"python": [entry]}
+
+
+@pytest.mark.parametrize(
+    ("head", "address"),
+    [
+        ("Bootstrap: library\nFrom: lab/tools:1", "apptainer pull image.sif library://lab/tools:1"),
+        ("From: lab/tools:1\nBootstrap: docker", "apptainer pull image.sif docker://lab/tools:1"),
+        ("Bootstrap: localimage\nFrom: base.sif", "envbuild extend base.sif -r requirements.txt"),
+    ],
+)
+def test_an_image_is_named_as_it_is_fetched(head: str, address: str, place: Path) -> None:
+    notes = imported(place, f"{head}\n%post\n  pip install less\n", "x.def").notes
+    assert any(address in note.explanation for note in notes)
+
+
+def test_an_image_whose_name_is_unknown_is_not_offered(place: Path) -> None:
+    notes = imported(place, "ARG X\nFROM lab/$X\nRUN pip install less\n").notes
+    assert notes[0].explanation == "it depends on an unknown variable: write its value into the file"
+
+
+def test_comments_and_activations_in_an_environment_are_passed_over(place: Path) -> None:
+    text = (
+        "Bootstrap: docker\nFrom: debian:12\n%environment\n"
+        "  export A=1 # why\n  . /opt/conda/etc/profile.d/conda.sh\n  conda activate x\n"
+        "  export B=/opt/conda/x\n"
+    )
+    proposal = imported(place, text, "x.def")
+    assert proposal.spec["environment"] == {"A": "1"}
+    assert [note.line for note in proposal.notes if note.outcome == "unsupported"] == []
+
+
+def test_a_file_that_lies_below_a_directory_above_is_found(place: Path) -> None:
+    (place / "docker").mkdir()
+    text = "FROM debian:12\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
+    (place / "docker/Dockerfile").write_text(text)
+    notes = import_file(place / "docker/Dockerfile").proposal.notes
+    assert [note.explanation for note in notes if note.outcome == "unsupported"] == [
+        "there is no such file beside it, but below `..`: copy this file to there, and import the copy",
+        "the file is not beside this one, but below `..`: copy this file to there, and import the copy",
+    ]
+
+
+def test_files_of_a_pattern_are_taken(place: Path) -> None:
+    spec = spec_of(place, "COPY data.c* src/*.txt /data")
+    assert spec["files"] == [{"source": "data.csv", "target": "/data/data.csv"}]
+    spec = spec_of(place, "COPY *.py m*.txt /data/")
+    assert [entry["target"] for entry in spec["files"]] == ["/data/train.py", "/data/more.txt"]
+
+
+def test_a_file_without_packages_is_said(place: Path) -> None:
+    text = "[project]\nname = 'x'\nversion = '1'\nrequires-python = '>=3.9'\n"
+    notes = imported(place, text, "pyproject.toml").notes
+    assert [note.explanation for note in notes if note.outcome == "unsupported"] == ["it names no package"]
+
+
+def test_a_file_that_is_copied_into_a_directory_of_every_image_keeps_its_name(place: Path) -> None:
+    spec = spec_of(place, "COPY train.py /usr/local/bin", "COPY data.csv /data")
+    assert [entry["target"] for entry in spec["files"]] == ["/usr/local/bin/train.py", "/data"]
 
 
 def test_what_is_lost_of_a_conda_environment_is_noted(
