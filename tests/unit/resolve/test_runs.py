@@ -135,25 +135,25 @@ def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
 
     def cost_of_pin(name: str, _: str) -> skipped_releases.Cost:
         asked.append(name)
-        return skipped_releases.Cost(text="older others", without_wheels=frozenset({name}))
+        missing = frozenset({name}) if name < NAMES[5] else frozenset()
+        return skipped_releases.Cost(text="older others", without_wheels=missing)
 
-    warnings = [
-        *skipped_releases.warnings(
-            Resolution(
-                requirements=resolved(python=NAMES).python.requirements,
-                constraints=(),
-                distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
-            ),
-            files={},
-            newest={name: [file_of(name, "2.0")] for name in NAMES},
-            from_source=("built",),
-            cost_of_pin=cost_of_pin,
-        )
-    ]
-    assert len(warnings) == len(NAMES)
+    request = resolved(python=NAMES).python
+    judgement = skipped_releases.judge(
+        Resolution(
+            requirements=request.requirements,
+            constraints=(),
+            distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
+        ),
+        files={},
+        newest={name: [file_of(name, "2.0")] for name in NAMES},
+        request=request,
+        cost_of_pin=cost_of_pin,
+    )
     assert asked == NAMES[:10]
-    assert "with 2.0: older others" in warnings[9].detail
-    # One line to paste, with all names.
-    assert f"`from_source: [built, {', '.join(NAMES[:10])}]`" in str(warnings[0].hint)
-    assert "with 2.0" not in warnings[10].detail
-    assert warnings[10].text.endswith("the newest is 2.0")
+    assert [*judgement.unbuilt] == NAMES[:5]
+    assert judgement.without_wheels == {*NAMES[:5]}
+    assert len(judgement.warnings) == len(NAMES) - 5
+    assert "with 2.0: older others" in judgement.warnings[4].detail
+    assert "with 2.0" not in judgement.warnings[5].detail
+    assert judgement.warnings[5].text.endswith("the newest is 2.0")

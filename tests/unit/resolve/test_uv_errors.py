@@ -100,14 +100,14 @@ def test_words_of_uv_are_not_names() -> None:
 
 def test_a_distribution_without_a_wheel() -> None:
     failure = UvFailure(kind="no-solution", reason="it has no wheels", names=("win",))
-    (without,) = errors("alpha", "win").without_wheels({"win": failure})
+    (without,) = errors("alpha", "win").without_wheels({"win": failure}, {})
     assert without.problem == "`win`: no wheel fits Python 3.11 with glibc 2.36 on amd64"
     assert without.hint == (
         "it has no wheels; `from_source: [win]` under `packages` builds what has a source archive"
     )
     assert without.at == at(2)
     assert {*without.unavailable} == {"win"}
-    (bounded,) = errors("win>=2", nearest=["1.0"]).without_wheels({"win": failure})
+    (bounded,) = errors("win>=2", nearest=["1.0"]).without_wheels({"win": failure}, {})
     assert bounded.hint.startswith("versions of `win` with a wheel: 1.0; `from_source: [win]`")
 
 
@@ -119,7 +119,7 @@ def test_all_distributions_without_a_wheel_are_one_error_with_one_line_to_write(
         ),
         "apex": UvFailure(kind="no-solution", reason="it has no wheels", names=("apex",)),
     }
-    (error,) = errors("top", "docopt>=0.6", "apex").without_wheels(failures)
+    (error,) = errors("top", "docopt>=0.6", "apex").without_wheels(failures, {})
     assert error.problem == (
         "`docopt`, `deep`, `apex`: no wheel fits Python 3.11 with glibc 2.36 on amd64"
         "\n  `docopt>=0.6` at spec.yaml:2:3"
