@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -233,7 +234,10 @@ class UvErrors:
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.offline:
             hint = f"only packages on this machine were considered (`--offline`); {hint}"
-        summary = failure.reason + self._required_by(failure.names, bounds=True)
+        chains = "".join(
+            f"\n  {asking_chain(path, self.request)}" for path in islice(self._chains(failure), _SHOWN)
+        )
+        summary = failure.reason + chains + self._required_by(failure.names, bounds=True)
         return ResolutionError(
             summary if failure.is_unknown_name else f"the Python requirements cannot be satisfied: {summary}",
             at=self.request.location_of(*failure.names),
@@ -243,6 +247,18 @@ class UvErrors:
             failures=self.failures,
             summary=summary,
         )
+
+    def _chains(self, failure: UvFailure) -> Iterator[list[str]]:
+        """Yield what clashes, what requires it, and so on to a request, if others are between the two."""
+        requests = [entry.name for entry in (*self.request.written, *self.request.of_recipes)]
+        for request in dict.fromkeys(requests):
+            paths, seen = [[request]], {request}
+            for path in paths:  # the list grows
+                new = [name for name in failure.requires.get(path[0], ()) if name not in seen]
+                seen.update(new)
+                paths += [[name, *path] for name in new]
+                if len(path) > 2 and (path[0] in requests or path[0] not in failure.requires):
+                    yield path
 
     def _required_by(self, names: Sequence[str], *, bounds: bool) -> str:
         """Return lines with the recipes that ask for distributions; empty if the spec alone does."""
