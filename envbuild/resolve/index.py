@@ -391,9 +391,10 @@ class Index:
         if not requirements:
             return _Outcome("", (), all_errors())
         problem = f"{pluralize(len(requirements), 'other requirement')} may have errors, too"
-        hint = (
-            f"correct these first: uv reports one at a time, and was asked {pluralize(len(failures), 'time')}"
-        )
+        if without_wheels:  # of requirements, or of what they need: how many others is unknown
+            problem = "perhaps more packages have no wheel"
+        times = pluralize(len(failures), "time")
+        hint = f"correct these first: uv reports one at a time, and was asked {times}"
         return _Outcome("", (), (*all_errors(), RequestError(problem, hint=hint)), is_complete=False)
 
     def _run(self, request: UvRequest) -> UvAnswer | UvFailure:

@@ -85,6 +85,32 @@ def test_unknown_names_are_searched_for_a_limited_number_of_times(
     assert [event.title for event in events if isinstance(event, TaskStarted)] == ["look for further errors"]
 
 
+def test_packages_without_wheels_are_searched_for_a_limited_number_of_times(
+    monkeypatch: pytest.MonkeyPatch, context: ResolveContext
+) -> None:
+    runs: list[str] = []
+
+    def run(argv: Sequence[str | Path], **_: Any) -> process.Finished:
+        name = NAMES[len(runs)]
+        runs.append(name)
+        stderr = (
+            "error: No solution found when resolving dependencies\n"
+            f"  cause: Because {name} has no usable wheels and envbuild-request depends on {name}, we can"
+            " conclude that your requirements are unsatisfiable.\n\n"
+            f"hint: Wheels are required for `{name}` because building from source is disabled\n"
+        )
+        return process.Finished(argv=("uv",), code=1, stdout="", stderr=stderr)
+
+    monkeypatch.setattr(process, "run", run)
+    with pytest.raises(EnvbuildError) as caught:
+        resolve(context, *NAMES[:50])
+    lacking, more = caught.value.each()
+    assert len(runs) == 20
+    assert f"`from_source: [{', '.join(NAMES[:20])}]`" in str(lacking.hint)
+    assert more.problem == "perhaps more packages have no wheel"
+    assert more.hint == "correct these first: uv reports one at a time, and was asked 20 times"
+
+
 def test_all_errors_are_found_if_there_are_few(uv: FakeUv, context: ResolveContext) -> None:
     uv.releases = dict.fromkeys(NAMES[5:], "1.5")
     with pytest.raises(EnvbuildError) as caught:
