@@ -197,6 +197,11 @@ def resolve_packages(
         replace(packages, origin_rules=rules), context.python_sources(site), context
     )
     offered = distributions.files({entry.name: entry.version for entry in new})
+    try:
+        for warning in index.skipped_releases(resolution, [entry.name for entry in new], offered):
+            context.emit(warning)
+    except ResolutionError as error:
+        raise _explained(error, known, limits, python) from error
     pins = distributions.pin(resolution, new, offered)
     by_name = {str(parse_wheel_filename(wheel.name)[0]): wheel for wheel in request.wheels}
     pins = tuple(_taken_from(by_name[pin.name], pin) if pin.name in by_name else pin for pin in pins)
@@ -341,7 +346,7 @@ def _explained(
     binding = {limit: owner for limit, owner in limits.items() if _name(limit) in releases}
     lines += [f"\n  {owner}, which is installed, needs {limit}" for limit, owner in sorted(binding.items())]
     hint = error.hint
-    if any(failure.lacks_wheels for failure in error.failures):
+    if error.without_wheels or any(failure.lacks_wheels for failure in error.failures):
         hint = "build a wheel of it where there is a compiler, and name it (`--wheel FILE`)"
     if concerned or binding:
         upgrades = sorted({*concerned, *(owner.partition(" ")[0] for owner in binding.values())})

@@ -83,6 +83,38 @@ class DistFile:
         return (self.file_name, self.sha256) == (pin.file, pin.sha256)
 
 
+def asking_path(name: str, via: Mapping[str, Sequence[str]], request: PythonRequest) -> list[str]:
+    """Return a distribution, what requires it, and so on to one that is asked for; the shortest such path.
+
+    `via` has the distributions that require each directly. If none leads to a request, it is the first alone.
+    """
+    asked = {entry.name for entry in (*request.written, *request.of_recipes)}
+    paths, seen = [[name]], {name}
+    for path in paths:  # the list grows
+        if path[-1] in asked:
+            return path
+        new = [other for other in via.get(path[-1], ()) if other not in seen]
+        seen.update(new)
+        paths += [[*path, other] for other in new]
+    return [name]
+
+
+def asking_chain(path: Sequence[str], request: PythonRequest) -> str:
+    """Return who asks for a distribution, in words: ```a`, which `b` at spec.yaml:3:5 needs``."""
+    name, root = path[0], path[-1]
+    written = next((entry for entry in request.written if entry.name == root), None)
+    recipe = next((entry.recipe for entry in request.of_recipes if entry.name == root), "")
+    if written is not None:
+        shown = f"`{written.text.strip() if len(path) == 1 else root}` at {written.at}"
+    else:
+        shown = f"`{root}`" + (f" of the recipe `{recipe}`" if recipe else "")
+    if len(path) == 1:
+        return shown
+    return (
+        f"`{name}`" + "".join(f", which `{other}` needs" for other in path[1:-1]) + f", which {shown} needs"
+    )
+
+
 def best_wheel(wheels: Sequence[DistFile], accepted: Sequence[Tag]) -> DistFile | None:
     """Return the wheel that fits best: by tag, then by build number, then by file name."""
     rank = {tag: number for number, tag in reversed(list(enumerate(accepted)))}

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic as clock
@@ -26,6 +26,7 @@ from envbuild.resolve.context import ResolveContext, cannot_write
 from envbuild.resolve.distributions import DistFile, Resolution, ResolvedDistribution, choose_files, satisfies
 from envbuild.resolve.obtain import obtain
 from envbuild.resolve.origins import PythonSources, without_credentials
+from envbuild.resolve.skipped_releases import Judgement
 from envbuild.resolve.source_archives import read_archive
 from envbuild.resolve.sources import Source
 from envbuild.resolve.uv import UvAnswer, UvRequest, UvRequirement, run_uv
@@ -57,6 +58,8 @@ class _Outcome:
     errors: tuple[EnvbuildError, ...]
     is_complete: bool = True
     """Whether each requirement is in the answer or in the errors."""
+    without_wheels: Mapping[str, UvFailure] = field(default_factory=dict)
+    """Distributions without a wheel, which are in the answer and in one of the errors."""
 
 
 @dataclass(slots=True)
@@ -103,18 +106,19 @@ class Index:
                 constraints=[entry.text for entry in constraints],
                 preferred_versions=preferred_versions,
             )
-            raise_all(outcome.errors)
             distributions = tuple(
                 ResolvedDistribution(name=name, version=version, via=via, origin=self._origin(name, address))
                 for name, version, via, address in uvtext.parse_resolution(outcome.text)
             )
+            resolution = Resolution(
+                requirements=requirements, constraints=constraints, distributions=distributions
+            )
+            raise_all(self._all_errors(outcome, resolution))
             unread = [entry for entry in distributions if self._is_unread(entry)]
             if not unread:
                 for warning in outcome.warnings:
                     self.context.emit(Warned(text=f"uv: {warning}"))
-                return Resolution(
-                    requirements=requirements, constraints=constraints, distributions=distributions
-                )
+                return resolution
             self._read_archives(unread)
         raise RequestError(
             "versions of what is built from source change each other: "
@@ -165,8 +169,13 @@ class Index:
             self.context.emit(Warned(text=f"more than {_MAX_FAILURES} packages cannot be located", hint=hint))
         return _files(outcome)
 
-    def cost_of_pin(self, resolution: Resolution, name: str, version: str) -> skipped_releases.Cost:
-        """Return what another version of a distribution would cost: other versions, or all."""
+    def cost_of_pin(
+        self, resolution: Resolution, name: str, version: str, *, lacking: Collection[str] = ()
+    ) -> skipped_releases.Cost:
+        """Return what another version of a distribution would cost: other versions, or all.
+
+        It is known already that `lacking` distributions have no wheel.
+        """
         versions = resolution.versions
         try:
             outcome = self._ask(
@@ -176,6 +185,7 @@ class Index:
                 ],
                 constraints=[entry.text for entry in resolution.constraints],
                 preferred_versions={**versions, name: version},
+                lacking=lacking,
             )
             raise_all(outcome.errors)
         except EnvbuildError as error:
@@ -198,16 +208,42 @@ class Index:
 
     def skipped_releases(
         self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
-    ) -> Iterator[Warned]:
-        """Yield a warning for each newer or final release that was not taken; see `Resolver`."""
+    ) -> tuple[Warned, ...]:
+        """Return what to warn of; see `Resolver`."""
+        judgement = self._judge(resolution, new, files)
+        raise_all([*self._errors(()).without_wheels({}, {}, judgement)])
+        return judgement.warnings
+
+    def _judge(
+        self,
+        resolution: Resolution,
+        new: Sequence[str],
+        files: Mapping[str, Sequence[DistFile]],
+        *,
+        lacking: Collection[str] = (),
+    ) -> Judgement:
         of_index = [name for name in new if not any(source.owns(name) for source in self.exclusive)]
-        return skipped_releases.warnings(
+        return skipped_releases.judge(
             resolution,
             files=files,
             newest=self.newest(of_index),
-            from_source=self.request.from_source,
-            cost_of_pin=lambda name, version: self.cost_of_pin(resolution, name, version),
+            request=self.request,
+            cost_of_pin=lambda name, version: self.cost_of_pin(resolution, name, version, lacking=lacking),
         )
+
+    def _all_errors(self, outcome: _Outcome, resolution: Resolution) -> Sequence[EnvbuildError]:
+        """Return the errors of an outcome; that of missing wheels also names those of skipped releases."""
+        missing = outcome.without_wheels
+        lacking = [
+            error for error in outcome.errors if isinstance(error, ResolutionError) and error.without_wheels
+        ]
+        if not lacking or not outcome.text:
+            return outcome.errors
+        versions = {name: version for name, version in resolution.versions.items() if name not in missing}
+        judgement = self._judge(resolution, sorted(versions), self.files(versions), lacking=missing)
+        via = {entry.name: entry.via for entry in resolution.distributions}
+        others = [error for error in outcome.errors if error not in lacking]
+        return [*others, *self._errors(lacking[0].failures).without_wheels(missing, via, judgement)]
 
     def origin_of(self, file: DistFile) -> str:
         """Return the logical origin of a file."""
@@ -287,10 +323,12 @@ class Index:
         preferred_versions: Mapping[str, str] | None = None,
         of_files: bool = False,
         any_source: bool = False,
+        lacking: Collection[str] = (),
     ) -> _Outcome:
         """Run uv until it answers, or has failed too often.
 
-        With `any_source`, source archives count as wheels do, and their requirements stay unknown.
+        With `any_source`, source archives count as wheels do, and their requirements stay unknown; else those
+        of `lacking` distributions alone.
         EnvbuildError: requirements clash, or an index or this machine keeps uv from an answer.
         """
         errors: list[EnvbuildError] = []
@@ -298,15 +336,16 @@ class Index:
         not_cached: list[UvFailure] = []
         failures: list[UvFailure] = []
 
-        def all_errors() -> tuple[EnvbuildError, ...]:
+        def all_errors(answer: str = "") -> tuple[EnvbuildError, ...]:
             writer = self._errors(failures)
-            return (*errors, *writer.not_here(not_cached), *writer.without_wheels(without_wheels))
+            via = {name: names for name, _, names, _ in uvtext.parse_resolution(answer)}
+            return (*errors, *writer.not_here(not_cached), *writer.without_wheels(without_wheels, via))
 
         deadline = clock() + _SEARCH_S
         with contextlib.ExitStack() as search:
             while requirements and len(failures) < _MAX_FAILURES and (not failures or clock() < deadline):
                 request = self._uv_request()
-                sources = {name for name, _ in requirements} if any_source else without_wheels.keys()
+                sources = {name for name, _ in requirements} if any_source else {*without_wheels, *lacking}
                 result = self._run(
                     replace(
                         request,
@@ -321,7 +360,10 @@ class Index:
                     )
                 )
                 if isinstance(result, UvAnswer):
-                    return _Outcome(result.text, result.warnings, all_errors())
+                    answer = "" if of_files else result.text
+                    return _Outcome(
+                        result.text, result.warnings, all_errors(answer), without_wheels=without_wheels
+                    )
                 if self._try_next_address(result):
                     continue
                 if not failures:
@@ -344,14 +386,15 @@ class Index:
                     # In a clash, wheels may or may not matter.
                     writer = self._errors(failures)
                     errors += writer.not_here(not_cached)
-                    raise_all(errors or [*writer.without_wheels(without_wheels)])
+                    raise_all(errors or [*writer.without_wheels(without_wheels, {})])
                 requirements = others
         if not requirements:
             return _Outcome("", (), all_errors())
         problem = f"{pluralize(len(requirements), 'other requirement')} may have errors, too"
-        hint = (
-            f"correct these first: uv reports one at a time, and was asked {pluralize(len(failures), 'time')}"
-        )
+        if without_wheels:  # of requirements, or of what they need: how many others is unknown
+            problem = "perhaps more packages have no wheel"
+        times = pluralize(len(failures), "time")
+        hint = f"correct these first: uv reports one at a time, and was asked {times}"
         return _Outcome("", (), (*all_errors(), RequestError(problem, hint=hint)), is_complete=False)
 
     def _run(self, request: UvRequest) -> UvAnswer | UvFailure:

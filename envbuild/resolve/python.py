@@ -83,7 +83,7 @@ class Distributions:
         """Resolve requirements together and pin a file for each distribution.
 
         Preferred are the versions of `preferred`, and those of `previous` that may not be upgraded. With
-        `reports_skipped`, newer releases that are not taken are warned of.
+        `reports_skipped`, newer releases that are not taken are warned of; an error if they lack a wheel.
         """
         fixed_pins = [pin for pin in previous if not upgrade.covers(pin.name)]
         resolution = self.resolver.resolve(

@@ -85,10 +85,10 @@ class Python27:
 
     def skipped_releases(
         self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
-    ) -> Iterator[Warned]:
-        """Yield nothing: each release is asked for."""
+    ) -> tuple[Warned, ...]:
+        """Return nothing: each release is asked for."""
         del resolution, new, files
-        return iter(())
+        return ()
 
     def origin_of(self, file: DistFile) -> str:
         """Return the logical origin of a file."""

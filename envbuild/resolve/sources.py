@@ -65,8 +65,10 @@ class Resolver(Protocol):
 
     def skipped_releases(
         self, resolution: Resolution, new: Sequence[str], files: Mapping[str, Sequence[DistFile]]
-    ) -> Iterator[Warned]:
-        """Yield a warning for each of the `new` distributions whose newer or final release was not taken.
+    ) -> tuple[Warned, ...]:
+        """Return a warning for each of the `new` distributions whose newer or final release was not taken.
+
+        RequestError: that is for want of a wheel.
 
         `files` has the files of the releases that were.
         """

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, near, some
 from envbuild.resolve.context import NOT_HERE_HINT
+from envbuild.resolve.distributions import asking_chain, asking_path
+from envbuild.resolve.skipped_releases import Judgement
 from envbuild.resolve.uvtext import UvFailure
 from envbuild.spec.python_request import PythonRequest
 from envbuild.spec.requirements import RequirementEntry
@@ -138,42 +141,57 @@ class UvErrors:
                 hint=NOT_HERE_HINT,
             )
 
-    def without_wheels(self, failures: Mapping[str, UvFailure]) -> Iterator[ResolutionError]:
-        """Yield one error for all distributions without a wheel; `failures` maps each to uv's reason."""
-        if not failures:
+    def without_wheels(
+        self,
+        failures: Mapping[str, UvFailure],
+        via: Mapping[str, Sequence[str]],
+        skipped: Judgement | None = None,
+    ) -> Iterator[ResolutionError]:
+        """Yield one error for all distributions without a wheel; `failures` maps each to uv's reason.
+
+        `via` has the distributions that require each directly, as far as they are known. `skipped` has
+        distributions of which only an old release has, or needs, no other wheel.
+        """
+        skipped = skipped or Judgement()
+        lacking = {*failures, *skipped.without_wheels}
+        if not lacking:
             return
-        buildable = {*self.request.from_source, *failures.keys() - {*_MODULES, *_STRANGERS}}
+        buildable = {*self.request.from_source, *lacking - {*_MODULES, *_STRANGERS}}
         key = f"`from_source: [{', '.join(sorted(buildable))}]` under `packages`"
         hints = list(filter(None, (self._wheel_hint(name) for name in failures)))
-        if len(failures) == 1 and not hints:
+        if len(failures) == 1 and not hints and not skipped.unbuilt:
             hints = [failure.reason for failure in failures.values()]
         names = tuple(name for of_one, failure in failures.items() for name in (of_one, *failure.names))
-        summary = f"{some([f'`{name}`' for name in failures], _SHOWN)}: no wheel fits {self.request.target}"
-        lines = [self._line_of(name, failure) for name, failure in failures.items()]
-        if len(failures) == 1 and next(iter(failures)) in self._requested:
+        recent = "no wheel fits" if failures else "no wheel of a recent release fits"
+        shown = dict.fromkeys((*failures, *skipped.unbuilt))
+        summary = f"{some([f'`{name}`' for name in shown], _SHOWN)}: {recent} {self.request.target}"
+        lines = [self._line_of(name, failure, via) for name, failure in failures.items()]
+        if len(shown) == 1 and next(iter(failures), "") in self._requested:
             lines = []  # its place is that of the error
+        lines += [f"\n  {line}" for line in skipped.unbuilt.values()]
+        builds = [f"{key} builds what has a source archive"] if buildable else []
+        accepts = some([f"`{text}`" for text in skipped.accepted])
+        accepts += " accept the old releases" if len(skipped.accepted) > 1 else " accepts the old release"
         yield ResolutionError(
             summary + "".join(lines) + self._required_by(tuple(failures), bounds=False),
-            at=self.request.location_of(*names),
-            hint="; ".join([*hints, *([f"{key} builds what has a source archive"] if buildable else [])]),
-            names=names,
+            at=self.request.location_of(*names, *skipped.asking),
+            hint="; ".join([*hints, *builds, *([accepts] if skipped.accepted else [])]),
+            names=(*names, *skipped.unbuilt),
             unavailable=failures.keys(),
             failures=self.failures,
             summary=summary,
-            without_wheels=failures.keys(),
+            without_wheels=lacking,
         )
 
     @property
     def _requested(self) -> dict[str, RequirementEntry]:
         return {entry.name: entry for entry in reversed(self.request.written)}
 
-    def _line_of(self, name: str, failure: UvFailure) -> str:
+    def _line_of(self, name: str, failure: UvFailure, via: Mapping[str, Sequence[str]]) -> str:
         """Return a line on who asks for a distribution; empty if that is unknown."""
-        requested = self._requested
-        if name in requested:
-            return f"\n  `{requested[name].text.strip()}` at {requested[name].at}"
-        asking = next((requested[other] for other in failure.names if other in requested), None)
-        return f"\n  `{name}`, which `{asking.name}` at {asking.at} needs" if asking is not None else ""
+        path = asking_path(name, via or {name: failure.names}, self.request)
+        is_known = len(path) > 1 or name in self._requested
+        return f"\n  {asking_chain(path, self.request)}" if is_known else ""
 
     def _wheel_hint(self, name: str) -> str:
         """Return a name or versions of a distribution that have a wheel; empty if there are none."""
@@ -216,7 +234,10 @@ class UvErrors:
         hint = hint or f"loosen or drop one of them; uv's whole reasoning is in {self.log}"
         if self.offline:
             hint = f"only packages on this machine were considered (`--offline`); {hint}"
-        summary = failure.reason + self._required_by(failure.names, bounds=True)
+        chains = "".join(
+            f"\n  {asking_chain(path, self.request)}" for path in islice(self._chains(failure), _SHOWN)
+        )
+        summary = failure.reason + chains + self._required_by(failure.names, bounds=True)
         return ResolutionError(
             summary if failure.is_unknown_name else f"the Python requirements cannot be satisfied: {summary}",
             at=self.request.location_of(*failure.names),
@@ -226,6 +247,18 @@ class UvErrors:
             failures=self.failures,
             summary=summary,
         )
+
+    def _chains(self, failure: UvFailure) -> Iterator[list[str]]:
+        """Yield what clashes, what requires it, and so on to a request, if others are between the two."""
+        requests = [entry.name for entry in (*self.request.written, *self.request.of_recipes)]
+        for request in dict.fromkeys(requests):
+            paths, seen = [[request]], {request}
+            for path in paths:  # the list grows
+                new = [name for name in failure.requires.get(path[0], ()) if name not in seen]
+                seen.update(new)
+                paths += [[name, *path] for name in new]
+                if len(path) > 2 and (path[0] in requests or path[0] not in failure.requires):
+                    yield path
 
     def _required_by(self, names: Sequence[str], *, bounds: bool) -> str:
         """Return lines with the recipes that ask for distributions; empty if the spec alone does."""

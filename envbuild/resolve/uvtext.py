@@ -26,6 +26,11 @@ PROJECT = "envbuild-request"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 # Not behind an operator: that is a version.
 _NAME = re.compile(rf"(?<![<>=!~\w.-]){_WORD}")
+# In uv's proof; `all of:` and `one of:` begin a list of versions.
+_DEPENDS = re.compile(
+    rf"(?<![\w.<>=!~,\[\]-])({_WORD})(?:\[[^\s\]]*\])?(?:[<>=!~]\S*)?"
+    rf" depends? on (?:(?:all|one) of: )?({_WORD})"
+)
 # Platforms of `uv pip compile --python-platform`; wheels for an older C library run on a newer one.
 _UV_GLIBC = (17, 28, *range(31, 41))
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>\S+)(?:\s+# via (?P<via>.+))?")
@@ -226,6 +231,8 @@ class UvFailure:
     """Distribution whose named wheel cannot be read."""
     releases: frozenset[str] = frozenset()
     """All words of uv's messages that can name a distribution, perhaps with its version (``numpy==1.26``)."""
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Distribution → distributions that it requires directly, as far as the reason has them."""
     lacks_wheels: bool = False
     """Whether releases without usable wheels have a part in it."""
     output: str = ""
@@ -274,6 +281,7 @@ def read_failure(stderr: str, *, over_limit: str = "", local_wheels: Collection[
         status=status,
         unreadable=unreadable,
         releases=frozenset(word.rstrip(".") for word in _RELEASE.findall(stderr)),
+        requires=_requires(stderr),
         lacks_wheels=_NO_WHEELS.search(stderr) is not None,
         output=redact_text(stderr),
     )
@@ -289,14 +297,30 @@ def _reason(stderr: str) -> tuple[str, bool]:
     """Return why uv found no resolution, in one readable line, and whether that is an unknown name."""
     if match := _NOT_IN_INDEX.fullmatch(_proof(stderr).removeprefix("Because ")):
         return f"`{match['name']}` is not in any configured index", True
-    sentences = re.split(r"\. And (?:because )?", _proof(stderr).rstrip("."))
-    steps = [sentence.removeprefix("Because ").partition(", we can conclude that ") for sentence in sentences]
-    premises = "; ".join(premise for premise, _, _ in steps)
+    steps = _premises(stderr)
+    premises = "; ".join(premise for premise, _ in steps)
     if len(premises) <= _LONG or len(steps) < 2:
         return premises, False
     # The last step of a long proof says what clashes.
-    conclusion = steps[-2][2]
+    conclusion = steps[-2][1]
     return f"{conclusion}; {steps[-1][0]}" if 0 < len(conclusion) <= _LONG else steps[-1][0], False
+
+
+def _premises(stderr: str) -> list[tuple[str, str]]:
+    """Return the steps of uv's proof: what each starts from, and what it concludes."""
+    sentences = re.split(r"\. And (?:because )?", _proof(stderr).rstrip("."))
+    steps = [sentence.removeprefix("Because ").partition(", we can conclude that ") for sentence in sentences]
+    return [(premise, conclusion) for premise, _, conclusion in steps]
+
+
+def _requires(stderr: str) -> dict[str, tuple[str, ...]]:
+    """Return the direct requirements that uv's proof starts from, without those of the request."""
+    requires: dict[str, tuple[str, ...]] = {}
+    for premise, _ in _premises(stderr):
+        for words in _DEPENDS.findall(premise):
+            name, other = map(canonicalize_name, words)
+            requires[name] = tuple(dict.fromkeys((*requires.get(name, ()), other)))
+    return requires
 
 
 def _without_wheels(stderr: str) -> frozenset[str]:
@@ -344,8 +368,9 @@ def _not_cached(stderr: str) -> dict[str, str]:
 def _proof(stderr: str) -> str:
     text = stderr.partition("cause: ")[2].partition("\nhint:")[0]
     text = re.sub(r"\s+", " ", redact_text(text)).strip()
-    # No comma is behind a list of versions.
+    # No comma and no full stop is behind a list of versions.
     text = re.sub(r"(?<!,) we can conclude that ", ", we can conclude that ", text)
+    text = re.sub(r"(?<!\.) And because ", ". And because ", text)
     return text.replace(f"{PROJECT} depends on", _ASKED)
 
 

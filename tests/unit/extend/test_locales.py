@@ -6,7 +6,8 @@ import pytest
 
 from envbuild.errors import EnvbuildError
 from envbuild.extend.files import check_locales
-from envbuild.extend.request import CheckedRequest, PackageRequest
+from envbuild.extend.packages import PackageRequest
+from envbuild.extend.request import CheckedRequest
 from envbuild.image.extension import Requests
 from envbuild.image.file import ImageFile
 from envbuild.system import squashfs

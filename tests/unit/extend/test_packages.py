@@ -123,6 +123,18 @@ def test_what_is_installed_stays_whatever_its_version(version: str, tmp_path: Pa
     assert (addition.replaced, addition.pins[0].origin) == ((), "find-links")
 
 
+def test_a_release_is_not_taken_only_because_newer_ones_have_no_wheel(tmp_path: Path, wheels: Path) -> None:
+    text = "Metadata-Version: 2.1\nName: deep\nVersion: 0.3.1.dev5\n"
+    make_wheel(wheels, "deep-0.3.1.dev5-py3-none-any.whl", **{"deep-0.3.1.dev5.dist-info/METADATA": text})
+    (wheels / "deep-0.19.tar.gz").write_bytes(b"an archive")
+    with opened(tmp_path, PYTHON) as image:
+        with pytest.raises(RequestError) as caught:
+            resolve(image, tmp_path, wheels, "deep")
+        assert ": 0.19 has no wheel, and 0.3.1.dev5 is a pre-release" in caught.value.problem
+        assert "`--wheel FILE`" in str(caught.value.hint)
+        assert versions(resolve(image, tmp_path, wheels, "deep==0.3.1.dev5")) == {"deep": "0.3.1.dev5"}
+
+
 def test_what_is_there_already_is_not_added(tmp_path: Path, wheels: Path) -> None:
     with opened(tmp_path, PYTHON, distribution("tabulate", "0.8.10")) as image:
         addition = resolve(image, tmp_path, wheels, "tabulate>=0.8", "plain")

@@ -85,6 +85,32 @@ def test_unknown_names_are_searched_for_a_limited_number_of_times(
     assert [event.title for event in events if isinstance(event, TaskStarted)] == ["look for further errors"]
 
 
+def test_packages_without_wheels_are_searched_for_a_limited_number_of_times(
+    monkeypatch: pytest.MonkeyPatch, context: ResolveContext
+) -> None:
+    runs: list[str] = []
+
+    def run(argv: Sequence[str | Path], **_: Any) -> process.Finished:
+        name = NAMES[len(runs)]
+        runs.append(name)
+        stderr = (
+            "error: No solution found when resolving dependencies\n"
+            f"  cause: Because {name} has no usable wheels and envbuild-request depends on {name}, we can"
+            " conclude that your requirements are unsatisfiable.\n\n"
+            f"hint: Wheels are required for `{name}` because building from source is disabled\n"
+        )
+        return process.Finished(argv=("uv",), code=1, stdout="", stderr=stderr)
+
+    monkeypatch.setattr(process, "run", run)
+    with pytest.raises(EnvbuildError) as caught:
+        resolve(context, *NAMES[:50])
+    lacking, more = caught.value.each()
+    assert len(runs) == 20
+    assert f"`from_source: [{', '.join(NAMES[:20])}]`" in str(lacking.hint)
+    assert more.problem == "perhaps more packages have no wheel"
+    assert more.hint == "correct these first: uv reports one at a time, and was asked 20 times"
+
+
 def test_all_errors_are_found_if_there_are_few(uv: FakeUv, context: ResolveContext) -> None:
     uv.releases = dict.fromkeys(NAMES[5:], "1.5")
     with pytest.raises(EnvbuildError) as caught:
@@ -135,25 +161,25 @@ def test_reasons_for_older_releases_are_asked_for_a_few() -> None:
 
     def cost_of_pin(name: str, _: str) -> skipped_releases.Cost:
         asked.append(name)
-        return skipped_releases.Cost(text="older others", without_wheels=frozenset({name}))
+        missing = frozenset({name}) if name < NAMES[5] else frozenset()
+        return skipped_releases.Cost(text="older others", without_wheels=missing)
 
-    warnings = [
-        *skipped_releases.warnings(
-            Resolution(
-                requirements=resolved(python=NAMES).python.requirements,
-                constraints=(),
-                distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
-            ),
-            files={},
-            newest={name: [file_of(name, "2.0")] for name in NAMES},
-            from_source=("built",),
-            cost_of_pin=cost_of_pin,
-        )
-    ]
-    assert len(warnings) == len(NAMES)
+    request = resolved(python=NAMES).python
+    judgement = skipped_releases.judge(
+        Resolution(
+            requirements=request.requirements,
+            constraints=(),
+            distributions=tuple(ResolvedDistribution(name=name, version="2.0rc1") for name in NAMES),
+        ),
+        files={},
+        newest={name: [file_of(name, "2.0")] for name in NAMES},
+        request=request,
+        cost_of_pin=cost_of_pin,
+    )
     assert asked == NAMES[:10]
-    assert "with 2.0: older others" in warnings[9].detail
-    # One line to paste, with all names.
-    assert f"`from_source: [built, {', '.join(NAMES[:10])}]`" in str(warnings[0].hint)
-    assert "with 2.0" not in warnings[10].detail
-    assert warnings[10].text.endswith("the newest is 2.0")
+    assert [*judgement.unbuilt] == NAMES[:5]
+    assert judgement.without_wheels == {*NAMES[:5]}
+    assert len(judgement.warnings) == len(NAMES) - 5
+    assert "with 2.0: older others" in judgement.warnings[4].detail
+    assert "with 2.0" not in judgement.warnings[5].detail
+    assert judgement.warnings[5].text.endswith("the newest is 2.0")

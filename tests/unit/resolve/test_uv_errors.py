@@ -88,6 +88,38 @@ def test_a_clash_with_a_recipe_names_it() -> None:
     assert clash.at == at(1)
 
 
+def test_a_clash_shows_the_packages_between_the_request_and_what_clashes() -> None:
+    text = """\
+error: No solution found when resolving dependencies
+  cause: Because models==4.46.0 has no usable wheels and all of:
+             models>=4.34.0,<=4.35.1
+             models[fast]>=4.35.2,<=4.39.3
+         depend on one of:
+             tokens>=0.14,<0.21
+             tokens>=0.21,<0.22
+
+         And because sentences==3.0.0 depends on models>=4.34.0,<5.0.0,
+         we can conclude that sentences==3.0.0 depends on one of:
+             tokens>=0.14,<0.21
+             tokens>=0.21,<0.22
+
+         And because envbuild-request depends on sentences==3.0 and tokens==0.10.3,
+         we can conclude that your requirements are unsatisfiable.
+"""
+    clash = error(text, "other", "sentences==3.0", "tokens==0.10.3")
+    chain = "\n  `tokens`, which `models` needs, which `sentences` at spec.yaml:2:3 needs"
+    assert clash.problem.endswith(chain)
+    assert clash.problem.count("\n") == 1
+    # The conclusion is of its own step, though no full stop is before it.
+    assert "; the request needs sentences==3.0 and tokens==0.10.3\n" in clash.problem
+    # No line for what the reason says itself.
+    direct = PROOF.format(
+        "sentences==3.0 depends on tokens>=1 and envbuild-request depends on sentences and tokens<1, we can"
+        " conclude that your requirements are unsatisfiable."
+    )
+    assert "\n" not in error(direct, "sentences", "tokens<1").problem
+
+
 def test_words_of_uv_are_not_names() -> None:
     """A package with such a name may be asked for, too, and is not what clashes."""
     text = PROOF.format(
@@ -100,14 +132,14 @@ def test_words_of_uv_are_not_names() -> None:
 
 def test_a_distribution_without_a_wheel() -> None:
     failure = UvFailure(kind="no-solution", reason="it has no wheels", names=("win",))
-    (without,) = errors("alpha", "win").without_wheels({"win": failure})
+    (without,) = errors("alpha", "win").without_wheels({"win": failure}, {})
     assert without.problem == "`win`: no wheel fits Python 3.11 with glibc 2.36 on amd64"
     assert without.hint == (
         "it has no wheels; `from_source: [win]` under `packages` builds what has a source archive"
     )
     assert without.at == at(2)
     assert {*without.unavailable} == {"win"}
-    (bounded,) = errors("win>=2", nearest=["1.0"]).without_wheels({"win": failure})
+    (bounded,) = errors("win>=2", nearest=["1.0"]).without_wheels({"win": failure}, {})
     assert bounded.hint.startswith("versions of `win` with a wheel: 1.0; `from_source: [win]`")
 
 
@@ -119,7 +151,7 @@ def test_all_distributions_without_a_wheel_are_one_error_with_one_line_to_write(
         ),
         "apex": UvFailure(kind="no-solution", reason="it has no wheels", names=("apex",)),
     }
-    (error,) = errors("top", "docopt>=0.6", "apex").without_wheels(failures)
+    (error,) = errors("top", "docopt>=0.6", "apex").without_wheels(failures, {})
     assert error.problem == (
         "`docopt`, `deep`, `apex`: no wheel fits Python 3.11 with glibc 2.36 on amd64"
         "\n  `docopt>=0.6` at spec.yaml:2:3"

@@ -104,7 +104,7 @@ def test_packages_without_wheels_are_told_however_deep_they_are(desk: Desk) -> N
     assert problem.startswith("`other-source`, `source-only`: no wheel fits Python 3.11")
     assert [line.partition(" at ")[0].strip() for line in lines] == [
         "`other-source`, which `side`",
-        "`source-only`, which `top`",
+        "`source-only`, which `middle` needs, which `top`",
     ]
     assert "`from_source: [other-source, source-only]` under `packages`" in str(error.hint)
 

@@ -1,13 +1,13 @@
-"""Newer releases that are not taken are warned of."""
+"""Newer releases that are not taken: an error for want of a wheel, else a warning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.mirrors import (
-    write_dated_page,
-    write_wheel,
-)
+import pytest
+
+from envbuild.errors import EnvbuildError
+from tests.support.mirrors import digest, write_dated_page, write_wheel
 from tests.support.resolve_desk import Desk, versions
 
 
@@ -20,18 +20,76 @@ def dated(desk: Desk, name: str, releases: dict[str, str], **requires: Sequence[
     write_dated_page(desk.server.root, name, wheels)
 
 
-def test_a_release_much_older_than_the_newest_is_warned_of_with_the_reason(desk: Desk) -> None:
+def refused(desk: Desk, *python: str) -> EnvbuildError:
+    with pytest.raises(EnvbuildError) as caught:
+        desk.lock(desk.resolved(python=python))
+    (error,) = caught.value.each()
+    return error
+
+
+def test_a_release_much_older_than_the_newest_is_not_taken_for_want_of_a_wheel(desk: Desk) -> None:
     desk.archive_only("source-only")
     dated(desk, "vision", {"1.0": "2021-01-01", "2.0": "2023-01-01"}, v2=["source-only"])
-    lock = desk.lock(desk.resolved(python=["vision"]))
+    error = refused(desk, "vision")
+    assert error.problem.startswith("`vision`: no wheel of a recent release fits Python 3.11")
+    assert ": 2.0 needs `source-only`, without a wheel, and 1.0 is much older" in error.problem
+    assert "`from_source: [source-only]` under `packages`" in str(error.hint)
+    assert str(error.hint).endswith("; `vision==1.0` accepts the old release")
+    lock = desk.lock(desk.resolved(python=["vision==1.0"]))
     assert versions(lock)["vision"] == "1.0"
-    assert desk.warnings() == ["`vision` is at 1.0, much older than the newest release, 2.0"]
-    assert "`from_source: [source-only]` under `packages`" in str(desk.hints()[0])
-    assert "with 2.0: `source-only`: no wheel" in desk.details()[0]
-    # What the lock keeps was said once; what a request excludes is asked for.
+    # What a lock has was asked for once, and so is what a request excludes.
     desk.lock(desk.resolved(python=["vision", "alpha"]), lock)
-    assert desk.warnings() == []
     desk.lock(desk.resolved(python=["vision<2"]))
+    assert desk.warnings() == []
+
+
+def test_all_that_lacks_a_wheel_is_one_error_with_who_asks(desk: Desk) -> None:
+    desk.archive_only("source-only")
+    desk.archive_only("only-archive")
+    dated(desk, "vision", {"1.0": "2021-01-01", "2.0": "2023-01-01"}, v2=["source-only"])
+    dated(desk, "deep", {"1.0": "2023-01-01"}, v1=["only-archive"])
+    dated(desk, "model", {"1.0": "2023-01-01"}, v1=["deep"])
+    error = refused(desk, "model", "vision")
+    assert error.problem.startswith("`only-archive`, `vision`: no wheel fits Python 3.11")
+    assert "\n  `only-archive`, which `deep` needs, which `model` at spec.yaml" in error.problem
+    assert "2.0 needs `source-only`, without a wheel, and 1.0 is much older" in error.problem
+    assert "`from_source: [only-archive, source-only]` under `packages`" in str(error.hint)
+
+
+def test_an_old_release_that_another_package_needs_is_not_taken_for_want_of_a_wheel(desk: Desk) -> None:
+    wheel = write_wheel(desk.wheels, "vision", "1.0")
+    archive = desk.directory / "vision-2.0.tar.gz"
+    archive.write_bytes(b"not even an archive")
+    write_dated_page(desk.server.root, "vision", {wheel: "2021-01-01", archive: "2023-01-01"})
+    dated(desk, "model", {"1.0": "2023-01-01"}, v1=["vision"])
+    error = refused(desk, "model")
+    assert "`vision`, which `model` at spec.yaml" in error.problem
+    assert " needs: 2.0 has no wheel, and 1.0 is much older" in error.problem
+    # Another package that bounds it asks for it.
+    dated(desk, "model", {"1.0": "2023-01-01"}, v1=["vision<2"])
+    assert versions(desk.lock(desk.resolved(python=["model"])))["vision"] == "1.0"
+
+
+def test_a_release_of_unknown_age_is_judged_by_its_number(desk: Desk) -> None:
+    desk.index(small="0.3.1")
+    archive = desk.server.root / "files/small-2.0.tar.gz"
+    archive.write_bytes(b"not even an archive")
+    page = desk.server.root / "simple/small/index.html"
+    page.write_text(
+        page.read_text() + f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>'
+    )
+    assert "2.0 has no wheel, and 0.3.1 is much older" in refused(desk, "small").problem
+
+
+def test_what_has_only_a_placeholder_or_pre_releases_is_warned_of(desk: Desk) -> None:
+    dated(desk, "held", {"0.0.1": "2023-01-01"})
+    dated(desk, "young", {"1.0b1": "2022-01-01", "1.0b2": "2023-01-01"})
+    desk.lock(desk.resolved(python=["held", "young"]))
+    assert desk.warnings() == [
+        "`held` is at 0.0.1, its newest release: that is often a placeholder for a name",
+        "`young` is at 1.0b2, a pre-release, as all its releases are",
+    ]
+    desk.lock(desk.resolved(python=["held==0.0.1", "young>=1.0b1"]))
     assert desk.warnings() == []
 
 
@@ -56,17 +114,17 @@ def test_a_release_that_has_sources_alone_is_the_newest_all_the_same(desk: Desk)
     archive = desk.directory / "vision-2.0.tar.gz"
     archive.write_bytes(b"not even an archive")
     write_dated_page(desk.server.root, "vision", {wheel: "2021-01-01", archive: "2023-01-01"})
-    assert versions(desk.lock(desk.resolved(python=["vision"])))["vision"] == "1.0"
-    (detail,) = desk.details()
-    assert "with 2.0: `vision`: no wheel fits" in detail
+    error = refused(desk, "vision")
+    assert ": 2.0 has no wheel, and 1.0 is much older" in error.problem
+    assert "`from_source: [vision]`" in str(error.hint)
 
 
-def test_a_pre_release_that_nothing_asks_for_is_warned_of(desk: Desk) -> None:
+def test_a_pre_release_that_nothing_asks_for_is_not_taken_for_want_of_a_wheel(desk: Desk) -> None:
     desk.archive_only("source-only")
     dated(desk, "hydra", {"1.0": "2023-01-01", "2.0rc1": "2023-02-01"}, v1=["source-only"])
     dated(desk, "model", {"1.0": "2023-01-01"}, v1=["hydra"])
-    assert versions(desk.lock(desk.resolved(python=["model"])))["hydra"] == "2.0rc1"
-    assert desk.warnings() == ["`hydra` is at 2.0rc1, a pre-release that nothing asks for; the newest is 1.0"]
-    assert "with 1.0: `source-only`: no wheel" in desk.details()[0]
+    error = refused(desk, "model")
+    assert "`hydra`, which `model` at spec.yaml" in error.problem
+    assert " needs: 1.0 needs `source-only`, without a wheel, and 2.0rc1 is a pre-release" in error.problem
     desk.lock(desk.resolved(python=["model", "hydra>=2.0rc1"]))
     assert desk.warnings() == []
