@@ -17,6 +17,7 @@ from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
+from envbuild.launch.runtimes.apptainer import apptainer_of
 from envbuild.launch.schedulers import (
     allocation,
     default_launcher,
@@ -242,7 +243,7 @@ def _container(
 def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
     """Warn of a line that may not work because the site names no Apptainer."""
     names = [runtime.name for runtime in site.runtimes] if site else []
-    if site is None or not names or "apptainer" in names:
+    if site is None or not names or apptainer_of(site) is not None:
         return
     text = f"the image starts by Apptainer, and the site `{site.name}` names {' and '.join(names)}"
     hint = "for these, `envbuild export --format sbatch` writes a script; if the site has Apptainer, too, add"

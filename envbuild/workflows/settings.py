@@ -11,6 +11,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit
+from envbuild.launch.runtimes.apptainer import apptainer_as_described, apptainer_of
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.spec.site import Site, SiteRuntime
 from envbuild.store.store import Store
@@ -58,7 +59,7 @@ class Settings:
         Unless one was named, it is the Apptainer of the site where images are to start, in the mode that the
         site describes.
         """
-        described = _described(site)
+        described = apptainer_of(site)
         if described is None:
             return apptainer.find(self.apptainer)
         named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
@@ -74,18 +75,7 @@ class Settings:
 
     def described_apptainer(self, site: Site) -> Apptainer:
         """Return the Apptainer of a site as its file describes it: the site may be another machine."""
-        described = _described(site) or SiteRuntime(name="apptainer")
-        return Apptainer(
-            program=self.apptainer or Path(described.program or "apptainer"),
-            version=described.version or "",
-            unprivileged=described.setuid is False,
-            elsewhere=True,
-        )
-
-
-def _described(site: Site | None) -> SiteRuntime | None:
-    runtimes = site.runtimes if site else ()
-    return next((runtime for runtime in runtimes if runtime.name == "apptainer"), None)
+        return apptainer_as_described(apptainer_of(site) or SiteRuntime(name="apptainer"), self.apptainer)
 
 
 @contextlib.contextmanager

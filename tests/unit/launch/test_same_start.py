@@ -58,7 +58,7 @@ if sys.argv[1:] == ["--version"]:
     print("apptainer version 1.4.5")
     sys.exit()
 with open(os.environ["RECORD"], "a") as file:
-    print(json.dumps([sys.argv[1:], dict(os.environ)]), file=file)
+    print(json.dumps([sys.argv, dict(os.environ)]), file=file)
 """
 
 
@@ -96,6 +96,8 @@ class Rank:
 
     srun: tuple[str, ...]
     """Options of srun, or of mpiexec."""
+    program: str
+    """The name of the runtime."""
     flags: tuple[str, ...]
     """Options of Apptainer, without mounts and variables."""
     variables: dict[str, str]
@@ -152,6 +154,7 @@ def started(command: list[str], env: dict[str, str]) -> Rank:
     done = subprocess.run(["bash", *command], env=env, capture_output=True, text=True, check=True)
     srun, (words, environment) = map(json.loads, record.read_text().splitlines())
     flags, variables = [], dict(environment)
+    program, *words = words
     rest = words[: next(at for at, word in enumerate(words) if word.endswith(".sif"))]
     while rest:
         word = rest.pop(0)
@@ -168,7 +171,8 @@ def started(command: list[str], env: dict[str, str]) -> Rank:
         for name in variables.keys() | env.keys()
         if variables.get(name) != env.get(name) and name not in of_task
     }
-    return Rank(srun=tuple(srun), flags=tuple(flags), variables=changed, stderr=done.stderr)
+    name = Path(program).name
+    return Rank(srun=tuple(srun), program=name, flags=tuple(flags), variables=changed, stderr=done.stderr)
 
 
 def of_launch(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> Rank:
@@ -230,6 +234,7 @@ def test_launch_script_and_module_start_the_same_ranks(
     module = of_module(env, pmi, devices)
     assert launched.stderr == script.stderr == module.stderr == ""
     assert launched.variables == script.variables
+    assert launched.program == script.program
     # An image sets it, too. A module's command also starts where nothing reads the image's environment: from
     # a kernel or a script's first line.
     assert module.variables.pop("PYTHONNOUSERSITE") == "1"
