@@ -53,6 +53,7 @@ def launcher_text(installation: Installation) -> str:
         for prefix in ("APPTAINER", "SINGULARITY")
     ]
     return _launcher_text(
+        runnable,
         settings,
         "module",
         exports=exports,
@@ -90,10 +91,11 @@ def kernel_launcher_text(
         "binds": _bind_lines(binds_of(binds)),
         "host_binds": "",
     }
-    return _launcher_text(settings, "kernel")
+    return _launcher_text(runnable, settings, "kernel")
 
 
 def _launcher_text(
+    runnable: Runnable,
     settings: Mapping[str, str],
     kind: str,
     *,
@@ -109,6 +111,7 @@ def _launcher_text(
         f"_eb_misleading={shlex.quote(' '.join(MISLEADING))}",
         f"_eb_again='install the {kind} again'",
         *exports,
+        *([f"export LC_ALL={shlex.quote(runnable.locale)}"] if runnable.locale else []),
         "_eb_separate_ranks() {",
         *(
             f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'

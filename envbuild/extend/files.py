@@ -17,6 +17,7 @@ from envbuild.image.environment import render_enroot, render_script, render_tabl
 from envbuild.image.extension import NOTE_PATH, ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.files import ImageFiles
+from envbuild.image.locales import has_locale
 from envbuild.image.model import Variable
 from envbuild.plan.model import InlineFile
 from envbuild.spec import locales
@@ -30,15 +31,11 @@ _FILES = "files"
 _ENVIRONMENT = f"{startup.DIRECTORY}/env/92-envbuild.sh"
 # Charliecloud and enroot, which start a bare squashfs, read variables from these.
 _TABLES = {startup.CHARLIECLOUD: render_table, startup.ENROOT: render_enroot}
-_LOCALES = "/usr/lib/locale"
 _MAX_TABLE_BYTES = 1 << 20
 
 
 def check_locales(request: CheckedRequest, image: ImageFile) -> None:
     """Raise a RequestError if a variable names a locale that an image lacks."""
-    entries = image.files.entries
-    if _LOCALES not in entries or f"{_LOCALES}/locale-archive" in entries:
-        return  # a C library without locales, or a file that may have all
     raise_all(
         [
             RequestError(
@@ -46,8 +43,7 @@ def check_locales(request: CheckedRequest, image: ImageFile) -> None:
                 hint=f"write {name}={locales.DEFAULT}",
             )
             for name, value in request.requests.environment.items()
-            if (locale := locales.missing_locale(name, value))
-            and not any(f"{_LOCALES}/{found}" in entries for found in locales.locale_directories(locale))
+            if (locale := locales.missing_locale(name, value)) and not has_locale(image.files, locale)
         ]
     )
 

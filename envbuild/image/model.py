@@ -212,6 +212,11 @@ class Manifest(Model):
         """``sha256:…`` of the canonical text: the image's identity in every form."""
         return sha256_of(self.to_json())
 
+    @property
+    def locale(self) -> str:
+        """See `Runnable`: empty, since its environment decides."""
+        return ""
+
     @staticmethod
     def from_json(text: str) -> Manifest:
         """Read the text of `to_json`.

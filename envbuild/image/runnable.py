@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.image.file import ImageFile
+from envbuild.image.locales import locale_of_starts
 from envbuild.image.model import StoredJob, Variable
 from envbuild.jobs.envbuild_libraries import LIBRARIES
 from envbuild.jobs.judge import Job
@@ -70,6 +71,10 @@ class Runnable(Protocol):
     @property
     def environment(self) -> tuple[Variable, ...]:
         """Variables that it is known to set."""
+
+    @property
+    def locale(self) -> str:
+        """The locale that starters set; empty if the image sets one, or has that of its user."""
 
     @property
     def base(self) -> str:
@@ -152,6 +157,7 @@ class DescribedImage(Model):
     mpi_family: Name | Literal[""] = ""
     jobs: tuple[StoredJob, ...] = ()
     environment: tuple[Variable, ...] = ()
+    locale: str = ""
     recipes: dict[str, str] = {}
     unproven: tuple[str, ...] = ()
     imported_layers: tuple[str, ...] = ()
@@ -193,6 +199,7 @@ def describe(
             glibc=last.glibc,
             python=last.python_version,
             accelerator=accelerator_of(image),
+            locale=locale_of_starts(image.files),
         )
     except ValidationError as error:
         raise RequestError(

@@ -294,8 +294,9 @@ def facts(version: str) -> dict[str, Any]:
     """Return what the manifest of an image says."""
     return {
         "name": "small", "version": version, "summary": "a small image", "architecture": architecture(),
-        "environment": default_environment(), "accelerator": "cpu", "base": "debian-12", "glibc": "2.36",
-        "python": "3.11",
+        # It has no locale at all.
+        "environment": default_environment(has_locales=True), "accelerator": "cpu",
+        "base": "debian-12", "glibc": "2.36", "python": "3.11",
         "mpi": "", "mpi_family": "", "recipes": {"framework": "2.13.0"}, "imports": ("framework",),
         "commands": TOOLS_OF_IMAGE, "conflicts": ("other",),
         "timeout_s": 60.0, "labels": {},

@@ -7,6 +7,7 @@ import pytest
 from envbuild.activate.kernel import KernelImage, install_kernel
 from envbuild.activate.launcher import launcher_text, stamp_of
 from envbuild.activate.model import Installation
+from envbuild.image.runnable import DescribedImage
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer
@@ -124,3 +125,28 @@ def test_the_kernel_of_an_image_does_not_start_another_one(installation, tmp_pat
     (tmp_path / "other.sif").replace(path)
     assert (start().returncode, start().stdout) == (121, "")
     assert f"\nenvbuild:     envbuild kernel install {path}\n" in start().stderr
+
+
+def test_an_image_of_another_tool_starts_in_the_locale_that_it_has(installation):
+    def seen(locale: str) -> str:
+        described = DescribedImage(
+            name="theirs",
+            version="1",
+            summary="",
+            digest=f"sha256:{'0' * 64}",
+            architecture="amd64",
+            base="image",
+            glibc="2.36",
+            python="3.11",
+            accelerator="cpu",
+            locale=locale,
+        )
+        text = launcher_text(replace(installation, runnable=described))
+        script = text.split("\n# Every command")[0] + '\nprintf "%s" "${LC_ALL:-}"\n'
+        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "de_DE.UTF-8"}
+        return subprocess.run(
+            ["/bin/sh", "-eu"], input=script, env=env, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert seen("C.UTF-8") == "C.UTF-8"
+    assert seen("") == "de_DE.UTF-8"
