@@ -28,6 +28,8 @@ packages: []
 python: {{version: "3.11", abi: cp311}}
 """
 SPEC = 'name: finished\nversion: "1"\nbase: finished-{kind}\nmpi: mpich\n'
+# Each packs and builds a root; in `make test` tests/unit/build/test_roots.py reads every form.
+pytestmark = pytest.mark.slow
 KINDS = ("squashfs", "tar", "oci")
 OF_DEBIAN = ("mmdebstrap", "apt", "dpkg", "debootstrap")
 
@@ -95,7 +97,6 @@ def test_the_same_root_gives_the_same_base_however_it_is_packed(
     assert len(blobs) == 1
 
 
-@pytest.mark.slow  # in `make test` test_debian.py has ranks on another base
 def test_ranks_talk_on_it(desk: Desk, configured: dict[str, str]) -> None:
     desk.envbuild("build", "finished-oci.yaml", env=configured)
     report = json.loads(desk.envbuild("test", "finished-oci.sif", "--ranks", "2", "--json").stdout)

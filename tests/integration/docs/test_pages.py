@@ -15,6 +15,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
 # Pages that build more than others; in `make test` other tests do what they show.
 SLOW = {
+    "howto/cache.md": "tests/integration/main_job/test_cache.py",
     "howto/jupyter.md": "tests/integration/activate/test_kernel.py",
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
     "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",

@@ -203,7 +203,10 @@ def of_module(env: dict[str, str], pmi: str, devices: dict[str, Path]) -> Rank:
     return started(["-c", shlex.join(["srun", f"--mpi={pmi}", str(home / "bin/python"), "train.py"])], env)
 
 
-@pytest.mark.parametrize("mpi", MPIS)
+# In `make test` one MPI at each site: what differs by MPI is in tests/golden/rank-lines.txt.
+@pytest.mark.parametrize(
+    "mpi", [mpi if mpi == "mpich" else pytest.param(mpi, marks=pytest.mark.slow) for mpi in MPIS]
+)
 @pytest.mark.parametrize(("name", "on_gpus"), STARTS)
 def test_launch_script_and_module_start_the_same_ranks(
     name: str,
