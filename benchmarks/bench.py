@@ -323,9 +323,7 @@ def _compose(bench: Bench, store: str, image: str, case: str) -> None:
     output = bench.run(bench.envbuild("build", "bench.yaml", "-o", image, "--store", store, "--json"))
     events = [json.loads(line) for line in output.splitlines() if line.startswith('{"')]
     events = [event for event in events if "event" in event]
-    (seconds,) = (
-        event["seconds"] for event in events if event.get("task") == "write" and "seconds" in event
-    )
+    (seconds,) = (event["seconds"] for event in events if event.get("task") == "write" and "seconds" in event)
     bench.note(case, seconds=seconds)
 
 

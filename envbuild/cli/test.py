@@ -86,7 +86,8 @@ def command(
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        named, image = image, workflows.images.image_file(image, settings)
+        named, pinned = image, workflows.images.by_digest(image) if nodes else image
+        image = workflows.images.image_file(pinned, settings)
         if report is not None:
             workflows.test.check_report(report, image, settings)
         if nodes and workflows.nodes.must_submit(nodes):
@@ -94,7 +95,7 @@ def command(
             named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
             raise typer.Exit(
                 workflows.nodes.submit(
-                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
+                    options.with_image(context.obj, named, pinned),
                     image,
                     settings,
                     nodes=nodes,

@@ -36,12 +36,13 @@ def command(
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        named, image = image, workflows.images.image_file(image, settings)
+        named, pinned = image, workflows.images.by_digest(image) if nodes else image
+        image = workflows.images.image_file(pinned, settings)
         if nodes and workflows.nodes.must_submit(nodes):
             named_options = {"ntasks-per-node": 1, "partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    options.with_image(context.obj, named, workflows.images.by_digest(named)),
+                    options.with_image(context.obj, named, pinned),
                     image,
                     settings,
                     nodes=nodes,

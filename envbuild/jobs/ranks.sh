@@ -1,8 +1,8 @@
 # Start a command with the variables by which PyTorch's ranks meet (env://), from those of MPI, PMI or Slurm:
 #     sh ranks.sh COMMAND [ARGUMENT ...]
 # RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; values that are set stay. A process that is alone
-# gets none of them, and ENVBUILD_TORCH_ENV=0 leaves them unset. The tables are those of envbuild_ranks.py. What is set
-# and contradicts the launcher is told once, by rank 0 or 1: such ranks do not meet.
+# gets none of them, and ENVBUILD_TORCH_ENV=0 leaves them unset. The tables are those of envbuild_ranks.py. A value
+# that contradicts the launcher is a warning, by rank 0 or 1: such ranks do not meet.
 
 [ "${ENVBUILD_TORCH_ENV:-1}" != 0 ] || exec "$@"
 

@@ -156,7 +156,7 @@ def vet_image(image: Path, nodes: int | None, settings: Settings) -> Vetting:
 
 
 def _note_of_gpus(stated: SiteGpus, manifest: Manifest, settings: Settings) -> None:
-    """Tell why GPUs that the site names were not measured."""
+    """Warn that GPUs which the site names were not measured."""
     if stated.vendor == "amd":
         settings.emit(Warned(text="no GPU was measured: `vet` asks nvidia-smi, and the site has AMD GPUs"))
     elif stated.vendor == "nvidia" and manifest.accelerator == "cpu" and allocation() is not None:

@@ -42,7 +42,7 @@ def push_image(
 ) -> Pushed:
     """Push an image to `text`, the name of an image in a registry, and return what was sent.
 
-    The tag appears last: nobody pulls half an image. Parts that `source`, another name in the registry, has
+    The tag appears last: no pull gets half an image. Parts that `source`, another name in the registry, has
     are not sent. `with_sif` adds the whole file, for Apptainer. RequestError: a name is not one; or the image
     is not one of one squashfs, was changed since envbuild built it, or is not a SIF but should be added as
     one. MachineError: the registry refuses it, or does not answer.

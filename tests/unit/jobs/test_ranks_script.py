@@ -78,26 +78,26 @@ def test_variables(script: Path, environment: dict[str, str], expected: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("environment", "told"),
+    ("environment", "warnings"),
     [
         (HYDRA | {"RANK": "0"}, ["RANK=0 is set, and for rank 1 of 2 it is 1: unset RANK"]),
         (HYDRA | {"LOCAL_RANK": "0"}, ["LOCAL_RANK=0 is set, and for rank 1 of 2 it is 1: unset LOCAL_RANK"]),
         (HYDRA | {"PMI_RANK": "0", "WORLD_SIZE": ""}, ["WORLD_SIZE= is set, and for rank 0 of 2 it is 2"]),
-        # Rank 0 tells of the number, and rank 1 of the ranks.
+        # Rank 0 warns of the number, and rank 1 of the ranks.
         (HYDRA | {"WORLD_SIZE": "1"}, []),
         (HYDRA | {"PMI_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}, []),
         (HYDRA | {"RANK": "1", "LOCAL_RANK": "1"}, []),
         (HYDRA, []),
     ],
 )
-def test_what_contradicts_the_launcher_is_told(
-    script: Path, environment: dict[str, str], told: list[str]
+def test_a_value_that_contradicts_the_launcher_is_a_warning(
+    script: Path, environment: dict[str, str], warnings: list[str]
 ) -> None:
     env = {"PATH": "/usr/bin:/bin", **environment}
     done = subprocess.run(["sh", script, "true"], env=env, capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
-    assert len(lines) == len(told)
-    assert all(line.startswith(f"envbuild: {text}") for line, text in zip(lines, told, strict=True))
+    assert len(lines) == len(warnings)
+    assert all(line.startswith(f"envbuild: {text}") for line, text in zip(lines, warnings, strict=True))
 
 
 def test_steps_of_neighbouring_jobs_have_ports_of_their_own(script: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,30 +20,15 @@ from envbuild.workflows.cache import prune_cache, verify_cache
 from envbuild.workflows.images import image_file
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
-from tests.support.registry import Registry, serving
+from tests.support.registry import Registry
 from tests.support.small_images import BASE, small_image
-from tests.unit.workflows.test_travel import PACKAGE
 
 
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    with serving() as registry:
-        yield registry
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(store=Store(tmp_path / "store"))
-
-
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    return small_image(tmp_path, BASE, PACKAGE, name="one.sif")
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in an empty directory."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
 
 def run(*words: str) -> int:

@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,28 +28,9 @@ from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
-from tests.support.registry import PASSWORD, USER, Registry, serving
+from tests.support.registry import PASSWORD, USER, Registry
 from tests.support.small_images import BASE, small_image
-
-NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
-PACKAGE = {"/opt/env/big": NOISE}
-
-
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    with serving() as registry:
-        yield registry
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(store=Store(tmp_path / "store"))
-
-
-@pytest.fixture
-def image(tmp_path: Path) -> Path:
-    return small_image(tmp_path, BASE, PACKAGE, name="one.sif")
+from tests.unit.workflows.registries.conftest import NOISE, PACKAGE
 
 
 def test_an_image_comes_back_bit_for_bit_and_is_sent_once(

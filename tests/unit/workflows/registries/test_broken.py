@@ -21,15 +21,14 @@ from envbuild.cli.main import main
 from envbuild.digests import canonical_json
 from envbuild.errors import EnvbuildError
 from envbuild.events import ignore
-from envbuild.store.store import Store
 from envbuild.system import process
 from envbuild.workflows.images import image_file
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
-from tests.support.registry import PASSWORD, TOKEN, USER, Registry, serving
+from tests.support.registry import PASSWORD, TOKEN, USER, Registry
 from tests.support.small_images import BASE, small_image
-from tests.unit.workflows.test_travel import NOISE, PACKAGE
+from tests.unit.workflows.registries.conftest import NOISE, PACKAGE
 
 # A transfer is tried more often than this.
 _CUTS = 40
@@ -39,19 +38,6 @@ _TIMEOUT_S = 120
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_image(tmp_path_factory.mktemp("image"), BASE, PACKAGE, name="one.sif")
-
-
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
-    with serving() as registry:
-        yield registry
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(store=Store(tmp_path / "store"))
 
 
 @pytest.fixture
