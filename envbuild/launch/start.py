@@ -151,7 +151,12 @@ def line_of_ranks(
     here = not spans and not container.apptainer.elsewhere
     chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and here}
     chosen |= variables or {}
-    env = {name: value for name, value in launcher.variables().items() if name not in user_set} | chosen
+    needed = launcher.variables()
+    if not spans:
+        # Images of envbuild set them; those of other tools, and older ones, do not.
+        of_image = {variable.name for variable in container.runnable.environment}
+        needed = {name: value for name, value in needed.items() if name not in of_image}
+    env = {name: value for name, value in needed.items() if name not in user_set} | chosen
     binds, cwd = list(container.binds), None
     if results is not None:
         cwd = _RESULTS_OUTSIDE if spans else _RESULTS_INSIDE
@@ -184,7 +189,7 @@ def line_of_ranks(
     # For another machine, the user there is not known to be root.
     as_root = host.is_root() and not container.apptainer.elsewhere
     # Those that the user has set reach other nodes only by the launcher: the container's are in its line.
-    of_user = tuple(sorted({*launcher.variables()} & {*user_set} - {*env}))
+    of_user = tuple(sorted({*needed} & {*user_set} - {*env}))
     shape = replace(shape, as_root=as_root, oversubscribe=results is not None, variables=of_user)
     return rank_line(launcher, Entry(words=words), job, shape)
 

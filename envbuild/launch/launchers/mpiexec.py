@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envbuild.errors import RequestError
-from envbuild.jobs.launchers import mpiexec_words
+from envbuild.jobs.launchers import mpiexec_words, on_one_host
 from envbuild.launch.context import LaunchContext
 from envbuild.launch.launchers import Launcher, Shape, launcher_family
 
@@ -37,6 +38,12 @@ class Mpiexec(Launcher):
         if self.spans_nodes and shape.names and self.family in _HOSTS:
             words += [_HOSTS[self.family], ",".join(shape.names)]
         return words
+
+    def variables(self, *, separate: bool = True) -> Mapping[str, str]:
+        """Return the variables that its ranks need, or that keep an image's own to this machine."""
+        if not self.spans_nodes:
+            return on_one_host(self.family)
+        return super(Mpiexec, self).variables(separate=separate)
 
 
 def choose(context: LaunchContext) -> Mpiexec | None:

@@ -11,8 +11,10 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, Warned
+from envbuild.image.environment import default_environment
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.jobs.launchers import on_one_host
 from envbuild.launch import gpus, schedulers
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
@@ -79,9 +81,12 @@ class Bench:
         monkeypatch.setattr(host, "architecture", lambda: "amd64")
         self.site(None)
 
-    def is_for(self, architecture: str, mpi: str = "mpich", version: str = "5.0.2") -> None:
-        """Make the image one of an architecture and an MPI."""
-        fields = {"mpi": mpi, "mpi_family": mpi, "recipes": {mpi: version}}
+    def is_for(
+        self, architecture: str, mpi: str = "mpich", version: str = "5.0.2", *, own: bool = True
+    ) -> None:
+        """Make the image one of an architecture and an MPI, with variables for it if it is our `own`."""
+        table = default_environment(on_one_host(mpi) if own else {})
+        fields = {"mpi": mpi, "mpi_family": mpi, "recipes": {mpi: version}, "environment": table}
         image = manifest(architecture=architecture, **fields)
         facts = {"architecture.image": architecture, "mpi.family": mpi, "mpi.source": "image"}
         facts["mpi.version"] = version
@@ -151,6 +156,16 @@ START = ["apptainer", "--silent", "exec"]
 def test_alone_the_image_starts_its_ranks(bench: Bench) -> None:
     assert bench.line() == [*START, "/i.sif", "mpiexec", "-n", "2", "job"]
     assert bench.line(ranks=None)[-3:] == ["-n", "1", "job"]
+
+
+def test_the_mpiexec_of_an_image_of_another_tool_is_kept_to_this_machine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.is_for("amd64", own=False)
+    stays = ["--env", "HYDRA_LAUNCHER=fork", "--env", "HYDRA_RMK=user"]
+    assert bench.line() == [*START, *stays, "/i.sif", "mpiexec", "-n", "2", "job"]
+    monkeypatch.setenv("HYDRA_LAUNCHER", "ssh")
+    assert bench.line() == [*START, *stays[2:], "/i.sif", "mpiexec", "-n", "2", "job"]
 
 
 def test_what_the_site_binds_is_bound_where_it_is_there(bench: Bench, tmp_path: Path) -> None:
