@@ -128,14 +128,15 @@ def _skipped(
             continue
         has_wheel = best_wheel([file for file in newest_files if file.is_wheel], accepted) is not None
         if Version(version).is_prerelease and not Version(latest).is_prerelease and not bound.prereleases:
-            remark = f"a pre-release that nothing asks for; the newest is {latest}"
+            remark, is_older = f"a pre-release that nothing asks for; the newest is {latest}", False
         elif (name in requested or not has_wheel) and _is_much_older(files.get(name, ()), newest_files):
-            remark = f"much older than the newest release, {latest}"
+            remark, is_older = f"much older than the newest release, {latest}", True
         else:
             continue
         reasons += 1
         cost = cost_of_pin(name, latest) if reasons <= _MAX_REASONS else None
-        if name not in requested and (cost is None or name not in cost.without_wheels) and "older" in remark:
+        lacks_wheel = cost is not None and name in cost.without_wheels
+        if is_older and name not in requested and not lacks_wheel:
             continue  # what needs it does not admit the newest
         yield _Skipped(name=name, version=version, newest=latest, remark=remark, cost=cost)
 
