@@ -316,7 +316,8 @@ def test_yaml_is_read_with_a_safe_loader_alone() -> None:
 
 def test_dependencies_are_those_that_are_imported() -> None:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[<>=!~ \[]", text)[0] for text in project["dependencies"]}
+    listed = [*project["dependencies"], *project["optional-dependencies"]["sign"]]
+    declared = {re.split(r"[<>=!~ \[]", text)[0] for text in listed}
     targets = {target.split(".")[0] for path in sources() for target, _ in imported(path)}
     foreign = targets - set(sys.stdlib_module_names) - {"envbuild"}
     used = {BROUGHT_BY.get(module, module) for module in foreign} | RUN.keys()

@@ -9,7 +9,8 @@ from typing import Literal
 VERBS = (
     *("init", "add", "remove", "import", "recipes", "schema"),
     *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "vet", "status", "reproduce"),
-    *("module", "kernel", "shell", "exec", "launch", "export", "push", "pull", "inspect", "sbom"),
+    *("module", "kernel", "shell", "exec", "launch", "export"),
+    *("push", "pull", "sign", "verify", "inspect", "sbom"),
     *("doctor", "site", "cache", "completion"),
 )
 """All verbs of the command, in the order of its help."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from envbuild.image.sif import (
     LABELS,
     MANIFEST,
     NOTE,
+    STATEMENT,
     SifFile,
+    damaged,
     frame_of,
     identity_of,
     read_frame,
@@ -148,6 +152,76 @@ def write_image(
             splice.write(file, layout.root_offset, advanced)
             write_at(file, layout.behind, layout.root_offset + splice.size_bytes)
             write_at(file, layout.frame, 0)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def write_statements(
+    path: Path,
+    image: ImageFile,
+    statements: Sequence[bytes],
+    *,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Write an image with these statements and no others, in place of the image: all of it, or nothing.
+
+    All else is copied; signatures of other tools move to where its own data end. RequestError: its table has
+    no room, or `path` cannot be written. MachineError: the disk is full or fails.
+    """
+    if image.sif is None:
+        raise ValueError("a bare squashfs has no place for statements")
+    header, table = read_frame(image.file)
+    objects = {
+        index: descriptor
+        for index, entry in enumerate(table)
+        if (descriptor := Descriptor.parse(entry)) is not None
+    }
+    signatures = {index: entry for index, entry in objects.items() if entry.kind == Kind.SIGNATURE}
+    own_end = at = max(entry.end for index, entry in objects.items() if index not in signatures)
+    copied: list[tuple[int, int, int]] = []
+    for index, signature in sorted(signatures.items(), key=lambda pair: pair[1].offset):
+        if signature.name == STATEMENT:
+            table[index] = bytes(sifformat.DESCRIPTOR_BYTES)
+            continue
+        size = signature.size
+        table[index] = sifformat.moved(table[index], offset=at, size=size, padded_size=size)
+        copied.append((signature.offset, size, at))
+        at += size
+    behind = at
+    free = [index for index, entry in enumerate(table) if Descriptor.parse(entry) is None]
+    if len(free) < len(statements):
+        raise damaged(image.path, "has no room for further signatures", hint="sign a copy without signatures")
+    for index, statement in zip(free, statements, strict=False):
+        size = len(statement)
+        table[index] = Descriptor(
+            number=index + 1,
+            kind=Kind.SIGNATURE,
+            group=0,
+            offset=at,
+            size=size,
+            padded_size=size,
+            name=STATEMENT,
+        ).pack()
+        at += size
+    head = sifformat.changed_header(
+        header,
+        identity=image.sif.identity,
+        free=len(free) - len(statements),
+        total=len(table),
+        data_offset=sifformat.DATA_OFFSET,
+        data_bytes=at - sifformat.DATA_OFFSET,
+    )
+    frame = head.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0") + b"".join(table)
+    source = image.file.fileno()
+    try:
+        with atomic_file(path.resolve(), check=image.check_still_there) as file:
+            os.fchmod(file, stat.S_IMODE(os.fstat(source).st_mode))
+            size = own_end - sifformat.DATA_OFFSET
+            copy_range(source, sifformat.DATA_OFFSET, size, file, sifformat.DATA_OFFSET, advanced)
+            for offset, size, target in copied:
+                copy_range(source, offset, size, file, target)
+            write_at(file, b"".join(statements), behind)
+            write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
 

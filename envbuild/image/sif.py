@@ -23,6 +23,8 @@ PLAN = "envbuild.plan"
 SBOM = "sbom.cdx.json"
 # Of an extended image, behind all others: what was added.
 NOTE = "envbuild.extend"
+# Of an image that was signed since: a statement in its envelope, as a signature of the SIF.
+STATEMENT = "envbuild.statement"
 # The name that `apptainer inspect` reads.
 INSPECTION = "inspect-metadata.json"
 DEFINITION, LABELS = "definition", "labels"

@@ -30,6 +30,8 @@ _HEADER = struct.Struct("<32s10s3s3s16s8q")
 _DESCRIPTOR = struct.Struct(f"<i?3I7q{_NAME_BYTES}s{_EXTRA_BYTES}s")
 _PARTITION = struct.Struct("<ii3s")
 _SBOM = struct.Struct("<i")
+_SIGNATURE = struct.Struct("<i")
+_SHA256 = 1
 # The code of SIF's library for a bill of materials as CycloneDX JSON.
 CYCLONEDX_JSON = 1
 
@@ -181,6 +183,8 @@ class Descriptor:
             )
         elif self.kind == Kind.SBOM:
             extra = _SBOM.pack(CYCLONEDX_JSON)
+        elif self.kind == Kind.SIGNATURE:
+            extra = _SIGNATURE.pack(_SHA256)
         times_and_owners = (0, 0, 0, 0)
         return _DESCRIPTOR.pack(
             self.kind,

@@ -44,7 +44,7 @@ STATES = {
 """State of a verdict → the word for it; ``cpu-only``: an image for GPUs that passed without one; ``changed``:
 the image, after its test; ``absent``: no verdict."""
 
-RECORD_FORMAT = 4
+RECORD_FORMAT = 5
 _LIMIT_BYTES = 1 << 20
 
 
@@ -65,6 +65,8 @@ class TestVerdict:
     """ISO 8601, UTC."""
     failed: tuple[str, ...]
     """Ids of the checks that failed."""
+    succeeded: tuple[str, ...]
+    """Ids of the checks that passed."""
     fingerprint: str
     """``sha256:…`` of the host's facts."""
     unproven: str = ""
@@ -111,6 +113,7 @@ def record(store: Store, report: Report) -> str:
         "when": report.when,
         "counts": counts(report.checks),
         "failed": list(report.failed),
+        "succeeded": [check.id for check in report.checks if check.status == "PASS"],
         "unproven": report.unproven,
         "gpu_untested": report.gpu_untested,
     }
@@ -182,7 +185,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
             return None
         if type(ranks) is not int or type(nodes) is not int:
             return None
-        failed = tuple(str(name) for name in data["failed"])
+        failed, succeeded = (tuple(str(name) for name in data[key]) for key in ("failed", "succeeded"))
         unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
         return None
@@ -198,6 +201,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         launcher=launcher,
         when=when,
         failed=failed,
+        succeeded=succeeded,
         unproven=unproven,
         gpu_untested=gpu_untested,
         fingerprint=data["fingerprint"],

@@ -181,13 +181,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise _unwritable(path, error) from None
 
 
-def write_new(path: Path, data: bytes, *, parents: bool = False) -> None:
-    """Write a file that must not exist yet, perhaps with its parents; errors as `write_atomically`."""
+def write_new(path: Path, data: bytes, *, parents: bool = False, mode: int = 0o666) -> None:
+    """Write a file that must not exist yet, perhaps with its parents; errors as `write_atomically`.
+
+    `mode` is subject to the umask.
+    """
     try:
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
         # Does not follow links; of two simultaneous commands one fails.
-        stream = path.open("xb")
+        stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
     except FileExistsError as error:
         problem = f"`{error.filename}` already exists"
         raise RequestError(problem, hint="nothing is overwritten: name another file") from None

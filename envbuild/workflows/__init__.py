@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import sbom as sbom
     from envbuild.workflows import schema as schema
     from envbuild.workflows import settings as settings
+    from envbuild.workflows import sign as sign
     from envbuild.workflows import sites as sites
     from envbuild.workflows import status as status
     from envbuild.workflows import test as test

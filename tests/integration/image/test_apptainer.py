@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import RequestError
+from envbuild.image.file import ImageFile
+from envbuild.image.layout import write_statements
+from envbuild.image.statements import sign_statement
 from envbuild.system import host
+from envbuild.system.keys import PrivateKey
+from envbuild.workflows.sign import make_key
 from tests.integration.image.conftest import Sample
 from tests.support import trees
 from tests.support.images import read_manifest, read_sif, verify_image
@@ -314,3 +320,25 @@ def test_a_signed_image_is_as_it_was_built(program: str, sample: Sample, tmp_pat
         subprocess.run(words, capture_output=True, check=True)
     assert path.stat().st_size > sample.image.stat().st_size
     assert verify_image(path) == ()
+
+
+def test_a_signed_image_runs_and_its_signatures_do_not_disturb_apptainers(
+    run: Run, image: Path, tmp_path: Path
+) -> None:
+    key, other = make_key(tmp_path / "a.key"), make_key(tmp_path / "b.key")
+    signed = tmp_path / "signed.sif"
+    shutil.copy(image, signed)
+    subjects = {"demo": "0" * 64}
+    statement = sign_statement("bill", {}, subjects, PrivateKey.read(key.private))
+    with ImageFile.open(signed) as opened:
+        write_statements(signed, opened, [statement])
+    assert run("exec", signed, "hello", "a").stdout == "hello a\n"
+    done = run("sign", signed, options=("--key", str(other.private)))
+    assert done.returncode == 0, done.stderr
+    with ImageFile.open(signed) as opened:
+        write_statements(signed, opened, [statement, statement])
+    done = run("verify", signed, options=("--key", str(other.public)))
+    assert done.returncode == 0, done.stderr
+    assert verify_image(signed) == ()
+    assert run("exec", signed, "hello", "b").stdout == "hello b\n"
+    assert run("sif list", signed).stdout.count("|Signature (SHA-256)") == 3
