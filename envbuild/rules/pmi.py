@@ -51,8 +51,8 @@ def choose_pmi(
     if common := _first_of(sure, offered):
         return PmiChoice(type=common, outcome="compatible")
     offers = f"{', '.join(offered) or 'no known type'}"
-    # srun refuses a type that it does not know, which shows. Ranks by a type that their MPI does not speak run
-    # alone, and end with exit code 0: it comes after a type that the MPI surely speaks.
+    # srun refuses a type that it does not know, which shows. Ranks by a type that their MPI does not speak
+    # run alone, and end with exit code 0: it comes after a type that the MPI surely speaks.
     if not (more_offered and sure) and (common := _first_of(possible, offered)):
         reason = f"{mpi} speaks {common} only where it was built to"
         return PmiChoice(type=common, outcome="unknown", reason=reason)

@@ -127,13 +127,20 @@ def test_the_kernel_of_an_image_does_not_start_another_one(installation, tmp_pat
     assert f"\nenvbuild:     envbuild kernel install {path}\n" in start().stderr
 
 
-def described(**changes: str) -> DescribedImage:
+def described(*, locale: str = "") -> DescribedImage:
     """Return an image of another tool, with what is known of it."""
-    fields = {
-        "name": "theirs", "version": "1", "summary": "", "digest": f"sha256:{'0' * 64}",
-        "architecture": "amd64", "base": "image", "glibc": "2.36", "python": "3.11", "accelerator": "cpu",
-    }  # fmt: skip
-    return DescribedImage(**fields, **changes)
+    return DescribedImage(
+        name="theirs",
+        version="1",
+        summary="",
+        digest=f"sha256:{'0' * 64}",
+        architecture="amd64",
+        base="image",
+        glibc="2.36",
+        python="3.11",
+        accelerator="cpu",
+        locale=locale,
+    )
 
 
 def shown(installation: Installation, *names: str, **env: str) -> list[str]:
