@@ -101,7 +101,11 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (_no_readme, ["there is no README.md beside the recipe [thing]"]),
         (
             _no_python,
-            ["not valid Python: '(' was never closed (<unknown>, line 1) [thing/verify/stray.py]"],
+            ["not valid Python: '(' was never closed [thing/verify/stray.py:1:6]"],
+        ),
+        (
+            _in(JOB, "    main()\n", "    main(\n"),
+            ["not valid Python: '(' was never closed [thing/verify/sums.py:30:9]"],
         ),
         (
             _in("README.md", "# thing\n", "thing\n"),
