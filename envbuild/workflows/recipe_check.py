@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.image.file import ImageFile
-from envbuild.inputs.catalog import find_catalog, read_recipe
+from envbuild.inputs.catalog import find_catalog, read_recipe, recipe_of_path
 from envbuild.jobs.judge import TEMPLATE, Job
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -69,10 +69,12 @@ class CheckedRecipe:
 def check_recipe(name: str, settings: Settings, *, path: Path | None = None) -> CheckedRecipe:
     """Check a recipe against the rules, and run its controls in an image that was built with it.
 
-    Raises all rules that it breaks; RequestError: the image holds another state of it.
+    `name` can be the path of its directory. Raises all rules that it breaks; RequestError: the image holds
+    another state of it.
     """
-    source = read_recipe(name, recipes=settings.recipes)
-    others = _other_recipes(name, settings.recipes)
+    name, directories = recipe_of_path(name, settings.recipes)
+    source = read_recipe(name, recipes=directories)
+    others = _other_recipes(name, directories)
     errors = [*recipe_errors(source), *requirement_errors(source, others), *shared_id_errors(source, others)]
     controls = recipe_controls(source)
     errors += control_errors(source, controls)

@@ -129,7 +129,7 @@ def test_an_image_of_a_similar_name_is_named(
         ["cache", "unpin", "x"],
         ["sbom", "-o", "z", "HERE/t.yaml"],
         ["site", "probe", "-o", "x"],
-        ["recipes", "new", "a", "1"],
+        ["recipes", "new", "a", "1", "--offline"],
         ["init", "--version", "1"],
         ["launch", "HERE/t.yaml", "--", "python", "--help"],
         ["nonsense"],
@@ -171,7 +171,7 @@ _WRITING = {
     "fetch": ["fetch", "t.yaml", "--to", "PLACE"],
     "layer": ["layer", "export", "t.yaml", "--to", "PLACE"],
     "module": ["module", "install", "t.sif", "--root", "PLACE"],
-    "recipes": ["recipes", "new", "a", "1", "--dir", "PLACE"],
+    "recipes": ["recipes", "new", "a", "1", "--offline", "--dir", "PLACE"],
     "init": ["init", "PLACE", "--yes"],
     "lock": ["lock", "store/pins/t.yaml"],
 }
