@@ -12,7 +12,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.importers.importer import propose
 from envbuild.importers.statements import requirement_statements
 from envbuild.inputs.catalog import read_bases
-from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, read_spec
+from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, SPEC_FILE, read_spec
 from envbuild.quoting import shell_path
 from envbuild.spec.draft import NONE, SCHEMA_FILE, Choices, SpecDraft, bare_text, render_spec
 from envbuild.spec.requirements import RequirementFiles
@@ -24,7 +24,6 @@ from envbuild.workflows.schema import schema_text
 # The command line makes drafts, and imports workflows alone.
 __all__ = ["NONE", "SpecDraft", "read_choices", "spec_path", "spec_text", "with_requirements", "write_spec"]
 
-SPEC_FILE = "spec.yaml"
 # Words on lines of a spec → words on options.
 _AS_OPTIONS = {
     r"`proven: false` in the spec": "`--no-proven`",
