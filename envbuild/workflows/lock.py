@@ -36,7 +36,7 @@ from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.judge import RuleResult, refuse_or_warn
-from envbuild.rules.tables import look_up
+from envbuild.rules.rulebook import driver_floor
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
@@ -320,10 +320,10 @@ def _driver_notes(locked: Locked) -> list[Note]:
         for result in locked.rule_results
     )
     toolkit = facts_of_lock(locked.lock).get("cuda.toolkit")
-    floor = look_up("cuda-driver-floor", str(toolkit.value)) if toolkit is not None else None
+    floor = driver_floor(str(toolkit.value)) if toolkit is not None else None
     if toolkit is None or floor is None or is_judged:
         return []
-    text = f"accelerator: CUDA {toolkit.value} needs a driver of at least {floor[0]}"
+    text = f"accelerator: CUDA {toolkit.value} needs a driver of at least {floor}"
     return [Note(text=f"{text}; `nvidia-smi` on a compute node shows yours, and `site:` compares them")]
 
 
