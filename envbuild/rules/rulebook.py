@@ -36,8 +36,15 @@ def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None
     known = knowledge or shipped()
     rules = [rule for rule in RULES if not occasions or not {*occasions}.isdisjoint(rule.judged_at)]
     rows = [row for row in known.rows if not occasions or not row[0].occasions.isdisjoint(occasions)]
-    results = (*judge_rules(facts, rules), *judge_rows(facts, rows))
-    return tuple(sorted((_silenced(result, known) for result in results), key=in_chain))
+    counting = [(row, file) for row, file in rows if file or row.rule not in known.silences]
+    silenced = [(row, file) for row, file in rows if not file and row.rule in known.silences]
+    results = (*judge_rules(facts, rules), *judge_rows(facts, silenced))
+    return tuple(
+        sorted(
+            (*(_silenced(result, known) for result in results), *judge_rows(facts, counting)),
+            key=in_chain,
+        )
+    )
 
 
 def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:

@@ -12,6 +12,7 @@ from typing import NoReturn
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.inputs.spec import check_is_spec, read_spec
 from envbuild.inputs.tools import known_tool_pins, tool_names, tool_pins
 from envbuild.lock.diff import (
@@ -368,7 +369,7 @@ def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) ->
 def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[RuleResult, ...]:
     """Judge a lock before anything is written or built; reject an incompatible one."""
     raise_all(list(hidden_packages(resolved, lock)))
-    results = judge_lock(resolved, lock)
+    results = judge_lock(resolved, lock, read_knowledge())
     refuse_or_warn(results, settings.emit)
     return results
 

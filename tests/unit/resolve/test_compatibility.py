@@ -98,7 +98,8 @@ def test_an_image_has_to_fit_one_partition() -> None:
     refuse_or_warn(judge_lock(resolved, lock), told.append)
     texts = [event.text for event in told if isinstance(event, Warned)]
     assert [text for text in texts if "here/old" in text] == [
-        "CUDA.driver-floor: here/old: CUDA 13 needs a driver of at least 580, and driver.version is 535.104.05"
+        "CUDA.driver-floor: here/old: CUDA 13 needs a driver of at least 580,"
+        " and driver.version is 535.104.05"
     ]
     assert {text.partition(":")[0] for text in texts if "here/cpu" in text} == {"ARCH.same", "GPU.vendor"}
     assert not [text for text in texts if "here/new" in text]
