@@ -87,6 +87,7 @@ def lock_spec(
     sources: Sequence[Path] = (),
     edit: Edit | None = None,
     write: bool = True,
+    judges: bool = True,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
@@ -94,7 +95,8 @@ def lock_spec(
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
     which the spec requires it; with `upgrades_system_alone` only Debian's. An `edit` of the spec is written
     with the lock. If spec or lock change meanwhile, it resolves again; ChangedMeanwhileError if that does not
-    end, or if there is an `edit`.
+    end, or if there is an `edit`. Without `judges`, a lock that does not fit its site is returned, too, and
+    nothing is said of the rules.
     RequestError: the spec is invalid or cannot be satisfied, or the locked packages do not fit together or
     their site.
     """
@@ -114,6 +116,7 @@ def lock_spec(
             upgrades_system_alone=upgrades_system_alone,
             offline=offline,
             sources=sources,
+            judges=judges,
         )
         new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
@@ -139,6 +142,7 @@ def _lock(
     upgrades_system_alone: bool,
     offline: bool,
     sources: Sequence[Path],
+    judges: bool,
 ) -> tuple[Locked, LockFile | None]:
     """Return a lock that satisfies a spec, and its file if that is new; else as `lock_spec`."""
     resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
@@ -170,7 +174,7 @@ def _lock(
                 _hint_at_recipes(error, resolved, settings)
                 _hint_at_debian(error, resolved, context)
                 raise
-    rule_results = _check_fit(resolved, lock, settings)
+    rule_results = _check_fit(resolved, lock, settings) if judges else ()
     if previous is not None:
         changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
     locked = Locked(
