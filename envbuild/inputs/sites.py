@@ -10,7 +10,8 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
 from envbuild.inputs.partition_names import partition_names
-from envbuild.rules.tables import at_least, look_up
+from envbuild.rules.rulebook import driver_floor
+from envbuild.rules.tables import at_least
 from envbuild.spec.check import not_known
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SITE_NAME, EnvSpec
@@ -27,11 +28,11 @@ def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str
 
     Empty if each does, or is unknown.
     """
-    floor = look_up("cuda-driver-floor", release) if family == "cuda" else None
+    floor = driver_floor(release) if family == "cuda" else None
     for here in each_partition(site) if site is not None and floor is not None else ():
         driver = here.value.gpus.driver if here.value.gpus is not None else None
-        if driver is not None and floor is not None and at_least(driver, floor[0]) is False:
-            return f"needs a driver of at least {floor[0]}, and the site `{here.value.name}` has {driver}"
+        if driver is not None and floor is not None and at_least(driver, floor) is False:
+            return f"needs a driver of at least {floor}, and the site `{here.value.name}` has {driver}"
     return ""
 
 

@@ -20,4 +20,4 @@ FORM_OF_RUNTIME: dict[RuntimeName, ExportFormat] = {
 }
 AnyFormat = Literal[ExportFormat, ScriptFormat, RuntimeName]
 LAUNCHERS = launcher_names()
-SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock"]
+SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock", "knowledge"]

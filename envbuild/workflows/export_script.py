@@ -11,6 +11,7 @@ from envbuild.image.compose import check_target
 from envbuild.image.export import Written, is_empty_or_starts_with
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import HostLibraries, LaunchContext
 from envbuild.launch.formats import ScriptFormat, TextFormat, text_format
 from envbuild.launch.launchers import Launcher, launcher_for
@@ -58,7 +59,7 @@ def export_script(
     )
     check_outside_store(path)
     starter = _scheduler(site, chosen_format, form)
-    refuse_or_warn(judge(stack_facts(facts, site), "export"), settings.emit)
+    refuse_or_warn(judge(stack_facts(facts, site), "export", knowledge=read_knowledge()), settings.emit)
     chosen = _choose_runtime(site, chosen_format, runtime_name, settings.emit)
     has_site_mpi = on_site_mpi(manifest, chosen)
     if not chosen.host_fabric:

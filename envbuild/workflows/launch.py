@@ -13,6 +13,7 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
 from envbuild.launch.gpus import gpu_flags
@@ -31,7 +32,7 @@ from envbuild.quoting import shell_line as written
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.binds import binds_of
 from envbuild.spec.site import Site, SiteBind
@@ -262,7 +263,8 @@ def _judge_start(
     foreign = not there and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
-    yield from judge(facts, "start", "job") if on_nodes else judge(facts, "start")
+    occasions: tuple[Occasion, ...] = ("start", "job") if on_nodes else ("start",)
+    yield from judge(facts, *occasions, knowledge=read_knowledge())
     if not from_host.fabric:
         yield from judge_own_fabric(facts)
 

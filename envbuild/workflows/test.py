@@ -18,6 +18,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.runnable import Runnable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
@@ -389,7 +390,7 @@ def _check_files(
                 host_fabric=from_host.fabric,
                 host=container.host_libs.facts if container.host_libs else None,
             )
-            verdicts = judge(facts)
+            verdicts = judge(facts, knowledge=read_knowledge())
             checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.runnable):
             checks.append(foreign)
