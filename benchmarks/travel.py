@@ -123,11 +123,11 @@ def parts(road: Road, registry: Distribution, image: Path, more: Path) -> None:
         before = registry.stored_bytes()
         with road.step(f"push: {title}", "apptainer") as row:
             road.run("apptainer", "push", *login, file, f"{whole}:{tag}", env=env)
-        row["bytes"] = registry.stored_bytes() - before
+            row["bytes"] = registry.stored_bytes() - before
     with road.step("pull: nothing here", "apptainer") as row:
         own = {**env, "APPTAINER_CACHEDIR": str(road.place / "cache")}
         road.run("apptainer", "pull", *login, "got.sif", f"{whole}:2", env=own)
-    row["bytes"] = more.stat().st_size
+        row["bytes"] = more.stat().st_size
     road.compare(row, more, road.place / "got.sif")
 
 
@@ -141,8 +141,8 @@ def oci(road: Road, registry: Distribution, image: Path, more: Path) -> None:
     login = ("--authfile", registry.logins, "--tls-verify=false")
     with podman_home() as home:
         with road.step("pull: nothing here", "podman") as row:
+            row["bytes"] = pushed["size_bytes"]
             podman(home, "pull", "--quiet", *login, f"{name}:2")
-        row["bytes"] = pushed["size_bytes"]
         (shown,) = json.loads(podman(home, "image", "inspect", f"{name}:2"))
         if shown["Digest"] != pushed["digest"]:
             row["problems"].append("podman sees another digest")
@@ -165,7 +165,7 @@ def family(road: Road, registry: Distribution, image: Path, count: int) -> None:
                 road.envbuild(*words, "--store", Path(store) / "store", env=env)
             road.compare(row, one, road.place / "got.sif")
             one.unlink()
-    row["bytes"] = registry.stored_bytes() - before
+        row["bytes"] = registry.stored_bytes() - before
     distinct = sum(layers.values())
     row["of_layers"] = round(row["bytes"] / distinct, 3)
     say(f"the registry holds {row['of_layers']} times the bytes of their distinct layers")
