@@ -80,9 +80,9 @@ def serving_distribution(
                 f" rootcertbundle: {directory}/tokens.crt}}}}"
             )
         (directory / "config.yml").write_text("\n".join(lines) + "\n")
-        server = opened.enter_context(
-            subprocess.Popen(["docker-registry", "serve", directory / "config.yml"])
-        )
+        log = opened.enter_context((directory / "log").open("wb"))
+        words: list[str | Path] = ["docker-registry", "serve", directory / "config.yml"]
+        server = opened.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
         opened.callback(server.terminate)
         _wait_for(port, server)
         yield registry
