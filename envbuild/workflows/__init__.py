@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull
     from envbuild.workflows import push as push
+    from envbuild.workflows import push_oci as push_oci
     from envbuild.workflows import recipe_check as recipe_check
     from envbuild.workflows import recipe_new as recipe_new
     from envbuild.workflows import recipes as recipes

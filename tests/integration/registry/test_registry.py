@@ -2,74 +2,35 @@
 
 from __future__ import annotations
 
-import base64
 import filecmp
 import json
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Desk
-
-USER, PASSWORD = "ada", "s3cret-Word9"
-# Of the password, by bcrypt.
-ENTRY = f"{USER}:$2b$04$7jyaBiuc5M2PvwnLSjyYaOlRp9LrzRW/CNJjZFKFBxal4qyvDjZQ6\n"
-# Settings of this machine that would win over the certificate's.
-NO_OTHERS = dict.fromkeys(("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"), "")
-SETTINGS = """\
-version: 0.1
-log: {{level: error}}
-storage: {{filesystem: {{rootdirectory: {directory}/data}}}}
-http: {{addr: "127.0.0.1:{port}", tls: {{certificate: {directory}/own.crt, key: {directory}/own.key}}}}
-auth: {{htpasswd: {{realm: lab, path: {directory}/htpasswd}}}}
-"""
+from tests.support.distribution import Distribution, serving_distribution
+from tests.support.podman import podman, podman_home
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Run a registry on a free port; yield its host, and the directory with its certificate."""
-    directory = tmp_path_factory.mktemp("registry")
-    words = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=lab -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(
-        [*words.split(), "-keyout", "own.key", "-out", "own.crt"],
-        cwd=directory,
-        check=True,
-        capture_output=True,
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (directory / "htpasswd").write_text(ENTRY)
-    (directory / "config.yml").write_text(SETTINGS.format(directory=directory, port=port))
-    with subprocess.Popen(["docker-registry", "serve", directory / "config.yml"]) as server:
-        try:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    assert server.poll() is None
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-            yield f"127.0.0.1:{port}", directory
-        finally:
-            server.terminate()
+def distribution(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distribution]:
+    """Run a registry with TLS and logins."""
+    with serving_distribution(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry
 
 
 @pytest.fixture(scope="module")
-def environment(desk: Desk, registry: tuple[str, Path]) -> dict[str, str]:
+def registry(distribution: Distribution) -> tuple[str, Path]:
+    """Its host, and the directory with its certificate."""
+    return distribution.host, distribution.directory
+
+
+@pytest.fixture(scope="module")
+def environment(distribution: Distribution) -> dict[str, str]:
     """The variables of a user who has logged in."""
-    host, directory = registry
-    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    logins = desk.write("auth.json", json.dumps({"auths": {host: {"auth": auth}}}))
-    return {"REGISTRY_AUTH_FILE": str(logins), "SSL_CERT_FILE": str(directory / "own.crt"), **NO_OTHERS}
+    return distribution.environment
 
 
 def test_an_image_and_one_package_more_travel(
@@ -124,6 +85,29 @@ def test_apptainer_pulls_the_same_tag(
     store = desk.place / "a-fourth-store"
     desk.envbuild("pull", name, "-o", "ours.sif", "--store", store, env=environment)
     assert filecmp.cmp(small_image, desk.place / "ours.sif", shallow=False)
+
+
+def test_podman_pulls_an_oci_image_and_one_package_more(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    name = f"{registry[0]}/team/oci"
+    words: list[str | Path] = ["--format", "oci", "--json"]
+    first = json.loads(desk.envbuild("push", small_image, f"{name}:1", *words, env=environment).stdout)
+    assert first["sent"] == first["parts"]
+    again = json.loads(desk.envbuild("push", small_image, f"{name}:1", *words, env=environment).stdout)
+    assert (again["sent_bytes"], again["digest"]) == (0, first["digest"])
+    desk.envbuild("extend", small_image, "tabulate", "--env", "TRAVELS=yes", "-o", "more-oci.sif")
+    more = json.loads(desk.envbuild("push", "more-oci.sif", f"{name}:2", *words, env=environment).stdout)
+    assert more["sent_bytes"] < 2_000_000 < first["sent_bytes"]
+    login = ("--authfile", environment["REGISTRY_AUTH_FILE"], "--tls-verify=false")
+    with podman_home() as home:
+        podman(home, "pull", "--quiet", *login, f"{name}:2")
+        (shown,) = json.loads(podman(home, "image", "inspect", f"{name}:2"))
+        assert shown["Digest"] == more["digest"]
+        assert "TRAVELS=yes" in shown["Config"]["Env"]
+        podman(home, "create", "--name", "one", f"{name}:2", "true")
+        podman(home, "cp", "one:/.envbuild/manifest.json", home / "manifest.json")
+        assert json.loads((home / "manifest.json").read_text())["name"] == "on-mpich"
 
 
 def test_another_name_of_the_registry_costs_nothing(
