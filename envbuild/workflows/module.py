@@ -50,6 +50,7 @@ from envbuild.workflows.hosting import for_one_container_per_rank, host_librarie
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
 
@@ -117,6 +118,8 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     request = replace(request, commands=command_names(request.commands))
     with ImageFile.open(request.image) as image:
         warn_if_older(image, settings.emit)
+        needs_test = check_signatures(image, str(request.image), settings.emit)
+        request = replace(request, require_pass=request.require_pass or needs_test)
         return _install_module(image, request, settings)
 
 

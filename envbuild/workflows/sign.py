@@ -17,13 +17,14 @@ from envbuild.image.statements import (
     bill_of,
     bundle_of,
     envelopes_of,
+    judge_image,
     judge_statement,
     provenance_of,
     sign_statement,
     subjects_of,
     verdict_of,
 )
-from envbuild.image.verify import changed_around, check_image_is_whole
+from envbuild.image.verify import check_image_is_whole
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import make_directory, write_atomically
@@ -186,29 +187,27 @@ def verify_image(
     RequestError: envbuild did not build the image, it cannot be read, or a key is not one.
     """
     publics = [PublicKey.read(key) for key in keys]
-    with ImageFile.open(path) as image:
-        with task(emit, "read", f"read {path.name}", total_bytes=image.root.size_bytes) as reading:
-            subjects = subjects_of(image, advanced=reading.advance)
-        changed = changed_around(image)
-        statements = [judge_statement(envelope, publics, subjects) for envelope in envelopes_of(image)]
-        image.check_unchanged()
-    signed = [statement for statement in statements if statement.state == "signed"]
-    missing = tuple(kind for kind in require if not any(statement.kind == kind for statement in signed))
-    if output is not None and not changed:
-        _write_bundles(output, signed, emit)
+    with (
+        ImageFile.open(path) as image,
+        task(emit, "read", f"read {path.name}", total_bytes=image.root.size_bytes) as reading,
+    ):
+        judged = judge_image(image, publics, advanced=reading.advance)
+    missing = judged.missing(require)
+    if output is not None and not judged.changed:
+        _write_bundles(output, judged.signed, emit)
     return Verified(
         image=path,
-        sha256=next(iter(subjects.values())),
-        passed=not changed and not missing and all(entry.state != "refused" for entry in statements),
+        sha256=next(iter(judged.subjects.values())),
+        passed=judged.is_sound and not missing,
         statements=tuple(
             VerifiedStatement(
                 state=entry.state, kind=entry.kind, key=entry.key, result=entry.result, problem=entry.problem
             )
-            for entry in statements
+            for entry in judged.statements
         ),
         missing=missing,
-        changed=changed,
-        covered=tuple(subjects),
+        changed=judged.changed,
+        covered=tuple(judged.subjects),
         not_covered=NOT_COVERED,
     )
 
