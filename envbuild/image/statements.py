@@ -33,6 +33,9 @@ PREDICATES: dict[StatementKind, str] = {
 }
 _BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _BUILD_TYPE = "urn:envbuild:build:v1"
+_BUILT = "urn:envbuild"
+# Names the builder in the provenance by those who built an image again, and got the same bytes.
+REPRODUCED = "urn:envbuild:reproduce"
 
 MAX_STATEMENTS = 32
 MAX_STATEMENT_BYTES = 32 << 20
@@ -50,7 +53,8 @@ class JudgedStatement:
     key: str = ""
     """Name of the given key; of another key, what the envelope says."""
     result: str = ""
-    """Of a verdict: its result, with the circumstances."""
+    """Of a verdict: its result, with the circumstances; of provenance: how its signer knows it, if not as the
+    builder."""
     problem: str = ""
     """Why it is refused."""
     envelope: bytes = b""
@@ -73,8 +77,11 @@ def subjects_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _:
     return {name: digest.removeprefix("sha256:") for name, digest in digests.items()}
 
 
-def provenance_of(image: ImageFile) -> dict[str, Any]:
-    """Return the predicate on how an image was built, as its lock, plan and manifest have it."""
+def provenance_of(image: ImageFile, *, builder: str = _BUILT) -> dict[str, Any]:
+    """Return the predicate on how an image was built, as its lock, plan and manifest have it.
+
+    `builder` says who built it: the signer with envbuild, or as `REPRODUCED` another one before.
+    """
     lock, manifest = image.lock, image.manifest
     system = manifest.file_system
     base = [("base", lock.base.name, "", lock.base.digest)]
@@ -109,7 +116,7 @@ def provenance_of(image: ImageFile) -> dict[str, Any]:
             ],
         },
         "runDetails": {
-            "builder": {"id": "urn:envbuild", "version": {"envbuild": __version__}},
+            "builder": {"id": builder, "version": {"envbuild": __version__}},
             "byproducts": [
                 {
                     "name": f"layer:{layer.name}",
@@ -244,7 +251,7 @@ def judge_statement(
             return JudgedStatement(state="other-key", key=opened.key_names, envelope=envelope)
         statement = opened.statement()
         kind = _kind(statement, subjects)
-        result = _result(statement.predicate) if kind == "verdict" else ""
+        result = _RESULTS[kind](statement.predicate)
     except RefusedError as error:
         return JudgedStatement(state="refused", problem=str(error), envelope=envelope)
     return JudgedStatement(state="signed", kind=kind, key=key.fingerprint, result=result, envelope=envelope)
@@ -262,6 +269,14 @@ def _kind(statement: Statement, subjects: Mapping[str, str]) -> StatementKind:
     return kind
 
 
+def _builder(predicate: Mapping[str, Any]) -> str:
+    """Return in words how the signer of provenance knows it, if not as the builder."""
+    details = predicate.get("runDetails")
+    builder = details.get("builder") if isinstance(details, dict) else None
+    again = isinstance(builder, dict) and builder.get("id") == REPRODUCED
+    return "built again, with the same bytes" if again else ""
+
+
 def _result(predicate: Mapping[str, Any]) -> str:
     """Return the result of a verdict in words."""
     if predicate.get("result") not in ("PASSED", "WARNED", "FAILED"):
@@ -276,3 +291,10 @@ def _result(predicate: Mapping[str, Any]) -> str:
         if isinstance(digest, dict):
             words.append(f"{entry.get('name')} fingerprint {str(digest.get('sha256'))[:12]}")
     return ", ".join(words)
+
+
+_RESULTS: dict[StatementKind, Callable[[Mapping[str, Any]], str]] = {
+    "provenance": _builder,
+    "bill": lambda _: "",
+    "verdict": _result,
+}

@@ -22,7 +22,7 @@ from envbuild.system.registry import Document, Reference, RegistryError, Reposit
 
 # A registry that is away must not hold up a build for long.
 _LIMITS = RequestLimits(attempts=3, connect_s=5.0)
-_HINT_LAYER = "it is built instead; whoever pushes layers there can push it again"
+_HINT_LAYER = "it is built instead; the owner of the key can push it again with `build --push-layers`"
 
 
 class RegistryUpstream:

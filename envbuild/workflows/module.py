@@ -119,7 +119,12 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     with ImageFile.open(request.image) as image:
         warn_if_older(image, settings.emit)
         needs_test = check_signatures(image, str(request.image), settings.emit)
-        request = replace(request, require_pass=request.require_pass or needs_test)
+        if needs_test and not request.require_pass:
+            text = (
+                "`require_pass` in site.yaml: no signed verdict says that it passed, so it needs a test here"
+            )
+            settings.emit(Note(text=text))
+            request = replace(request, require_pass=True)
         return _install_module(image, request, settings)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from envbuild.build.run import missing_layers
 from envbuild.errors import EnvbuildError, RequestError, pluralize
-from envbuild.events import Warned, task
+from envbuild.events import Note, Warned, task
 from envbuild.inputs.sites import read_own_sites
 from envbuild.plan.model import BuildPlan
 from envbuild.spec.site import AnyUpstream, SiteRegistry, SiteUpstream
@@ -75,16 +75,20 @@ def fetch_layers(plan: BuildPlan, settings: Settings) -> None:
     store = settings.store
     if not store.upstreams:
         return
-    with store.in_use(), thread_pool(TRANSFERS) as pool:
+    store.check()
+    with thread_pool(TRANSFERS) as pool:
         # A registry is asked for many at a time; the store remembers what it said.
         list(pool.map(store.get, [layer.key for layer in plan.image_layers]))
-        # A layer that does not come is built, and needs others.
+        # If one does not come, it is built, and may need others.
         while absent := _absent(plan, store):
             size_bytes = sum(record.size_bytes for record in absent)
-            # Their blobs, and the layers that are assembled of these.
-            check_room(store.path, 2 * size_bytes, settings.emit, hint=HINT_STORE)
+            # Blobs lie beside the layers that are assembled of them, a few at a time.
+            check_room(store.path, 2 * size_bytes, settings.emit, least=size_bytes, hint=HINT_STORE)
             title = f"fetch {pluralize(len(absent), 'layer')}"
-            with task(settings.emit, "fetch", title, total_bytes=size_bytes) as running:
+            with (
+                store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))),
+                task(settings.emit, "fetch", title, total_bytes=size_bytes) as running,
+            ):
                 # The largest first: one that began last would be the only transfer at the end.
                 absent.sort(key=lambda record: -record.size_bytes)
                 list(pool.map(lambda record: store.fetch(record.key, running.advance), absent))
