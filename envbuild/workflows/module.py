@@ -51,6 +51,7 @@ from envbuild.workflows.hosting import for_one_container_per_rank, host_librarie
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
 
@@ -118,6 +119,13 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     request = replace(request, commands=command_names(request.commands))
     with ImageFile.open(request.image) as image:
         warn_if_older(image, settings.emit)
+        needs_test = check_signatures(image, str(request.image), settings.emit)
+        if needs_test and not request.require_pass:
+            text = (
+                "`require_pass` in site.yaml: no signed verdict says that it passed, so it needs a test here"
+            )
+            settings.emit(Note(text=text))
+            request = replace(request, require_pass=True)
         return _install_module(image, request, settings)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, task
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import EMPTY, Parts, index_of, parts_of
+from envbuild.image.parts import Parts, index_of, parts_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Document, Reference, Repository
+from envbuild.system.registry import EMPTY, Document, Reference, Repository
 
 TRANSFERS = 4  # at a time
 
