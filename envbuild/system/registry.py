@@ -372,6 +372,37 @@ class Repository:
 
     def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:
         """Write a manifest or index under a tag, or under its digest alone."""
+        return self._put(data, version)[0]
+
+    def put_referrer(self, data: Mapping[str, object], subject: Document) -> Document:
+        """Write a manifest that is about another one, so that clients which have that one find it.
+
+        A registry without a list of such manifests gets it as an index under a tag, which the specification
+        names; of two who write it at the same time, one may be lost.
+        """
+        referrer, is_listed = self._put({**data, "subject": subject.descriptor})
+        if not is_listed:
+            tag = subject.digest.replace(":", "-")
+            entry = {**referrer.descriptor, "artifactType": data["artifactType"]}
+            listed = self._listed(tag)
+            if all(other.get("digest") != referrer.digest for other in listed):
+                self._put({"schemaVersion": 2, "mediaType": INDEX, "manifests": [*listed, entry]}, tag)
+        return referrer
+
+    def _listed(self, tag: str) -> list[dict[str, object]]:
+        """Return the entries of an index; none if there is no such tag."""
+        try:
+            manifests = self.manifest(tag).data.get("manifests")
+        except RegistryError as error:
+            if not error.gone:
+                raise
+            return []
+        return (
+            [entry for entry in manifests if isinstance(entry, dict)] if isinstance(manifests, list) else []
+        )
+
+    def _put(self, data: Mapping[str, object], version: str = "") -> tuple[Document, bool]:
+        """Write a manifest, and return whether the registry lists it at its subject."""
         text = canonical_json(data).encode()
         digest = sha256_of(text)
         headers = {"Content-Type": str(data["mediaType"])}
@@ -379,7 +410,8 @@ class Repository:
         with self._request("PUT", address, headers=headers, body=text, write=True) as answer:
             if answer.status_code != 201:
                 raise self._refusal(f"did not take the manifest `{version or _short(digest)}`", answer)
-        return Document(data=data, digest=digest, size_bytes=len(text))
+            is_listed = "OCI-Subject" in answer.headers
+        return Document(data=data, digest=digest, size_bytes=len(text)), is_listed
 
     # Requests
 

@@ -29,6 +29,8 @@ class Registry:
     """What a mount is answered with: 201 makes one, 202 begins an upload."""
     manifests: dict[str, bytes] = field(default_factory=dict)
     """``NAME:TAG`` or ``NAME@sha256:…`` → bytes."""
+    referrers: dict[str, set[str]] = field(default_factory=dict)
+    """``NAME@sha256:…`` → digests of the manifests that refer to it."""
     authentication: str = ""
     """``basic``, ``token``, or empty for none."""
     cut_after: list[int] = field(default_factory=list)
@@ -42,6 +44,8 @@ class Registry:
     """Where blobs are, if not here: ``http://HOST:PORT``."""
     forged: dict[str, bytes] = field(default_factory=dict)
     """Digest → other bytes, which are sent instead."""
+    lists_referrers: bool = True
+    """Whether it has the API of referrers."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and Authorization of each."""
     received_bytes: int = 0
@@ -204,7 +208,11 @@ class _Handler(BaseHTTPRequestHandler):
             registry.manifests[f"{name}@{digest}"] = body
             if not version.startswith("sha256:"):
                 registry.manifests[f"{name}:{version}"] = body
-            return self._answer(201, Location="/")
+            subject = json.loads(body).get("subject", {}).get("digest")
+            if subject is None or not registry.lists_referrers:
+                return self._answer(201, Location="/")
+            registry.referrers.setdefault(f"{name}@{subject}", set()).add(digest)
+            return self._answer(201, Location="/", OCI_Subject=subject)
         with self._lock:
             registry.received_bytes += size
         if not self.path.endswith(f"digest={digest}"):
