@@ -57,6 +57,8 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
+PLAIN_HOSTS = "ENVBUILD_PLAIN_HTTP"
+"""Variable with the hosts, separated by commas, that speak HTTP without TLS: registries of one's own."""
 _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
 
 
@@ -239,10 +241,11 @@ class Repository:
         """Open no connection, but to a registry on this machine, which may have no TLS.
 
         `source` is another repository of the registry, from which it takes blobs that are pushed and that it
-        has there. `plain` uses HTTP without TLS.
+        has there. `plain` uses HTTP without TLS, as with a host of `PLAIN_HOSTS`.
         """
         hint = f"see that `{reference.host}` is the registry's name, and that this machine reaches it"
         is_here = _LOOPBACK.fullmatch(reference.host) is not None
+        plain = plain or reference.host in re.split(r"[,\s]+", os.environ.get(PLAIN_HOSTS, ""))
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference, self._source = reference, source
         scheme = "http" if plain else "https"

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,6 +195,21 @@ def test_a_token_server_without_tls_does_not_see_the_login_of_a_registry_with_it
         assert not secure._may_ask("http://example.org/token")
         assert not secure._may_ask("file:///etc/passwd")
         assert secure._may_ask("https://example.org/token")
+
+
+def test_a_registry_without_tls_is_reached_if_it_is_named(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "_LOOPBACK", re.compile("nothing"))
+    with pytest.raises(NetworkError, match="does not answer by TLS") as caught:
+        push(registry, tmp_path)
+    assert caught.value.hint.endswith(f"for a registry of your own ENVBUILD_PLAIN_HTTP={registry.host}")
+    for hosts in (f"other.example.org:5000,{registry.host}", f"{registry.host}, other"):
+        monkeypatch.setenv("ENVBUILD_PLAIN_HTTP", hosts)
+        push(registry, tmp_path)
+    monkeypatch.setenv("ENVBUILD_PLAIN_HTTP", f"127.0.0.1,{registry.host}0")
+    with pytest.raises(NetworkError):
+        push(registry, tmp_path)
 
 
 @pytest.mark.parametrize("after", [0, 1, 4096, 500_000, len(DATA) - 1])
