@@ -90,18 +90,18 @@ def _choose_runtime(site: Site, form: TextFormat, name: str, emit: Emit) -> Site
     runtimes = {runtime.name: runtime for runtime in site.runtimes}
     fit = [runtime for runtime in runtimes if form.runtimes is None or runtime in form.runtimes]
     chosen = runtimes.get(name or next(iter(fit), ""))
-    if chosen is None and not runtimes and name in _EVERYWHERE:
-        text = f"the site `{site.name}` names no runtime: the script is written for {name}"
+    if not runtimes and form.runtimes is None and (not name or name in _EVERYWHERE):
+        # As `launch` does.
+        chosen = SiteRuntime(name=name or _EVERYWHERE[0])
+        text = f"the site `{site.name}` names no runtime: the script is written for {chosen.name}"
         emit(Warned(text=text, hint="`runtimes` of the site file names what it has"))
-        chosen = SiteRuntime(name=name)
     if chosen is None:
         reads = f" that reads {form.title}" if form.runtimes is not None else ""
         requested = f"runtime `{name}`" if name else f"runtime{reads}"
         has = f"it has {', '.join(runtimes)}" if runtimes else "it names none"
         raise RequestError(
             f"the site `{site.name}` has no {requested}: {has}",
-            hint="`runtimes` of the site file names them, and --runtime one of those"
-            + ("" if runtimes else "; without any, `--runtime apptainer` writes it for that"),
+            hint="`runtimes` of the site file names them, and --runtime one of those",
         )
     if chosen.name == "pyxis" and chosen.version and not at_least(chosen.version, _PYXIS_MOUNTS):
         text = f"pyxis {chosen.version} unpacks the image on each node at each start"

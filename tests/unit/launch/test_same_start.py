@@ -308,8 +308,7 @@ def test_at_each_shipped_site_as_it_is_they_agree_or_refuse_for_the_same_reason(
         )
         runtimes = {runtime["name"] for runtime in site.get("runtimes", ())}
         by_apptainer = not runtimes or runtimes & {"apptainer", "singularityce"}
-        words = ["--runtime", "apptainer"] if not runtimes else []
-        words += [] if by_apptainer else ["--image", "demo"]
+        words = [] if by_apptainer else ["--image", "demo"]
         _, no_script = output_or_refusal(
             capsys, "export", "demo.sif", "--format", "sbatch", "--site", name, "-o", "script", *words
         )

@@ -253,12 +253,18 @@ def test_a_script_of_pbs_starts_as_many_ranks_as_its_job_has(
     assert "starts ranks itself" in alone.stderr
 
 
-def test_a_site_without_a_runtime_gets_the_one_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "written_for"),
+    [("", "apptainer"), ("apptainer", "apptainer"), ("singularityce", "singularityce")],
+)
+def test_a_site_without_a_runtime_gets_apptainer_or_the_one_that_is_asked_for(
+    runtime: str, written_for: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     an_image("mpich", accelerator="cpu")
     site = re.sub("runtimes: .*\n", "", APPTAINER.replace("[pmix]", "[pmi2]"))
-    assert "by apptainer at here" in export("sbatch", site, runtime="apptainer")
-    assert "the site `here` names no runtime: the script is written for apptainer" in capsys.readouterr().err
-    assert export("sbatch", site, out="other") == "exit code 2"
+    assert f"by {written_for} at here" in export("sbatch", site, runtime=runtime)
+    expected = f"the site `here` names no runtime: the script is written for {written_for}"
+    assert expected in capsys.readouterr().err
 
 
 def test_what_is_for_no_gpu_asks_for_none() -> None:
@@ -288,7 +294,8 @@ def test_what_is_for_no_gpu_asks_for_none() -> None:
         ),
         ("pbs", "local", "", "x", "`--format pbs` is for PBS, and the site `local` names no scheduler"),
         ("sbatch", "puhti", "sarus", "x", "the site `puhti` has no runtime `sarus`: it has apptainer"),
-        ("sbatch", "leonardo-booster", "", "x", "`leonardo-booster` has no runtime: it names none"),
+        ("sbatch", "leonardo-booster", "sarus", "x", "has no runtime `sarus`: it names none"),
+        ("edf", "leonardo-booster", "", "x", "has no runtime that reads an EDF: it names none"),
         ("sbatch", "alps-daint", "", "x", "ARCH.same: the image is for amd64, and the host is arm64"),
         ("sbatch", "frontier", "", "", "the site `frontier` names no type of `srun --mpi`"),
         (
