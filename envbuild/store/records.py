@@ -23,6 +23,7 @@ from envbuild.errors import RequestError
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_small
 from envbuild.system.sealing import check_seal, sealed
+from envbuild.system.squashfs import Digests
 
 # More than twice as much as a million paths take.
 RECORD_LIMIT_BYTES = 256 << 20
@@ -61,6 +62,11 @@ class LayerRecord:
     tree: Annotated[Tree, PlainValidator(_tree)]
     imported: StrictBool
     """Whether it comes from a directory of an untrusted account (`layer import --trust`)."""
+
+    @property
+    def digests(self) -> Digests:
+        """The digests of the squashfs."""
+        return Digests(whole=self.blob, data=self.data, tables=self.tables)
 
 
 _RECORD = TypeAdapter(LayerRecord)

@@ -70,6 +70,7 @@ class RegistryUpstream:
                         squashfs=stage / "layer.squashfs",
                         tree=record.tree,
                         imported=record.imported,
+                        measured=record.digests,
                     )
                 for blob in layer.blobs:
                     forget_part(blob.digest, store)

@@ -30,7 +30,7 @@ from envbuild.system.registry import (
     RegistryError,
     Repository,
 )
-from envbuild.system.squashfs import DATA_START, Digests, data_range, digests
+from envbuild.system.squashfs import DATA_START, data_range, digests
 
 ARTIFACT = "application/vnd.envbuild.layer.v1"
 PREDICATE = "urn:envbuild:layer:v1"
@@ -83,12 +83,8 @@ class RemoteLayer:
                 copy_range(source, 0, blob.size_bytes, target.fileno(), at)
                 at += blob.size_bytes
             copy_range(tables, begin, self.tables.size_bytes - begin, target.fileno(), at)
-        if digests(squashfs) != _digests(self.record):
+        if digests(squashfs) != self.record.digests:
             raise RefusedError("its blobs are not the squashfs of its record")
-
-
-def _digests(record: LayerRecord) -> Digests:
-    return Digests(whole=record.blob, data=record.data, tables=record.tables)
 
 
 def tag_of(key: str) -> str:
@@ -172,7 +168,7 @@ def push_layer(
     `advanced` gets the number of bytes of each piece of the squashfs. RequestError: the layer is damaged.
     RegistryError, NetworkError: the registry refuses it, or does not answer.
     """
-    if squashfs.stat().st_size != record.size_bytes or digests(squashfs) != _digests(record):
+    if squashfs.stat().st_size != record.size_bytes or digests(squashfs) != record.digests:
         problem = f"layer {record.name} in the store is damaged"
         raise RequestError(problem, hint="`envbuild cache verify --repair`, then build it again")
     begin, end = data_range(squashfs)

@@ -41,7 +41,7 @@ from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, parents_others_can_write, private_temporary_directory
 from envbuild.system.removal import remove
 from envbuild.system.space import SpaceDirectory, explained, temporary_directories
-from envbuild.system.squashfs import digests
+from envbuild.system.squashfs import Digests, digests
 
 # For builds of other machines, whose locks may not be visible on a network file system.
 GRACE_S = 86_400.0
@@ -258,15 +258,24 @@ class Store:
                 os.utime(self.record_path(key))
 
     def publish(
-        self, *, key: str, name: str, squashfs: Path, tree: Tree, imported: bool = False
+        self,
+        *,
+        key: str,
+        name: str,
+        squashfs: Path,
+        tree: Tree,
+        imported: bool = False,
+        measured: Digests | None = None,
     ) -> tuple[LayerRecord, str | None]:
         """Move a finished squashfs into the store and record it under its key.
+
+        `measured` are its digests, if they were compared in a place where others cannot change it.
 
         Returns the record, and the digest of an earlier, different blob of the same key (which breaks the
         key's promise), or None.
         """
         earlier = self.get(key)
-        measured = digests(squashfs)
+        measured = measured or digests(squashfs)
         record = LayerRecord(
             key=key,
             name=name,

@@ -16,7 +16,7 @@ from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import copy
-from envbuild.system.squashfs import Digests, digests
+from envbuild.system.squashfs import digests
 
 _COPY_AGAIN = "copy it again from where the layers were exported"
 
@@ -87,7 +87,14 @@ def _copy(record: LayerRecord, blob: Path, store: Store, *, imported: bool) -> b
         copy(blob, part)
         if not _is_blob_of(part, record):
             return False
-        store.publish(key=record.key, name=record.name, squashfs=part, tree=record.tree, imported=imported)
+        store.publish(
+            key=record.key,
+            name=record.name,
+            squashfs=part,
+            tree=record.tree,
+            imported=imported,
+            measured=record.digests,
+        )
     return True
 
 
@@ -243,7 +250,6 @@ def _holds(store: Store, record: LayerRecord) -> bool:
 def _is_blob_of(path: Path, record: LayerRecord) -> bool:
     """Return whether a file is the squashfs of a layer; reads all of it."""
     try:
-        expected = Digests(whole=record.blob, data=record.data, tables=record.tables)
-        return path.stat().st_size == record.size_bytes and digests(path) == expected
+        return path.stat().st_size == record.size_bytes and digests(path) == record.digests
     except OSError:
         return False

@@ -182,6 +182,30 @@ def test_a_long_blob_goes_in_chunks(
     assert (tmp_path / "got").read_bytes() == data
 
 
+def test_an_empty_store_takes_layers_that_were_signed(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    name, spec = f"{registry[0]}/team/layers", small_image.with_suffix(".yaml")
+    desk.envbuild("sign", "--new-key", "layers.key")
+    words: list[str | Path] = ["build", spec, "--json", "--push-layers", name, "--key", "layers.key"]
+    pushed = json.loads(desk.envbuild(*words, env=environment).stdout)["pushed"]
+    assert pushed["sent_bytes"] > small_image.stat().st_size / 2
+    again = json.loads(desk.envbuild(*words, env=environment).stdout)["pushed"]
+    assert (again["layers"], again["sent_bytes"]) == (pushed["layers"], 0)
+    # Layers and images share their data.
+    image = desk.envbuild("push", small_image, f"{name}:image", "--json", env=environment)
+    assert json.loads(image.stdout)["sent_bytes"] < pushed["sent_bytes"] / 10
+    site = desk.place / "centre/envbuild/site.yaml"
+    site.parent.mkdir(parents=True)
+    key = desk.place / "layers.key.pub"
+    site.write_text(f"name: centre\nupstreams: [{{registry: '{name}', trust: {key}}}]\n")
+    variables = {**environment, "XDG_CONFIG_HOME": str(desk.place / "centre")}
+    words = ["build", spec, "--locked", "-o", "taken.sif", "--store", desk.place / "a-sixth-store"]
+    said = desk.envbuild(*words, env=variables).stderr
+    assert f"layers: 0 built, {pushed['layers']} reused" in said
+    assert filecmp.cmp(small_image, desk.place / "taken.sif", shallow=False)
+
+
 def test_without_a_login_it_says_where_it_looked(
     desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
 ) -> None:
