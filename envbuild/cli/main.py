@@ -28,6 +28,7 @@ from envbuild.cli import (
     export,
     extend,
     fetch,
+    forecast,
     import_file,
     init,
     inspect,
@@ -105,6 +106,7 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     ],
     "Maintain": [
         ("doctor", doctor.command, "Find what this machine lacks, and the fixes"),
+        ("forecast", forecast.command, "Show which images a change of the machine breaks"),
         ("site", site.app, "Describe a machine, so that images fit it"),
         ("cache", cache.app, "List, check and prune the store"),
         ("completion", completion.command, "Make the shell complete the words of envbuild"),

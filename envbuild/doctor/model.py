@@ -24,7 +24,7 @@ VERBS = (
     ),
     *("module", "kernel", "shell", "exec", "launch", "export"),
     *("push", "pull", "sign", "verify", "inspect", "sbom"),
-    *("doctor", "site", "cache", "completion"),
+    *("doctor", "forecast", "site", "cache", "completion"),
 )
 """All verbs of the command, in the order of its help."""
 

@@ -9,9 +9,12 @@ from typing import Any
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type
+from envbuild.rules.tables import look_up
 from envbuild.spec.yamlfile import MAX_BYTES, Document, Loc, read_yaml
 from envbuild.system.files import read_input
 
+# What `nvidia-smi` shows of a driver beside its version.
+_DRIVERS_CUDA = "driver.cuda"
 # Distributions that people name for a framework.
 _FRAMEWORKS = {"torch": "pytorch", "jaxlib": "jax"}
 
@@ -38,21 +41,31 @@ def read_facts(path: Path) -> StatedFacts:
     errors: list[EnvbuildError] = list(document.errors)
     for name, loc, value in _leaves(document.value):
         declared = fact_type(name)
-        if declared is None:
-            unread.append(name)
-            continue
         try:
-            read = _value(declared, name, loc, value, document)
+            if name == _DRIVERS_CUDA:
+                facts = {**_driver_of(document.words.get(loc, str(value)), loc, document), **facts}
+            elif declared is None:
+                unread.append(name)
+            elif (read := _value(declared, name, loc, value, document)) is not None:
+                facts[name] = fact_at(read, document.at(*loc), str(path))
         except EnvbuildError as error:
             errors.append(error)
-            continue
-        if read is not None:
-            facts[name] = fact_at(read, document.at(*loc), str(path))
     raise_all(errors)
     named = {name.split(".")[1] for name in facts if name.startswith("frameworks.")}
     if "frameworks" not in facts and named:
         facts["frameworks"] = Fact(tuple(sorted(named)), str(path))
     return StatedFacts(facts=facts, unread=tuple(unread))
+
+
+def _driver_of(release: str, loc: Loc, document: Document) -> dict[str, Fact]:
+    """Return the driver's branch by the CUDA release that `nvidia-smi` shows."""
+    branch = look_up("driver-of-cuda", release)
+    at = document.at(*loc)
+    if branch is None:
+        raise RequestError(
+            f"which driver brought CUDA `{release}` is not known", at=at, hint="write `driver.version`"
+        )
+    return {"driver.version": Fact(branch[0], f"{at}, table:driver-of-cuda", at)}
 
 
 def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator[tuple[str, Loc, Any]]:

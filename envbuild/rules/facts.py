@@ -215,12 +215,37 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         derived |= pmi_facts(text_of(facts, "host_mpi.implementation"), version, host=True)
     else:
         derived |= pmi_facts(*image_mpi, host=False)
+    facts = {**_implied(facts), **facts}
     for name in texts_of(facts, "frameworks"):
         own = [f"frameworks.{name}.{part}" for part in ("version", "accelerator", "toolkit")]
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
     return {**derived, **facts}
+
+
+def _implied(facts: Facts) -> dict[str, Fact]:
+    """Return what follows from GPU code: the vendor of GPUs, and what a framework's build is for."""
+    implied = {}
+    if vendor := _makers(texts_of(facts, "gpus.architectures")):
+        implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
+    for name in texts_of(facts, "frameworks"):
+        path = f"frameworks.{name}.architectures"
+        maker = _makers(texts_of(facts, path))
+        if maker:
+            accelerator = {"nvidia": "cuda", "amd": "rocm"}[maker]
+            implied[f"frameworks.{name}.accelerator"] = Fact(accelerator, path)
+    return implied
+
+
+def _makers(targets: Iterable[str]) -> str:
+    """Return the vendor that all GPU code is for; empty for none, or several."""
+    prefixes = {"sm_": "nvidia", "compute_": "nvidia", "gfx": "amd"}
+    makers = {
+        next((maker for prefix, maker in prefixes.items() if target.startswith(prefix)), "")
+        for target in targets
+    }
+    return makers.pop() if len(makers) == 1 else ""
 
 
 def pmi_facts(family: str, version: str, *, host: bool) -> dict[str, Fact]:

@@ -165,6 +165,8 @@ class RuleResult:
     """The framework that it is about; empty for the whole stack."""
     warn: bool = False
     """Whether people are warned although the result is only unknown."""
+    asks: bool = False
+    """Whether the warning only asks for a fact: nothing is known to clash."""
     at: Location | None = None
     """Where to change it, if a file decides a fact."""
     partition: str = ""
@@ -311,6 +313,7 @@ def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:
         source=f"{'; '.join(rule.source)} (seen {rule.seen})",
         subject=framework,
         warn=warn,
+        asks=warn and bool(missing),
     )
 
 

@@ -114,6 +114,7 @@ def _result(judged: _Judged) -> RuleResult:
         source=f"{row.source} (seen {row.seen}{f', {judged.origin}' if judged.origin else ''})",
         subject=row.subject,
         warn=warns,
+        asks=warns and bool(ask),
     )
 
 

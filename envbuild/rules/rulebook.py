@@ -25,7 +25,7 @@ from envbuild.rules.judge import (
 from envbuild.rules.knowledge import UNREAD, Knowledge, shipped
 from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.rows import holds, judge_rows
-from envbuild.rules.tables import at_least, in_range, run_code
+from envbuild.rules.tables import at_least, in_range, look_up, run_code
 
 
 def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None) -> tuple[RuleResult, ...]:
@@ -162,7 +162,8 @@ def gpu_spec_locks_gpu_build(stack: Stack) -> None:
     id="CUDA.forward-compat",
     source=["https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"],
     seen="unknown",
-    severity="warning",
+    # Stacks that run so are published, and no list of the drivers is.
+    severity="note",
     when=lambda stack: _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is True,
     hint="test on a node of the site; only data-centre GPUs take it",
 )
@@ -205,7 +206,22 @@ def gpu_code_in_build(stack: Stack) -> None:
     """Each framework's build has code for the site's GPUs."""
     gpus, code = stack.texts("gpus.architectures"), stack.texts(stack.own("architectures"))
     reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
-    require(run_code(gpus, code), reason)
+    runs = run_code(gpus, code)
+    if runs is None and any(target.startswith("compute_") for target in code):
+        _driver_compiles_ptx(stack, reason)
+    require(runs, reason)
+
+
+def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
+    """Refuse PTX of a CUDA release that is newer than the driver: that one cannot compile it."""
+    toolkit, driver = stack.get(stack.own("toolkit")), stack.get("driver.version")
+    needed = look_up("driver-of-cuda", str(toolkit)) if toolkit else None
+    if needed is not None and driver is not None:
+        older = versions.in_range(str(driver), f"<{needed[0]}", "branch")
+        require(
+            not older,
+            f"{reason}: the driver {driver} is older than CUDA {toolkit}, and compiles no PTX of it",
+        )
 
 
 @Rule(
@@ -277,7 +293,8 @@ def slingshot_needs_cxi(stack: Stack) -> None:
     provider, chosen = stack["fabric.provider"], stack.get("fabric.ofi_provider")
     settings = f"its provider `{provider}` and FI_PROVIDER `{stack.show('fabric.ofi_provider')}`"
     reason = f"the fabric is {stack['fabric.name']}, {settings}: jobs may silently fall back to TCP"
-    require(provider == "cxi" and chosen in (None, "cxi"), reason)
+    # `lnx` links cxi with shared memory.
+    require(provider == "cxi" and chosen in (None, "cxi", "lnx"), reason)
     stack.text("fabric.ofi_provider")
 
 

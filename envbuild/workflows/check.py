@@ -18,6 +18,7 @@ from envbuild.jobs.report import CheckResult, Section, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
+from envbuild.preflight.image_facts import keep_facts
 from envbuild.preflight.report import PreflightReport, checks_of, run_preflight, simulate
 from envbuild.preflight.scan import scan_image
 from envbuild.rules.facts import texts_of
@@ -166,7 +167,7 @@ def _check(
             raise_all(host_libs.errors)
             judged = {sites[0].name: judge(facts, knowledge=knowledge)}
         else:
-            preflight = run_preflight(scan)
+            preflight = keep_facts(image, scan, run_preflight(scan), settings.store)
             judged = {
                 site.name if site else "": judge(stack_facts(preflight.facts, site), knowledge=knowledge)
                 for site in sites or (None,)

@@ -11,8 +11,7 @@ from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.inputs.facts import read_facts
 from envbuild.inputs.knowledge import read_knowledge
-from envbuild.preflight.report import run_preflight
-from envbuild.preflight.scan import scan_image
+from envbuild.preflight.image_facts import image_facts
 from envbuild.resolve.compatibility import judge_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult, judge_each
@@ -79,15 +78,16 @@ def verdict_of(result: RuleResult) -> Verdict:
     """Return the verdict of one rule."""
     if result.outcome == "incompatible":
         return "reject"
-    if result.warn:
+    if result.warn and not result.asks:
         return "warn"
     return "ok" if result.outcome == "compatible" else "unknown"
 
 
 def is_undecided(result: RuleResult) -> bool:
-    """Return whether the facts of a rule are known, and what is known of such stacks does not decide."""
+    """Return whether a rule surely concerns the stack, and neither its facts nor its knowledge decide."""
     is_unknown = verdict_of(result) == "unknown"
-    return is_unknown and (not result.missing or any("[" in name for name in result.missing))
+    lacks_knowledge = not result.missing or any("[" in name for name in result.missing)
+    return is_unknown and (result.asks or lacks_knowledge)
 
 
 def _rule_data(result: RuleResult) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _explain_file(
         raise _one_stack()
     else:
         with ImageFile.open(image_file(stack, settings)) as file:
-            image, host = dict(run_preflight(scan_image(file, settings.store)).facts), {}
+            image, host = image_facts(file, settings.store), {}
     sites = sites_of(settings) if settings.site else ()
     results = judge_each(
         {

@@ -14,6 +14,7 @@ from envbuild.image.conflicts import check_conflicts, unchanged_files
 from envbuild.image.file import ImageFile
 from envbuild.image.request import ImageRequest
 from envbuild.plan.model import Layer
+from envbuild.preflight.image_facts import keep_facts
 from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import scan_image
 from envbuild.store.records import LayerRecord
@@ -107,4 +108,5 @@ def _examined(image: ImageFile, python: PythonInstallation | None, store: Store)
         with image.reading_root():
             return examine_file_system(image.root, python)
     # It was written, or read as a whole, by this command.
-    return run_preflight(scan_image(image, store, changed=()))
+    scan = scan_image(image, store, changed=())
+    return keep_facts(image, scan, run_preflight(scan), store)

@@ -168,6 +168,29 @@ def test_errors_of_a_file_of_facts_come_at_once_with_their_lines(capsys: pytest.
     assert "`mpi.abis` is not text\n  --> f.yaml:3:11\n" in err
 
 
+def test_the_cuda_of_a_driver_stands_for_its_branch(capsys: pytest.CaptureFixture[str]) -> None:
+    document = explained(capsys, GOOD.replace("driver.version: 580.95.05", "driver.cuda: 12.4"))
+    floor = rule(document, "CUDA.driver-floor")
+    assert (floor["verdict"], floor["reason"]) == (
+        "reject",
+        "CUDA 13 needs a driver of at least 580, and driver.version is 550",
+    )
+    assert "f.yaml:6:14, table:driver-of-cuda" in {fact["origin"] for fact in floor["facts"]}
+    # What is stated counts more.
+    assert explained(capsys, GOOD + "driver.cuda: 12.4\n")["verdict"] == "ok"
+    Path("f.yaml").write_text("driver.cuda: 99.1\n")
+    code, _, err = run(capsys, "--facts", "f.yaml")
+    assert (code, "which driver brought CUDA `99.1` is not known" in err) == (2, True)
+
+
+def test_gpu_code_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "frameworks.torch.architectures: [sm_80, sm_90]\ngpus.architectures: [sm_120]\n"
+    document = explained(capsys, text)
+    assert rule(document, "GPU.arch-in-build")["verdict"] == "reject"
+    origins = {fact["path"]: fact["origin"] for fact in rule(document, "GPU.arch-in-build")["facts"]}
+    assert origins["gpus.vendor"] == "gpus.architectures"
+
+
 def test_keys_that_are_not_facts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     document = explained(capsys, GOOD + "cuda.tolkit: 13\nother: {os: Rocky 9}\nscheduler.version: null\n")
     assert document["unread"] == ["cuda.tolkit", "other.os"]

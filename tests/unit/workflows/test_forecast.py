@@ -1,0 +1,105 @@
+"""What a change of a machine does to images: each outlook has a reason, and unknown is never silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.errors import EnvbuildError
+from envbuild.rules.facts import Fact, Value, facts_from
+from envbuild.spec.load import load
+from envbuild.spec.site import Site
+from envbuild.workflows.forecast import KnownImage, Outlook, outlook, parse_changes
+
+CUDA: dict[str, Value] = {
+    "architecture.image": "amd64",
+    "asked.accelerator": "cuda",
+    "cuda.toolkit": "13.0",
+    "cuda.majors": ("13",),
+    "cuda.forward_compat": False,
+    "mpi.family": "openmpi",
+    "mpi.version": "5.0.11",
+    "mpi.source": "image",
+}
+SITE = """\
+name: here
+architecture: amd64
+gpus: {vendor: nvidia, architectures: [sm_90], driver: "580.95.05"}
+scheduler: {name: slurm, version: "25.05.3", mpi_types: [pmix, pmi2], default_mpi_type: pmix, pmix: "5.0.7"}
+"""
+
+
+def site(text: str = SITE) -> Site:
+    return load(Site, text.encode(), Path("here.yaml")).value
+
+
+def looked(
+    facts: dict[str, Value], *changes: str, now: str = SITE, then: str | None = None
+) -> tuple[str, list[str]]:
+    image = KnownImage(name="a", path=Path("a.sif"), facts=facts_from(facts, "lock"))
+    found: Outlook = outlook(image, site(now), site(then or now), changed=parse_changes(changes))
+    return found.state, [result.rule for result in found.results]
+
+
+def test_a_change_that_touches_nothing_known_to_clash_holds() -> None:
+    assert looked(CUDA, "driver.version=590.44.01") == ("holds", [])
+
+
+def test_an_older_driver_breaks_an_image() -> None:
+    assert looked(CUDA, "driver.version=575.57.08") == ("breaks", ["CUDA.driver-floor"])
+    then = SITE.replace("580.95.05", "575.57.08")
+    assert looked(CUDA, then=then) == ("breaks", ["CUDA.driver-floor"])
+    assert looked({**CUDA, "cuda.toolkit": "12.8", "cuda.majors": ("12",)}, then=then)[0] == "holds"
+
+
+def test_what_is_refused_now_is_not_broken_by_the_change() -> None:
+    old = SITE.replace("580.95.05", "575.57.08")
+    assert looked(CUDA, "driver.version=570.86", now=old) == ("broken", ["CUDA.driver-floor"])
+    assert looked(CUDA, "driver.version=580.95.05", now=old)[0] == "holds"
+
+
+def test_an_update_of_slurm_breaks_the_start_of_ranks() -> None:
+    assert looked(CUDA, "pmi.offered=pmi2") == ("breaks", ["PMI.intersection"])
+    assert looked(CUDA, "scheduler.pmix=5.0.9") == ("breaks", ["PMI.pmix-of-slurm"])
+    assert looked(CUDA, "scheduler.pmix=5.0.9", "scheduler.version=25.11.2")[0] == "holds"
+    # It answers no client of its PMIx now; a newer one does.
+    bad = SITE.replace("5.0.7", "5.0.8")
+    assert looked(CUDA, "scheduler.version=25.05.5", now=bad) == ("broken", ["PMI.pmix-of-slurm"])
+    assert looked(CUDA, "scheduler.version=25.11.2", now=bad)[0] == "holds"
+
+
+def test_a_new_warning_is_one() -> None:
+    facts = {path: value for path, value in CUDA.items() if path != "cuda.forward_compat"}
+    assert looked(facts, "driver.version=575.57.08") == ("warns", ["CUDA.driver-floor"])
+
+
+def test_unknown_is_never_silent() -> None:
+    # A driver of which only the branch is known, and a toolkit that nobody knows.
+    facts = {path: value for path, value in CUDA.items() if path != "cuda.toolkit"}
+    state, rules = looked(facts, "driver.version=575.57.08")
+    assert state == "unknown"
+    assert "CUDA.driver-floor" in rules
+    unread = KnownImage(name="a", path=Path("a.sif"), facts=None, problem="it is damaged")
+    assert outlook(unread, site(), site(), changed=parse_changes(["driver.version=1"])).state == "unknown"
+    # A driver that the site no longer states.
+    then = SITE.replace(', driver: "580.95.05"', "")
+    assert looked(CUDA, then=then) == ("unknown", ["CUDA.driver-floor"])
+
+
+def test_changes_are_facts_of_a_machine() -> None:
+    texts = ["driver.version=580.65", "gpus.architectures=sm_90,sm_80", "runtime.setuid=false"]
+    assert {path: fact.value for path, fact in parse_changes(texts).items()} == {
+        "driver.version": "580.65",
+        "gpus.architectures": ("sm_90", "sm_80"),
+        "runtime.setuid": False,
+    }
+    assert parse_changes(["driver.version=1"]) == {"driver.version": Fact("1", "--change")}
+    wrong = ["driver.versoin=1", "cuda.toolkit=13", "driver.version", "runtime.setuid=no"]
+    with pytest.raises(EnvbuildError) as caught:
+        parse_changes(wrong)
+    errors = {error.problem: error.hint for error in caught.value.each()}
+    assert errors["`driver.versoin` is not a fact of a machine"] == "did you mean `driver.version`?"
+    assert "`cuda.toolkit` is not a fact of a machine" in errors
+    assert errors["`driver.version` has no value"] == "write `driver.version=VALUE`"
+    assert "`runtime.setuid=no` is not `true` or `false`" in errors
