@@ -56,6 +56,8 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
+# Docker's own registry: the name in images, and the host.
+_HUB, _HUB_SERVER = "docker.io", "registry-1.docker.io"
 _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
 
 
@@ -87,12 +89,20 @@ class Reference:
             problem = f"`{redact(text[:200])}` does not name an image in a registry"
             raise RequestError(problem, hint=_HINT_REFERENCE)
         tag, digest = match["tag"] or "", match["digest"] or ""
+        repository = match["repository"]
+        if match["host"] == _HUB and "/" not in repository:
+            repository = f"library/{repository}"
         return Reference(
             host=match["host"],
-            repository=match["repository"],
+            repository=repository,
             tag=tag or ("" if digest else "latest"),
             digest=digest,
         )
+
+    @property
+    def server(self) -> str:
+        """The host that is asked, with its port: Docker's hub has another than its images name."""
+        return _HUB_SERVER if self.host == _HUB else self.host
 
     @property
     def version(self) -> str:
@@ -200,7 +210,7 @@ class Repository:
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference, self._source = reference, source
         scheme = "http" if plain else "https"
-        self._base = f"{scheme}://{reference.host}/v2/"
+        self._base = f"{scheme}://{reference.server}/v2/"
         self._path = f"{self._base}{reference.repository}/"
         self._client = Client(limits, hint=hint)
         self._lock = threading.Lock()
@@ -299,8 +309,19 @@ class Repository:
             found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         if found != digest:
             target.unlink()
-            problem = f"{self.reference.host} sent {_short(found)} for {_short(digest)}"
-            raise RegistryError(problem, hint="run it again; a registry that keeps doing so is damaged")
+            raise self._other_bytes(found, digest)
+
+    def read_blob(self, digest: str, limit_bytes: int) -> bytes:
+        """Return a small blob; raises as `pull_blob`, and if it has more bytes than the limit."""
+        with self._blob(digest, {}) as answer:
+            data = self._client.read(answer, limit_bytes)
+        if sha256_of(data) != digest:
+            raise self._other_bytes(sha256_of(data), digest)
+        return data
+
+    def _other_bytes(self, found: str, digest: str) -> RegistryError:
+        problem = f"{self.reference.host} sent {_short(found)} for {_short(digest)}"
+        return RegistryError(problem, hint="run it again; a registry that keeps doing so is damaged")
 
     @contextmanager
     def _blob(self, digest: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
@@ -357,7 +378,7 @@ class Repository:
         write: bool = False,
     ) -> Iterator[requests.Response]:
         """Yield the answer to a request; one that is refused for lack of a login is repeated with it."""
-        is_own = urlsplit(address).netloc == self.reference.host
+        is_own = urlsplit(address).netloc == self.reference.server
         for is_last in (False, True):
             authorization = self._authorization if is_own else ""
             with self._client.exchange(
