@@ -74,6 +74,15 @@ One-way times between two ranks on one node through mpi4py, inside and outside o
 wheels. Medians over alternating runs.
 
 """
+TRAVEL = """
+## Images through registries
+
+`make travel` pushes an image with PyTorch, and the same with one package of 143 kB more, to Debian's
+registry on this machine, by TLS and with a login, and pulls them. Each comes back bit for bit. *The older
+image here*: pulled beside it, into an empty store. A family of images is pushed one after the other; its
+bytes are what the registry holds of them, in parentheses as a multiple of their distinct layers.
+
+"""
 TORTURE = """
 ## Robustness
 
@@ -138,15 +147,18 @@ def write() -> None:
 
 def text() -> str:
     """Return the page."""
-    bench, toolkits, vendor, torture = map(newest, ("bench", "toolkits", "vendor", "torture"))
+    bench, toolkits, vendor, torture, travel = map(
+        newest, ("bench", "toolkits", "vendor", "torture", "travel")
+    )
     sections = (
         (BENCH, bench_lines(bench)),
         (TOOLKITS, _toolkit_lines(toolkits)),
         (CELLS, _cell_lines(vendor)),
         (SUITE, _suite_lines(vendor)),
         (SPEED, _speed_lines(vendor)),
+        (TRAVEL, _travel_lines(travel)),
         (TORTURE, _torture_lines(torture)),
-        ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture})),
+        ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel})),
     )
     return HEAD + "".join(head + "\n".join(lines) + "\n" for head, lines in sections if lines)
 
@@ -282,6 +294,16 @@ def _speed_lines(rows: Mapping[str, Row]) -> list[str]:
         "date",
     )
     return _table(head, table)
+
+
+def _travel_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = []
+    for name, row in rows.items():
+        times = f" ({row['of_layers']:.2f} times)" if "of_layers" in row else ""
+        title = name.removesuffix(f", {row['tool']}")
+        size = f"{row['bytes'] / 1e6:.1f}{times}"
+        table.append((title, row["tool"], size, f"{row['seconds']:.1f}", row["date"]))
+    return _table(("what", "by", "MB", "seconds", "date"), table)
 
 
 def _torture_lines(rows: Mapping[str, Row]) -> list[str]:

@@ -7,7 +7,7 @@ A leaf module. Loaders collect errors and raise them together; `envbuild.cli` re
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,6 +32,29 @@ class Location:
         return f"{self.path}:{self.line}:{self.column}"
 
 
+@dataclass(frozen=True, slots=True)
+class SpecKey:
+    """A key of the spec in a hint; where there is no spec yet, it is an option of `envbuild init`."""
+
+    name: str
+    value: str = ""
+    """The value to write; empty for any."""
+    holds_names: bool = False
+    """Whether names are listed under it (``frameworks``)."""
+    at: Location | None = None
+    """Where it stands in the spec, if the hint is to say so."""
+
+    def __str__(self) -> str:
+        if self.holds_names:
+            return f"under `{self.name}` of the spec"
+        line = f"`{self.name}: {self.value}`" if self.value else f"`{self.name}:`"
+        return f"{line} ({self.at})" if self.at is not None else line
+
+
+Hint = str | Sequence[str | SpecKey]
+"""A sentence, or the parts of one."""
+
+
 class EnvbuildError(Exception):
     """An error that the user can fix.
 
@@ -41,11 +64,25 @@ class EnvbuildError(Exception):
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, problem: str, *, hint: str, at: Location | None = None) -> None:
+    def __init__(self, problem: str, *, hint: Hint, at: Location | None = None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.at = at
-        self.hint = hint
+        self._hint = hint
+
+    @property
+    def hint(self) -> str:
+        """What to do next."""
+        return self.hint_with(str)
+
+    @hint.setter
+    def hint(self, hint: Hint) -> None:
+        self._hint = hint
+
+    def hint_with(self, shown: Callable[[SpecKey], str]) -> str:
+        """Return the hint with its keys of a spec as a function shows them."""
+        parts = (self._hint,) if isinstance(self._hint, str) else self._hint
+        return "".join(part if isinstance(part, str) else shown(part) for part in parts)
 
     def each(self) -> Sequence[EnvbuildError]:
         """Return the single errors of this one."""

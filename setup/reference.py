@@ -97,6 +97,13 @@ ALL = (
         "Every key but `name` is optional; an omitted key means unknown.",
     ),
     Page(
+        name="knowledge",
+        title="Rows of knowledge",
+        prose="Rules of a centre or a user: `/etc/envbuild/knowledge/*.yaml` and "
+        "`~/.config/envbuild/knowledge/*.yaml`, which add to [those of envbuild](rules.md#rows). "
+        "[A centre's own rules](../howto/knowledge.md) explains one.",
+    ),
+    Page(
         name="lock",
         title="The lock",
         prose="The exact packages and tools of an image: `STEM.lock.yaml`, written by `envbuild lock` and "

@@ -14,7 +14,7 @@ from envbuild.activate.layout import HOST_STAGE
 from envbuild.activate.model import Installation
 from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
-from envbuild.image.runnable import Runnable
+from envbuild.image.runnable import Runnable, own_mpiexec_variables
 from envbuild.site.binds import binds_of
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer, Bind
@@ -112,11 +112,9 @@ def _launcher_text(
         f"_eb_again='install the {kind} again'",
         *exports,
         *([f"export LC_ALL={shlex.quote(runnable.locale)}"] if runnable.locale else []),
+        *_defaults(own_mpiexec_variables(runnable)),
         "_eb_separate_ranks() {",
-        *(
-            f'    [ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
-            for name, value in sorted((rank_environment or {}).items())
-        ),
+        *(f"    {line}" for line in _defaults(rank_environment or {})),
         "    :",
         "}",
         "# Set _eb_why to the reason why a task runs alone; empty if it may find the others.",
@@ -130,6 +128,14 @@ def _launcher_text(
         "}",
     ]
     return "\n".join(lines) + "\n" + shell_text() + data_text("launcher.sh")
+
+
+def _defaults(variables: Mapping[str, str]) -> list[str]:
+    """Return a command for each variable that sets it, unless the user has."""
+    return [
+        f'[ -n "${{{name}+x}}" ] || export {name}={shlex.quote(value)}'
+        for name, value in sorted(variables.items())
+    ]
 
 
 def _if_one_is_set(variables: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import pluralize
+from envbuild.errors import RequestError, pluralize
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
@@ -35,12 +35,26 @@ def command(
     sources: options.SourceDirectories = None,
     store: options.Store = None,
     upstream: options.Upstream = None,
+    push_layers: Annotated[
+        str,
+        typer.Option(
+            "--push-layers",
+            metavar="HOST/NAME",
+            help="Push the finished layers to a registry, for builds that name it as an upstream.",
+            show_default=False,
+        ),
+    ] = "",
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="PEM", help="The private key that signs these layers.")
+    ] = None,
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
+    if key is not None and not push_layers:
+        raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         request = workflows.build.BuildRequest(
             spec=spec,
@@ -51,6 +65,8 @@ def command(
             compression=compression,
             sources=sources or (),
             upstreams=upstream or (),
+            push_layers=push_layers,
+            key=key,
         )
         built = workflows.build.build_image(request, settings)
     if json:
@@ -59,13 +75,17 @@ def command(
 
 
 def _show(built: Built) -> None:
-    """Write at most five lines: the image, what was built, what `check` says, what to do next."""
+    """Write at most six lines: the image, what was built and pushed, what `check` says, what to do next."""
     path, preflight = shell_path(built.path), built.preflight
     state = "is up to date" if built.unchanged else "built"
     size = f"{built.size_bytes / 1e6:.0f} MB, {pluralize(built.layers, 'layer')}"
     print_message(f"{built.path}: {state} ({size}, {built.digest[:19]})")
     if not built.unchanged:
         print_message(f"layers: {built.made} built, {built.layers - built.made} reused")
+    if (pushed := built.pushed) is not None:
+        signed = f"signed by key {pushed.key[7:19]}"
+        text = f"{pluralize(pushed.layers, 'layer')} pushed, {pushed.sent_bytes / 1e6:.1f} MB sent, {signed}"
+        print_message(f"{pushed.repository}: {text}")
     if preflight.passed:
         seen = (
             pluralize(preflight.objects, "ELF file"),
@@ -96,5 +116,6 @@ def _data(built: Built) -> dict[str, object]:
         "size_bytes": built.size_bytes,
         "layers": built.layers,
         "unchanged": built.unchanged,
+        "pushed": built.pushed,
         "preflight": {"passed": built.preflight.passed, "problems": built.preflight.problems},
     }

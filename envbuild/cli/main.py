@@ -24,6 +24,7 @@ from envbuild.cli import (
     doctor,
     edit,
     enter,
+    explain,
     export,
     extend,
     fetch,
@@ -81,6 +82,7 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
         ("layer", layer.app, "Carry finished layers to a machine that cannot build"),
     ],
     "Test": [
+        ("explain", explain.command, "Show which rules hold for a stack, and why"),
         ("check", check.command, "Find what an image lacks, without running it"),
         ("test", test.command, "Run an image's jobs across ranks and judge them"),
         ("vet", vet.command, "Find slow and broken nodes"),

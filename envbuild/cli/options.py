@@ -73,6 +73,9 @@ Site = Annotated[
         autocompletion=completion.sites,
     ),
 ]
+Key = Annotated[
+    Path | None, typer.Option("--key", metavar="PEM", help="The private key to sign with (with --sign).")
+]
 SourceDirectories = Annotated[
     list[Path] | None,
     typer.Option("--from", metavar="DIR", help="Take files that `envbuild fetch` kept (repeatable)."),
@@ -106,6 +109,14 @@ Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standa
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY_S = 86_400.0
 _MAX_DIGITS = 30
+
+
+def check_key(key: Path | None, *, sign: bool) -> None:
+    """Check that a key is given if, and only if, something is signed."""
+    if sign != (key is not None):
+        problem = "--sign needs a private key" if sign else "--key has nothing to sign"
+        hint = "write `--sign --key PEM`; `envbuild sign --new-key FILE` makes a key"
+        raise RequestError(problem, hint=hint)
 
 
 def output_path(text: str) -> Path:

@@ -11,6 +11,8 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
+from envbuild.workflows.choices import PushFormat
 
 _Plain = Annotated[
     bool,
@@ -40,25 +42,47 @@ def push(
             help="Send the whole file, too, for `apptainer pull oras://HOST/NAME:TAG`.",
         ),
     ] = False,
+    form: Annotated[
+        PushFormat,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="sif, which `envbuild pull` gets bit for bit; or oci (podman, docker), which these and"
+            " Kubernetes pull.",
+        ),
+    ] = "sif",
     plain_http: _Plain = False,
+    store: options.Store = None,
     json: options.Json = False,
 ) -> None:
     """Push an image to a registry, by its layers: those that the registry has are not sent again.
 
     Logins are those of podman, Docker and Apptainer (`podman login HOST`).
     """
-    with session(json=json) as settings:
-        image = workflows.images.image_file(image, settings)
-        pushed = workflows.push.push_image(
-            image, name, settings.emit, source=source, plain=plain_http, with_sif=sif
+    if sif and form != "sif":
+        raise RequestError(
+            f"--sif is not for `--format {form}`",
+            hint="push it to two tags: one with --sif, one with --format",
         )
+    with session(json=json, store=store) as settings:
+        image = workflows.images.image_file(image, settings)
+        if form == "sif":
+            pushed = workflows.push.push_image(
+                image, name, settings.emit, source=source, plain=plain_http, with_sif=sif
+            )
+        else:
+            pushed = workflows.push_oci.push_oci_image(
+                image, name, settings.store, settings.emit, source=source, plain=plain_http
+            )
     if json:
         print_json(pushed)
+    unit = "parts" if form == "sif" else "layers"
     print_message(
-        f"{pushed.reference}: pushed ({pushed.size_bytes / 1e6:.1f} MB in {pushed.parts} parts,"
+        f"{pushed.reference}: pushed ({pushed.size_bytes / 1e6:.1f} MB in {pushed.parts} {unit},"
         f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest[:19]})"
     )
-    print_message(f"next: envbuild pull {pushed.reference}")
+    program = "envbuild" if form == "sif" else "podman" if form == "oci" else form
+    print_message(f"next: {program} pull {pushed.reference}")
     if sif:
         print_message(f"or: apptainer pull oras://{pushed.reference}")
 

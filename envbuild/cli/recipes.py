@@ -156,7 +156,12 @@ def _base(needs: BaseRequirement) -> str:
 @app.command("check")
 def check(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The recipe's name.", autocompletion=completion.recipes)
+        str,
+        typer.Argument(
+            metavar="NAME|DIR",
+            help="The recipe's name, or its directory.",
+            autocompletion=completion.recipes,
+        ),
     ],
     image: Annotated[
         Path | None,
@@ -226,22 +231,27 @@ def new(
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where recipes lie; made if it is not there.")
     ] = Path("recipes"),
+    offline: options.Offline = False,
 ) -> None:
-    """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it."""
+    """Write the skeleton of a framework's recipe, with a mini job, its controls and a spec to try it.
+
+    It asks the package index for the release, and bounds the Python to those
+    for which there is a wheel.
+    """
     written = workflows.recipe_new.new_recipe(
-        name, version, directory, distribution=distribution, module=module
+        name, version, directory, distribution=distribution, module=module, ask_index=not offline
     )
     spec, image, recipes = (
-        shell_path(written / "example.yaml"),
-        shell_path(written / "example.sif"),
+        shell_path(written.directory / "example.yaml"),
+        shell_path(written.directory / "example.sif"),
         shell_path(directory),
     )
-    print_messages(
-        f"""\
-written: {written}/recipe.yaml, tutorial.py, verify/sums.py, README.md, example.yaml
+    found = [f"{written.release}: {written.found}"] if written.found else []
+    steps = f"""\
+written: {written.directory}/recipe.yaml, tutorial.py, verify/sums.py, README.md, example.yaml
 next:
   envbuild build {spec} --recipes {recipes}
   envbuild test {image} --ranks 2
   write in verify/sums.py what it does across ranks, and README.md
   envbuild recipes check {name} --recipes {recipes} --image {image}"""
-    )
+    print_messages("\n".join([*found, steps]))

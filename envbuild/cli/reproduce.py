@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,10 @@ def command(
     image: options.Image,
     sources: options.SourceDirectories = None,
     offline: options.Offline = False,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="If the bytes are the same, sign that in the image.")
+    ] = False,
+    key: options.Key = None,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
@@ -30,10 +34,11 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Rebuild an image from the lock inside it, in an empty store, and report how the bytes differ."""
+    options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         image = workflows.images.image_file(image, settings)
         reproduced = workflows.reproduce.reproduce_image(
-            image, settings, sources=sources or (), offline=offline
+            image, settings, sources=sources or (), offline=offline, key=key
         )
     if json:
         print_json(reproduced)
@@ -68,4 +73,8 @@ def format_reproduced(reproduced: Reproduced) -> str:
         outcome = (
             f"is not reproduced: {reproduced.expected[:19]} there, {reproduced.observed[:19]} built again"
         )
-    return "\n".join([*lines, f"{reproduced.image}: {outcome}"])
+    lines.append(f"{reproduced.image}: {outcome}")
+    if reproduced.signed_by:
+        key = reproduced.signed_by[7:19]
+        lines.append(f"{reproduced.image}: signed by key {key}: built again, with the same bytes")
+    return "\n".join(lines)

@@ -71,6 +71,10 @@ def command(
     vet: Annotated[
         bool, typer.Option("--vet", help="Measure the nodes, too; a bad one fails the test.")
     ] = False,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Sign the image and this verdict afterwards, whatever it is.")
+    ] = False,
+    key: options.Key = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -85,6 +89,7 @@ def command(
     """
     if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
+    options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named, pinned = image, workflows.images.by_digest(image) if nodes else image
         image = workflows.images.image_file(pinned, settings)
@@ -116,6 +121,7 @@ def command(
             submitted_from=workflows.nodes.submitted_from(),
             quick=quick,
             require_gpu=require_gpu,
+            key=key,
         )
         result = workflows.test.test_image(request, settings)
     if json:

@@ -8,7 +8,20 @@ from typing import Literal
 
 VERBS = (
     *("init", "add", "remove", "import", "recipes", "schema"),
-    *("plan", "lock", "fetch", "build", "extend", "layer", "check", "test", "vet", "status", "reproduce"),
+    *(
+        "plan",
+        "lock",
+        "fetch",
+        "build",
+        "extend",
+        "layer",
+        "explain",
+        "check",
+        "test",
+        "vet",
+        "status",
+        "reproduce",
+    ),
     *("module", "kernel", "shell", "exec", "launch", "export"),
     *("push", "pull", "sign", "verify", "inspect", "sbom"),
     *("doctor", "site", "cache", "completion"),

@@ -27,6 +27,7 @@ from envbuild.image.request import ImageRequest
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.inputs.tools import tool_pins
 from envbuild.lock.model import Lock, PythonPin, ToolPin
 from envbuild.lock.text import dump
@@ -291,8 +292,14 @@ def _judge(built: BuiltImage, lock: Lock, sites: Sequence[Site], emit: Emit) -> 
                 at=Location(path=built.image.path),
                 hint=f"leave `{pin.name}` out: Debian's is there to import",
             )
+    knowledge = read_knowledge()
     old, new = (
-        judge_each({site.name if site else "": judge(stack_facts(facts, site)) for site in sites or (None,)})
+        judge_each(
+            {
+                site.name if site else "": judge(stack_facts(facts, site), knowledge=knowledge)
+                for site in sites or (None,)
+            }
+        )
         for facts in map(facts_of_lock, (built.image.lock, lock))
     )
     # What does not fit in the old image either is not the fault of what is added.

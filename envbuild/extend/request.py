@@ -172,7 +172,13 @@ def check_request(request: ExtendRequest, like: ImageFile | None) -> CheckedRequ
         taken_over = earlier.without(requests)
         requests, contents = earlier.then(requests), kept_contents | contents
         packages = replace(packages, requirements=requests.python, upgrade=frozenset(requests.upgrade))
-    if requests == Requests(executable=requests.executable):
+    nothing = requests == Requests(executable=requests.executable)
+    if nothing and like is not None and request.without:
+        raise RequestError(
+            f"`--without` leaves out all that was added to `{like.path.name}`",
+            hint=f"the image without it is `{shell_path(request.image)}` as it is",
+        )
+    if nothing:
         raise RequestError(
             "nothing is requested", hint="`--python NAME` adds a package, `--file SOURCE:/TARGET` a file"
         )

@@ -13,7 +13,7 @@ from envbuild.image import shifter
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.oci import LAYOUT, oci_image, write_archive
+from envbuild.image.oci import LAYOUT, layer_contents, oci_image, pack_layer, write_archive
 from envbuild.squashfs.format import Compressor
 from envbuild.system import squashfs
 from envbuild.system.files import atomic_file, copy_range, sha256, write_atomically
@@ -129,8 +129,10 @@ def _write_shifter(image: ImageFile, path: Path, advanced: Callable[[int], None]
 def _write_oci(image: ImageFile, path: Path, advanced: Callable[[int], None]) -> Written:
     with private_work(path.absolute().parent, before=".export-") as work:
         part = work / "archive"
-        image_of_oci = oci_image(image, work, advanced=advanced)
-        write_archive(part, image_of_oci)
+        contents = layer_contents(image)
+        layers = [pack_layer(image.root, content, work, advanced=advanced) for content in contents]
+        image_of_oci = oci_image(image, contents, layers)
+        write_archive(part, image_of_oci, work)
         image.check_unchanged()
         part.replace(path)
     return _written("oci", path, identity=image_of_oci.digest)

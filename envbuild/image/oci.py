@@ -1,6 +1,7 @@
-"""An image as an OCI archive: a gzip layer for the base and for each large package, and one for the rest.
+"""An image as an OCI image: gzip layers for the base, for each large package, and for few small ones each.
 
-The same image gives the same bytes; images that share a base or a package share its OCI layer in a registry.
+The same image gives the same bytes; images that share a base or a package share its OCI layer in a registry,
+and one package more changes a small layer.
 
 Source: OCI image specification 1.1 (layer.md, config.md, image-layout.md). gzip, because Shifter's gateway
 and older registries read no other compression.
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 import tarfile
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,41 +22,64 @@ from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import BuildError
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.file import ImageFile
-from envbuild.image.model import Manifest
+from envbuild.image.model import ImageLayer, Manifest
 from envbuild.image.startup import labels
-from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.squashfs.format import NONE, UNCOMPRESSED_BLOCK
+from envbuild.squashfs.reader import Entry, FileInode, Squashfs
 from envbuild.system import host
 from envbuild.system.files import sha256
-from envbuild.system.gzipped import gzip_writer
+from envbuild.system.gzipped import WRITER, gzip_writer
+from envbuild.system.registry import MANIFEST
 
 # The first member of an archive, by which it is recognized.
 LAYOUT = "oci-layout"
 _EPOCH = "1970-01-01T00:00:00Z"
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 # Higher levels take several times as long for a few per cent.
 _LEVEL = 6
-# Packages of this size have a separate OCI layer, up to a number that runtimes can mount (Docker: 127).
-_LARGE_BYTES = 20_000_000
-_MOST_LAYERS = 60
+# Packages of this size have a separate OCI layer. Smaller ones are divided by their names, so that one
+# package more, or another release, changes one layer. Together fewer than runtimes can mount (Docker: 127).
+_LARGE_BYTES = 4_000_000
+_MOST_LARGE = 60
+_BINS = 40
 _BELOW = ("base", "system")
+_REST = "rest"
+# Raised if other bytes are packed from the same files.
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerContent:
+    """The files of an OCI layer, before they are packed."""
+
+    name: str
+    """For people: what it was made from."""
+    entries: Mapping[str, Entry]
+    """By their paths, directories first."""
+    key: str
+    """``sha256:…`` of all that decides the packed bytes; empty if that is not known without reading them."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of its files together."""
+        return sum(entry.size for entry in self.entries.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OciLayer:
-    """A layer of an OCI image, in a file."""
+    """A layer of an OCI image: a tar, compressed by gzip."""
 
-    file: Path
-    """A tar, compressed by gzip."""
     digest: str
     content: str
-    """``sha256:…`` of the file, and of the tar in it."""
+    """``sha256:…`` of the compressed bytes, and of the tar."""
+    size_bytes: int
+    """Compressed."""
 
     @property
     def descriptor(self) -> dict[str, object]:
         """The layer's entry in the image's manifest."""
-        return {"mediaType": _LAYER, "digest": self.digest, "size": self.file.stat().st_size}
+        return {"mediaType": _LAYER, "digest": self.digest, "size": self.size_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +88,17 @@ class OciImage:
 
     name: str
     """``NAME:TAG``."""
-    manifest: bytes
+    document: Mapping[str, object]
+    """Its manifest."""
     config: bytes
     """As canonical JSON."""
     layers: Sequence[OciLayer]
     """From bottom to top."""
+
+    @property
+    def manifest(self) -> bytes:
+        """The bytes of its manifest."""
+        return canonical_json(self.document).encode()
 
     @property
     def digest(self) -> str:
@@ -75,83 +106,177 @@ class OciImage:
         return sha256_of(self.manifest)
 
 
-def oci_image(image: ImageFile, work: Path, *, advanced: Callable[[int], None] = lambda _: None) -> OciImage:
-    """Return an image as an OCI image, whose layers are files in `work`, an empty directory.
+def layer_contents(image: ImageFile) -> list[LayerContent]:
+    """Divide the entries of an image among OCI layers, by the offset of their data; SquashfsError: damage.
 
-    `advanced` is called with the number of bytes of each file that was packed. BuildError: the file system
-    holds a device, a socket or a named pipe. SquashfsError: it is damaged.
+    Entries without data (links, directories, empty files) go with the rest; each layer has the directories of
+    its files, before these.
     """
-    manifest, content = image.manifest, image.root
-    groups = _groups(content, manifest)
-    layers = [
-        _write_layer(content, entries, work / f"{number}.tar.gz", advanced)
-        for number, entries in enumerate(groups.values())
+    root, system = image.root, image.manifest.file_system
+    layers = system.layers if system is not None else ()
+    group_of = _groups(layers)
+    groups: dict[str, dict[str, Entry]] = {name: {} for name in (*group_of.values(), _REST)}
+    data = _Data(root, layers)
+    directories: dict[str, Entry] = {}
+    for entry in root.walk():
+        if entry.kind == "directory":
+            directories[entry.path] = entry
+        layer = data.layer_of(entry)
+        group = groups[_REST if layer is None else group_of[layer.name]]
+        parts = entry.path.split("/")
+        for count in range(2, len(parts)):
+            above = "/".join(parts[:count])
+            group.setdefault(above, directories[above])
+        group[entry.path] = entry
+    return [
+        LayerContent(name=name, entries=entries, key=data.key(entries.values()))
+        for name, entries in groups.items()
+        if entries
     ]
-    config = canonical_json(_config(manifest, [*groups], layers)).encode()
+
+
+def oci_image(image: ImageFile, contents: Sequence[LayerContent], layers: Sequence[OciLayer]) -> OciImage:
+    """Return an image as an OCI image, of its `layer_contents` and the layers that these were packed as."""
+    manifest = image.manifest
+    config = canonical_json(_config(manifest, [content.name for content in contents], layers)).encode()
     document = {
         "schemaVersion": 2,
-        "mediaType": _MANIFEST,
+        "mediaType": MANIFEST,
         "config": _descriptor(_CONFIG, config),
         "layers": [layer.descriptor for layer in layers],
         "annotations": labels(manifest),
     }
     return OciImage(
         name=f"{manifest.name}:{manifest.version}".replace("+", "_"),
-        manifest=canonical_json(document).encode(),
+        document=document,
         config=config,
         layers=layers,
     )
 
 
-def write_archive(out: Path, image: OciImage) -> None:
-    """Write an OCI image as an archive: the layout in a tar."""
-    descriptor = _descriptor(_MANIFEST, image.manifest)
+def pack_layer(
+    root: Squashfs,
+    content: LayerContent,
+    directory: Path,
+    *,
+    advanced: Callable[[int], None] = lambda _: None,
+) -> OciLayer:
+    """Pack a layer as a file in `directory`, at `layer_file`.
+
+    `advanced` is called with the number of bytes of each file that was packed. BuildError: it holds a device,
+    a socket or a named pipe. SquashfsError: it is damaged.
+    """
+    part = directory / "part"
+    with part.open("wb") as file, gzip_writer(file, level=_LEVEL, threads=host.cores()) as packed:
+        sink = _Hashing(packed)
+        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            for entry in content.entries.values():
+                _add_entry(tar, root, entry)
+                advanced(entry.size)
+    layer = OciLayer(
+        digest=f"sha256:{sha256(part)}",
+        content=f"sha256:{sink.digest.hexdigest()}",
+        size_bytes=part.stat().st_size,
+    )
+    part.replace(layer_file(directory, layer))
+    return layer
+
+
+def layer_file(directory: Path, layer: OciLayer) -> Path:
+    """Return where `pack_layer` writes a layer."""
+    return directory / layer.digest.removeprefix("sha256:")
+
+
+def write_archive(out: Path, image: OciImage, directory: Path) -> None:
+    """Write an OCI image, whose layers were packed in `directory`, as an archive: the layout in a tar."""
+    descriptor = _descriptor(MANIFEST, image.manifest)
     annotations = {"org.opencontainers.image.ref.name": image.name}
     index = {"schemaVersion": 2, "manifests": [{**descriptor, "annotations": annotations}]}
     blobs = {sha256_of(blob): blob for blob in (image.config, image.manifest)}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, LAYOUT, canonical_json({"imageLayoutVersion": "1.0.0"}).encode())
         _add(archive, "index.json", canonical_json(index).encode())
-        for directory in ("blobs", "blobs/sha256"):
+        for parent in ("blobs", "blobs/sha256"):
             # Apptainer does not create missing parent directories.
-            member = _member(directory, 0, mode=0o755)
+            member = _member(parent, 0, mode=0o755)
             member.type = tarfile.DIRTYPE
             archive.addfile(member)
         for digest, blob in sorted(blobs.items()):
             _add(archive, _blob_path(digest), blob)
         for layer in {layer.digest: layer for layer in image.layers}.values():
-            with layer.file.open("rb") as file:
-                archive.addfile(_member(_blob_path(layer.digest), layer.file.stat().st_size), file)
+            with layer_file(directory, layer).open("rb") as file:
+                archive.addfile(_member(_blob_path(layer.digest), layer.size_bytes), file)
 
 
-def _groups(content: Squashfs, manifest: Manifest) -> dict[str, dict[str, Entry]]:
-    """Divide the entries of an image among OCI layers, by the offset of their data.
-
-    Returns the name of each layer → path → entry. Entries without data (links, directories, empty files) go
-    with the rest; each layer has the directories of its files, before these.
-    """
-    system = manifest.file_system
-    layers = system.layers if system is not None else ()
+def _groups(layers: Sequence[ImageLayer]) -> dict[str, str]:
+    """Return the name of each layer of an image → the name of its OCI layer, from bottom to top."""
     large = sorted(
         (layer for layer in layers if layer.size_bytes >= _LARGE_BYTES), key=lambda layer: -layer.size_bytes
     )
-    own = {layer.name for layer in large[:_MOST_LAYERS]} - set(_BELOW)
-    names = ["base", *(layer.name for layer in layers if layer.name in own), "rest"]
-    groups: dict[str, dict[str, Entry]] = {name: {} for name in names}
-    ends = [layer.offset + layer.size_bytes for layer in layers]
-    directories: dict[str, Entry] = {}
-    for entry in content.walk():
-        if entry.kind == "directory":
-            directories[entry.path] = entry
-        offset = content.data_offset(entry)
-        name = "rest" if offset is None else layers[bisect_right(ends, offset)].name
-        group = groups["base" if name in _BELOW else name if name in own else "rest"]
-        parts = entry.path.split("/")
-        for count in range(2, len(parts)):
-            above = "/".join(parts[:count])
-            group.setdefault(above, directories[above])
-        group[entry.path] = entry
-    return {name: entries for name, entries in groups.items() if entries}
+    own = {layer.name for layer in large[:_MOST_LARGE]}
+    bins: dict[int, list[str]] = {}
+    for layer in layers:
+        if layer.name not in own and layer.name not in _BELOW:
+            number = int.from_bytes(hashlib.sha256(layer.name.encode()).digest()[:4])
+            bins.setdefault(number % _BINS, []).append(layer.name)
+    shared = {name: ", ".join(names) for names in bins.values() for name in names}
+    return {
+        layer.name: "base" if layer.name in _BELOW else shared.get(layer.name, layer.name) for layer in layers
+    }
+
+
+class _Data:
+    """Where the contents of the files of an image lie, by the layers that its manifest has the digests of."""
+
+    def __init__(self, root: Squashfs, layers: Sequence[ImageLayer]) -> None:
+        self._root, self._layers = root, layers
+        self._ends = [layer.offset + layer.size_bytes for layer in layers]
+
+    def layer_of(self, entry: Entry) -> ImageLayer | None:
+        """Return the layer that holds the start of a file; None for an entry without data."""
+        offset = self._root.data_offset(entry)
+        return None if offset is None else self._layers[bisect_right(self._ends, offset)]
+
+    def key(self, entries: Iterable[Entry]) -> str:
+        """Return the key of entries; see `LayerContent.key`."""
+        superblock = self._root.superblock
+        try:
+            described = [self._described(entry) for entry in entries]
+        except _UnknownError:
+            return ""
+        values = [_FORMAT, WRITER, _LEVEL, superblock.compressor.name, superblock.block_bytes, described]
+        return sha256_of(canonical_json(values).encode())
+
+    def _described(self, entry: Entry) -> list[object]:
+        """Return all of an entry that its member of a tar depends on."""
+        values: list[object] = [entry.path, entry.kind, entry.mode, entry.size, entry.target]
+        inode = self._root.inode(entry.inode_offset)
+        if isinstance(inode, FileInode):
+            blocks = bytes(inode.blocks)
+            values += [blocks.hex(), self._located(inode.start, _stored_bytes(blocks))]
+            if inode.fragment != NONE:
+                fragment = self._root.fragment_range(inode.fragment)
+                values += [self._located(*fragment), inode.fragment_offset]
+        return values
+
+    def _located(self, offset: int, size_bytes: int) -> list[object]:
+        """Return stored bytes as the digest of a layer and an offset in it, whatever the image."""
+        if not size_bytes:
+            return []
+        index = bisect_right(self._ends, offset)
+        layer = self._layers[index] if index < len(self._layers) else None
+        if layer is None or offset < layer.offset or offset + size_bytes > self._ends[index]:
+            raise _UnknownError
+        return [layer.data, offset - layer.offset]
+
+
+def _stored_bytes(blocks: bytes) -> int:
+    """Return the stored length of the blocks of a file together."""
+    return sum(length & (UNCOMPRESSED_BLOCK - 1) for (length,) in struct.iter_unpack("<I", blocks))
+
+
+class _UnknownError(Exception):
+    """Bytes of a file lie in no layer, or in two: their digest is not known."""
 
 
 def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[OciLayer]) -> dict[str, object]:
@@ -168,18 +293,6 @@ def _config(manifest: Manifest, names: Sequence[str], layers: Sequence[OciLayer]
         "rootfs": {"type": "layers", "diff_ids": [layer.content for layer in layers]},
         "history": [{"created": _EPOCH, "created_by": f"envbuild: {name}"} for name in names],
     }
-
-
-def _write_layer(
-    content: Squashfs, entries: Mapping[str, Entry], out: Path, advanced: Callable[[int], None]
-) -> OciLayer:
-    with out.open("wb") as file, gzip_writer(file, level=_LEVEL, threads=host.cores()) as packed:
-        sink = _Hashing(packed)
-        with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for entry in entries.values():
-                _add_entry(tar, content, entry)
-                advanced(entry.size)
-    return OciLayer(file=out, digest=f"sha256:{sha256(out)}", content=f"sha256:{sink.digest.hexdigest()}")
 
 
 class _Hashing(io.RawIOBase):

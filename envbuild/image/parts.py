@@ -13,16 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envbuild.digests import sha256_of
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
-from envbuild.system.registry import INDEX, MANIFEST, Document
+from envbuild.system.registry import BLOB_BYTES, EMPTY_DESCRIPTOR, INDEX, MANIFEST, Document
 
 ARTIFACT = "application/vnd.envbuild.image.parts.v1"
 _PART = "application/vnd.envbuild.image.part.v1"
-EMPTY = b"{}"
-_EMPTY = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": sha256_of(EMPTY), "size": len(EMPTY)}
 # What Apptainer and SingularityCE take by `oras://`. Source: internal/pkg/client/oras of Apptainer 1.4.
 _SIF_CONFIG = "application/vnd.sylabs.sif.config.v1+json"
 _SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
@@ -42,8 +39,7 @@ _OFFSET, _FILE_DIGEST, _FILE_BYTES = (
     "io.envbuild.file.size",
 )
 
-# The longest part. An upload that breaks off starts with its part again.
-_PIECE_BYTES = 256 << 20
+_PIECE_BYTES = BLOB_BYTES
 # Of the file system of another tool, whose last piece is sent again.
 _FOREIGN_PIECE_BYTES = 32 << 20
 # More than 256 GiB have in the shorter pieces.
@@ -104,7 +100,7 @@ class Parts:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": ARTIFACT,
-            "config": _EMPTY,
+            "config": EMPTY_DESCRIPTOR,
             "layers": layers,
             "annotations": annotations,
         }
@@ -117,7 +113,7 @@ class Parts:
             "size": self.file_bytes,
             "annotations": {_TITLE: name},
         }
-        config = {**_EMPTY, "mediaType": _SIF_CONFIG}
+        config = {**EMPTY_DESCRIPTOR, "mediaType": _SIF_CONFIG}
         return {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]}
 
     @staticmethod

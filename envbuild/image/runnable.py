@@ -17,6 +17,7 @@ from envbuild.image.locales import locale_of_starts
 from envbuild.image.model import StoredJob, Variable
 from envbuild.jobs.envbuild_libraries import LIBRARIES
 from envbuild.jobs.judge import Job
+from envbuild.jobs.launchers import on_one_host
 from envbuild.spec.model import (
     Digest,
     Model,
@@ -34,6 +35,7 @@ _LONGEST = 200
 # As a manifest takes it.
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,127}")
 _RECORD_BYTES = 4096
+_MPI_FAMILIES = ("mpich", "openmpi", "intel-mpi")
 # Runtime libraries, and builds of Python packages.
 _ACCELERATORS = {
     "cuda": re.compile(rf"/{LIBRARIES['cudart']}$|-[^/]*\+cu[0-9]+\.dist-info$"),
@@ -207,6 +209,15 @@ def describe(
             at=Location(path=path),
             hint="name it with --name NAME and --version VERSION",
         ) from error
+
+
+def own_mpiexec_variables(runnable: Runnable) -> dict[str, str]:
+    """Return the variables that starters set so that an image's own mpiexec stays on its host, in a job, too.
+
+    Images of envbuild set them. An image of another tool may have any MPI, or none.
+    """
+    families = _MPI_FAMILIES if runnable.mpi == "unknown" else ()
+    return {name: value for family in families for name, value in on_one_host(family).items()}
 
 
 def accelerator_of(image: ImageFile) -> str:

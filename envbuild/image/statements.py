@@ -3,18 +3,16 @@
 A statement names the image by the sha256 of its file system and of each of its data, which stay the same if
 statements are added. Those that an image bears are untrusted input.
 
-Sources: in-toto attestation framework v1 (Statement; predicates test-result v0.1, CycloneDX); SLSA
-provenance v1; DSSE v1; sigstore bundle v0.3.
+Sources: in-toto attestation framework v1 (predicates test-result v0.1, CycloneDX); SLSA provenance v1;
+sigstore bundle v0.3.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from envbuild import __version__
 from envbuild.digests import canonical_json, sha256_of
@@ -22,7 +20,9 @@ from envbuild.image.compose import read_sbom
 from envbuild.image.file import ImageFile
 from envbuild.image.sif import DATA, NOTE, PLAN, STATEMENT, damaged
 from envbuild.image.sifformat import Kind
+from envbuild.image.verify import changed_around
 from envbuild.lock.model import all_pins
+from envbuild.system.envelopes import Envelope, RefusedError, Signer, Statement, Verifier
 
 StatementKind = Literal["provenance", "bill", "verdict"]
 KINDS: tuple[StatementKind, ...] = get_args(StatementKind)
@@ -31,36 +31,14 @@ PREDICATES: dict[StatementKind, str] = {
     "bill": "https://cyclonedx.org/bom",
     "verdict": "https://in-toto.io/attestation/test-result/v0.1",
 }
-_STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-_PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _BUILD_TYPE = "urn:envbuild:build:v1"
+_BUILT = "urn:envbuild"
+# Names the builder in the provenance by those who built an image again, and got the same bytes.
+REPRODUCED = "urn:envbuild:reproduce"
 
 MAX_STATEMENTS = 32
 MAX_STATEMENT_BYTES = 32 << 20
-MAX_SIGNATURES = 8
-
-
-class Signer(Protocol):
-    """A private key; see `envbuild.system.keys`."""
-
-    def sign(self, content: bytes) -> bytes:
-        """Return the signature of some bytes."""
-
-    @property
-    def public(self) -> Verifier:
-        """The key that verifies it."""
-
-
-class Verifier(Protocol):
-    """A public key; see `envbuild.system.keys`."""
-
-    @property
-    def fingerprint(self) -> str:
-        """``SHA256:…``, the name of the key."""
-
-    def verifies(self, signature: bytes, content: bytes) -> bool:
-        """Return whether a signature of some bytes was made with the private key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +53,8 @@ class JudgedStatement:
     key: str = ""
     """Name of the given key; of another key, what the envelope says."""
     result: str = ""
-    """Of a verdict: its result, with the circumstances."""
+    """Of a verdict: its result, with the circumstances; of provenance: how its signer knows it, if not as the
+    builder."""
     problem: str = ""
     """Why it is refused."""
     envelope: bytes = b""
@@ -98,8 +77,11 @@ def subjects_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _:
     return {name: digest.removeprefix("sha256:") for name, digest in digests.items()}
 
 
-def provenance_of(image: ImageFile) -> dict[str, Any]:
-    """Return the predicate on how an image was built, as its lock, plan and manifest have it."""
+def provenance_of(image: ImageFile, *, builder: str = _BUILT) -> dict[str, Any]:
+    """Return the predicate on how an image was built, as its lock, plan and manifest have it.
+
+    `builder` says who built it: the signer with envbuild, or as `REPRODUCED` another one before.
+    """
     lock, manifest = image.lock, image.manifest
     system = manifest.file_system
     base = [("base", lock.base.name, "", lock.base.digest)]
@@ -134,7 +116,7 @@ def provenance_of(image: ImageFile) -> dict[str, Any]:
             ],
         },
         "runDetails": {
-            "builder": {"id": "urn:envbuild", "version": {"envbuild": __version__}},
+            "builder": {"id": builder, "version": {"envbuild": __version__}},
             "byproducts": [
                 {
                     "name": f"layer:{layer.name}",
@@ -184,28 +166,8 @@ def sign_statement(
     kind: StatementKind, predicate: Mapping[str, Any], subjects: Mapping[str, str], key: Signer
 ) -> bytes:
     """Return a statement in its envelope; the same arguments give the same bytes."""
-    statement = {
-        "_type": _STATEMENT_TYPE,
-        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in subjects.items()],
-        "predicateType": PREDICATES[kind],
-        "predicate": predicate,
-    }
-    payload = canonical_json(statement).encode()
-    signature = {
-        "keyid": key.public.fingerprint,
-        "sig": base64.b64encode(key.sign(_signed_bytes(payload))).decode(),
-    }
-    envelope = {
-        "payloadType": _PAYLOAD_TYPE,
-        "payload": base64.b64encode(payload).decode(),
-        "signatures": [signature],
-    }
-    return canonical_json(envelope).encode()
-
-
-def _signed_bytes(payload: bytes) -> bytes:
-    """Return the bytes that a signature covers: DSSE's pre-authentication encoding."""
-    return b"DSSEv1 %d %s %d %s" % (len(_PAYLOAD_TYPE), _PAYLOAD_TYPE.encode(), len(payload), payload)
+    statement = Statement(subjects=subjects, predicate_type=PREDICATES[kind], predicate=predicate)
+    return statement.signed(key)
 
 
 def bundle_of(envelope: bytes, key: str) -> bytes:
@@ -242,8 +204,40 @@ def envelopes_of(image: ImageFile) -> Iterator[bytes]:
 # Judging
 
 
-class _RefusedError(Exception):
-    """A statement is not what it should be; the text says why."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedImage:
+    """An image, as far as given keys vouch for it."""
+
+    subjects: Mapping[str, str]
+    """As `subjects_of` returns them."""
+    changed: tuple[str, ...]
+    """Parts besides the file system that differ from those that envbuild wrote, in words."""
+    statements: tuple[JudgedStatement, ...]
+
+    @property
+    def signed(self) -> tuple[JudgedStatement, ...]:
+        """The statements that a given key signed."""
+        return tuple(statement for statement in self.statements if statement.state == "signed")
+
+    def missing(self, kinds: Sequence[StatementKind]) -> tuple[StatementKind, ...]:
+        """Return those of some kinds that no given key signed."""
+        return tuple(kind for kind in kinds if not any(entry.kind == kind for entry in self.signed))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether no statement is refused, and nothing around them has changed."""
+        return not self.changed and all(entry.state != "refused" for entry in self.statements)
+
+
+def judge_image(
+    image: ImageFile, keys: Sequence[Verifier], *, advanced: Callable[[int], None] = lambda _: None
+) -> JudgedImage:
+    """Judge all statements that an image bears; raises as `subjects_of` and `envelopes_of`."""
+    subjects = subjects_of(image, advanced=advanced)
+    statements = tuple(judge_statement(envelope, keys, subjects) for envelope in envelopes_of(image))
+    judged = JudgedImage(subjects=subjects, changed=changed_around(image), statements=statements)
+    image.check_unchanged()
+    return judged
 
 
 def judge_statement(
@@ -251,97 +245,46 @@ def judge_statement(
 ) -> JudgedStatement:
     """Return whether a statement is signed by one of `keys`, and is on the image with these `subjects`."""
     try:
-        payload, signatures = _opened(envelope)
-        key = _signer(payload, signatures, keys)
+        opened = Envelope.parse(envelope)
+        key = opened.signer(keys)
         if key is None:
-            return JudgedStatement(
-                state="other-key", key=", ".join(keyid for keyid, _ in signatures), envelope=envelope
-            )
-        kind, predicate = _statement(payload, subjects)
-        result = _result(predicate) if kind == "verdict" else ""
-    except _RefusedError as error:
+            return JudgedStatement(state="other-key", key=opened.key_names, envelope=envelope)
+        statement = opened.statement()
+        kind = _kind(statement, subjects)
+        result = _RESULTS[kind](statement.predicate)
+    except RefusedError as error:
         return JudgedStatement(state="refused", problem=str(error), envelope=envelope)
     return JudgedStatement(state="signed", kind=kind, key=key.fingerprint, result=result, envelope=envelope)
 
 
-def _opened(envelope: bytes) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Return the payload of an envelope, and its signatures with the names of their keys."""
-    data = _parsed(envelope, "the envelope")
-    if data.get("payloadType") != _PAYLOAD_TYPE:
-        raise _RefusedError(f"its payload is not of the type {_PAYLOAD_TYPE}")
-    signatures = data.get("signatures")
-    if not isinstance(signatures, list) or not 0 < len(signatures) <= MAX_SIGNATURES:
-        raise _RefusedError(f"it does not have 1 to {MAX_SIGNATURES} signatures")
-    return _decoded(data.get("payload")), [_signature(signature) for signature in signatures]
-
-
-def _signature(data: object) -> tuple[str, bytes]:
-    keyid = data.get("keyid", "") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(keyid, str) or len(keyid) > 128:
-        raise _RefusedError("a signature is not in the form of DSSE")
-    return keyid, _decoded(data.get("sig"))
-
-
-def _decoded(text: object) -> bytes:
-    try:
-        if isinstance(text, str):
-            return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error):
-        pass
-    raise _RefusedError("payload or signature is not in base64")
-
-
-def _signer(
-    payload: bytes, signatures: Sequence[tuple[str, bytes]], keys: Sequence[Verifier]
-) -> Verifier | None:
-    """Return the key that signed a payload; None if another one did, by its name."""
-    content = _signed_bytes(payload)
-    for key in keys:
-        # The name of the key is not signed: it is a hint alone.
-        if any(key.verifies(signature, content) for _, signature in signatures):
-            return key
-    for key in keys:
-        if any(keyid == key.fingerprint for keyid, _ in signatures):
-            raise _RefusedError(f"the signature of key {key.fingerprint[7:19]} is not on these bytes")
-    return None
-
-
-def _statement(payload: bytes, subjects: Mapping[str, str]) -> tuple[StatementKind, dict[str, Any]]:
-    """Return kind and predicate of a signed statement on an image."""
-    data = _parsed(payload, "the statement")
-    if data.get("_type") != _STATEMENT_TYPE:
-        raise _RefusedError("it is not an in-toto statement of version 1")
-    kind = next((kind for kind in KINDS if PREDICATES[kind] == data.get("predicateType")), None)
-    predicate = data.get("predicate")
-    if kind is None or not isinstance(predicate, dict):
-        raise _RefusedError("its predicate is not one that envbuild writes")
-    named = _named_subjects(data.get("subject"))
+def _kind(statement: Statement, subjects: Mapping[str, str]) -> StatementKind:
+    """Return the kind of a signed statement on an image."""
+    kind = next((kind for kind in KINDS if PREDICATES[kind] == statement.predicate_type), None)
+    if kind is None:
+        raise RefusedError("its predicate is not one that envbuild writes")
+    named = statement.subjects
     if named != subjects:
         names = sorted(name for name in {*named, *subjects} if named.get(name) != subjects.get(name))
-        raise _RefusedError(f"it is on another image: {', '.join(names[:5])} differ")
-    return kind, predicate
+        raise RefusedError(f"it is on another image: {', '.join(names[:5])} differ")
+    return kind
 
 
-def _named_subjects(data: object) -> dict[str, str]:
-    named: dict[str, str] = {}
-    for subject in data if isinstance(data, list) else ():
-        name = subject.get("name") if isinstance(subject, dict) else None
-        digest = subject.get("digest") if isinstance(subject, dict) else None
-        sha256 = digest.get("sha256") if isinstance(digest, dict) else None
-        if not isinstance(name, str) or not isinstance(sha256, str) or name in named:
-            raise _RefusedError("its subjects are not names with a sha256 each")
-        named[name] = sha256
-    return named
+def _builder(predicate: Mapping[str, Any]) -> str:
+    """Return in words how the signer of provenance knows it, if not as the builder."""
+    details = predicate.get("runDetails")
+    builder = details.get("builder") if isinstance(details, dict) else None
+    again = isinstance(builder, dict) and builder.get("id") == REPRODUCED
+    return "built again, with the same bytes" if again else ""
 
 
 def _result(predicate: Mapping[str, Any]) -> str:
     """Return the result of a verdict in words."""
     if predicate.get("result") not in ("PASSED", "WARNED", "FAILED"):
-        raise _RefusedError("its verdict has no result")
+        raise RefusedError("its verdict has no result")
     words = [str(predicate["result"])]
     for entry in predicate.get("configuration") or ():
         if not isinstance(entry, dict):
-            raise _RefusedError("the configuration of its verdict is not a list of objects")
+            raise RefusedError("the configuration of its verdict is not a list of objects")
         annotations, digest = entry.get("annotations"), entry.get("digest")
         if isinstance(annotations, dict):
             words += [f"{name} {value}" for name, value in annotations.items() if value not in ("", "0")]
@@ -350,23 +293,8 @@ def _result(predicate: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _parsed(content: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object; a key that appears twice would mean one value here and another one elsewhere."""
-
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        data = dict(pairs)
-        if len(data) < len(pairs):
-            raise _RefusedError(f"{name} has a key twice")
-        return data
-
-    try:
-        data = json.loads(content, object_pairs_hook=checked, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise _RefusedError(f"{name} is not JSON") from error
-    if not isinstance(data, dict):
-        raise _RefusedError(f"{name} is not a JSON object")
-    return data
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+_RESULTS: dict[StatementKind, Callable[[Mapping[str, Any]], str]] = {
+    "provenance": _builder,
+    "bill": lambda _: "",
+    "verdict": _result,
+}

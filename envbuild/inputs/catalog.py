@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,26 @@ def read_recipe(name: str, *, recipes: Sequence[Path] = ()) -> RecipeSource:
         raise recipe_not_known(name, catalog.recipe_names())
     raise_all(list(recipe_errors(source)))
     return source
+
+
+def recipe_of_path(name: str, recipes: Sequence[Path] = ()) -> tuple[str, tuple[Path, ...]]:
+    """Return a recipe's name, and the directories where it is found first.
+
+    `name` is that of a recipe, or the path of its directory or ``recipe.yaml``. RequestError: there is none
+    at the path.
+    """
+    is_path = "/" in name or (not find_catalog(recipes).recipe(name) and exists(Path(name) / _RECIPE))
+    if not is_path and name != _RECIPE:
+        return name, tuple(recipes)
+    path = Path(name)
+    directory = Path(os.path.abspath(path.parent if path.name == _RECIPE else path))  # noqa: PTH100
+    if not exists(directory / _RECIPE):
+        hint = f"name the directory that holds {_RECIPE}"
+        raise RequestError(f"there is no recipe at `{name}`", hint=hint)
+    if not re.fullmatch(NAME, directory.name):
+        hint = "name the directory as the recipe: lower-case letters, digits, `-`, `_` and `.`"
+        raise RequestError(f"`{directory.name}` is not a valid recipe name", hint=hint)
+    return directory.name, (directory.parent, *recipes)
 
 
 def load_file(model: type[M], path: Path, at: Location | None = None) -> Loaded[M]:

@@ -10,16 +10,19 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
 from envbuild.inputs.partition_names import partition_names
-from envbuild.rules.tables import at_least, look_up
+from envbuild.rules.rulebook import driver_floor
+from envbuild.rules.tables import at_least
 from envbuild.spec.check import not_known
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import SITE_NAME, EnvSpec
 from envbuild.spec.partitions import each_partition, in_partition
-from envbuild.spec.site import Site, SiteUpstream
+from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import environment_paths, exists, is_directory, read_input, settings_homes
 
 _YAML = (".yaml", ".yml")
+# Keys that say whom this machine trusts.
+_ON_TRUST = ("upstreams", "require_signature", "require_pass", "revoked")
 
 
 def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
@@ -27,11 +30,11 @@ def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str
 
     Empty if each does, or is unknown.
     """
-    floor = look_up("cuda-driver-floor", release) if family == "cuda" else None
+    floor = driver_floor(release) if family == "cuda" else None
     for here in each_partition(site) if site is not None and floor is not None else ():
         driver = here.value.gpus.driver if here.value.gpus is not None else None
-        if driver is not None and floor is not None and at_least(driver, floor[0]) is False:
-            return f"needs a driver of at least {floor[0]}, and the site `{here.value.name}` has {driver}"
+        if driver is not None and floor is not None and at_least(driver, floor) is False:
+            return f"needs a driver of at least {floor}, and the site `{here.value.name}` has {driver}"
     return ""
 
 
@@ -54,12 +57,12 @@ def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
     return [site for site in sites if site is not None], reading.errors
 
 
-def read_upstreams() -> tuple[SiteUpstream, ...]:
-    """Return the upstream stores that ``site.yaml`` of the user, then of the machine, names."""
+def read_own_sites() -> tuple[Site, ...]:
+    """Return ``site.yaml`` of the user, then of the machine: they alone say whom this machine trusts."""
     reading = ErrorCollector()
     sites = [reading.collect(partial(load_file, Site, path)) for path in filter(exists, _own_sites())]
     raise_all(reading.errors)
-    return tuple(upstream for site in sites if site is not None for upstream in site.value.upstreams)
+    return tuple(site.value for site in sites if site is not None)
 
 
 def choose_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
@@ -87,11 +90,12 @@ def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | N
     else:
         own = next(filter(exists, _own_sites()), None)
         return None if own is None else load_file(Site, own)
-    if site.value.upstreams and site.path.absolute() not in _own_sites():
+    key = next((key for key in _ON_TRUST if getattr(site.value, key)), None)
+    if key is not None and site.path.absolute() not in _own_sites():
         raise RequestError(
-            "only `site.yaml` of the user or the machine can name `upstreams`",
-            at=site.at("upstreams"),
-            hint=f"move them to {_own_sites()[0]}, or use --upstream DIR",
+            f"only `site.yaml` of the user or the machine can name `{key}`",
+            at=site.at(key),
+            hint=f"move it to {_own_sites()[0]}" + (", or use --upstream DIR" if key == "upstreams" else ""),
         )
     return site
 

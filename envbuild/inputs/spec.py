@@ -8,11 +8,12 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError, raise_all, some
 from envbuild.inputs.catalog import ErrorCollector, find_catalog, load_base, load_bases, load_recipe
 from envbuild.inputs.sites import choose_site, driver_conflict
 from envbuild.lock.model import Lock
 from envbuild.lock.text import HEADER
+from envbuild.quoting import shell_path
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, select_and_check
 from envbuild.spec.corrections import registry_address, registry_hint
@@ -43,6 +44,8 @@ from envbuild.system.host import architecture
 from envbuild.system.redaction import redact_text
 from envbuild.system.repositories import check_is_inside
 
+SPEC_FILE = "spec.yaml"
+"""The name of a spec that `envbuild init` writes."""
 MAX_FILE_BYTES = 64 << 20
 MAX_FILES_BYTES = 256 << 20  # they are held in memory
 MAX_REQUIREMENTS_BYTES = 16 << 20
@@ -230,10 +233,23 @@ def _check_wheel_directory(path: Path, directory: Path, at: Location) -> None:
         _check_below(path / name, directory, at)
 
 
+def _specs_in(directory: Path) -> str:
+    """Return a hint that names the specs in a directory."""
+    names = [name for name in list_directory(directory) if name.endswith((".yaml", ".yml"))]
+    if len(names) > 1 and SPEC_FILE in names:
+        names = [SPEC_FILE]
+    files = [shell_path(directory / name) for name in names]
+    if not files:
+        return f"`envbuild init {shell_path(directory)}` writes a first spec in it"
+    return f"name the spec in it: {files[0]}" if len(files) == 1 else f"name one of its files: {some(files)}"
+
+
 def check_is_spec(spec: Path) -> None:
-    """Raise a RequestError for an image or a lock given as a spec, before it is parsed."""
+    """Raise a RequestError for a directory, an image or a lock given as a spec, before it is parsed."""
     if (address := registry_address(str(spec))) and not exists(spec):
         raise RequestError(f"`{address}` is not a spec", hint=registry_hint(address))
+    if is_directory(spec):
+        raise RequestError(f"`{spec}` is a directory, not a file", hint=_specs_in(spec))
     try:
         with open_regular(spec) as stream:
             start = stream.read(_START_BYTES)

@@ -54,6 +54,8 @@ class LaunchContext:
     """By which the image's programs load the host's MPI, if known."""
     across_nodes: bool = False
     """Whether ranks must be able to start on several nodes: a launcher inside of the image does not do."""
+    user_names_pmi: bool = False
+    """Whether the user writes the words of srun, as before a command of a module."""
 
     def program(self, name: str) -> str:
         """Return how a launcher of the image is called."""

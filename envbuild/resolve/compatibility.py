@@ -12,6 +12,7 @@ from envbuild.rules.facts import Fact, fact_at
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import nearest, stack_facts
 from envbuild.rules.judge import RuleResult, judge_each
+from envbuild.rules.knowledge import Knowledge
 from envbuild.rules.rulebook import judge
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
@@ -24,14 +25,16 @@ from envbuild.spec.site import Site
 _OLDER_BUILD_HELPS = ("CUDA.driver-floor", "GPU.dropped-by-cuda")
 
 
-def judge_lock(resolved: ResolvedSpec, lock: Lock) -> tuple[RuleResult, ...]:
+def judge_lock(
+    resolved: ResolvedSpec, lock: Lock, knowledge: Knowledge | None = None
+) -> tuple[RuleResult, ...]:
     """Return the rule results for a lock and its site; incompatible ones have a place and a hint.
 
-    Of a site with partitions, it has to fit one.
+    Of a site with partitions, it has to fit one. Rows are those of `knowledge`, by default envbuild's own.
     """
     results = judge_each(
         {
-            site.value.name if site else "": judge(stack_of(resolved, lock, site))
+            site.value.name if site else "": judge(stack_of(resolved, lock, site), knowledge=knowledge)
             for site in resolved.sites or (None,)
         }
     )

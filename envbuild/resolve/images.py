@@ -197,13 +197,16 @@ def _layers(repository: Repository, manifest: Mapping[str, Any], architecture: s
         raise ManifestError(problem, "push it again with a current podman or Docker")
     if "manifests" in manifest:
         raise ManifestError("is an index within an index")
-    config = manifest.get("config")
-    kind = config.get("mediaType") if isinstance(config, dict) else None
+    described = manifest.get("config")
+    config = described if isinstance(described, dict) else {}
+    kind, size_bytes = config.get("mediaType"), config.get("size")
     if kind not in _CONFIGS:
         raise ManifestError(f"is not an image: its configuration is `{shorten(str(kind))}`")
     digest = config_digest(manifest)
+    if type(size_bytes) is not int or not 0 <= size_bytes <= MANIFEST_LIMIT_BYTES:
+        raise ManifestError(f"has a configuration of more than {MANIFEST_LIMIT_BYTES >> 20} MiB")
     try:
-        configuration = json.loads(repository.read_blob(f"sha256:{digest}", MANIFEST_LIMIT_BYTES))
+        configuration = json.loads(repository.pull_bytes(f"sha256:{digest}", size_bytes))
     except (ValueError, RecursionError):
         configuration = None
     if not isinstance(configuration, dict):

@@ -517,6 +517,61 @@ def without_wheels(
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedRelease:
+    """The files that an index has of a release."""
+
+    wheels_for: tuple[str, ...] = ()
+    """Versions of Python, of those asked for, that a wheel fits."""
+    has_source: bool = False
+    """Whether there is a source archive; only known if there is no wheel."""
+    newest: str = ""
+    """Newest release, if the index lacks this one; empty if it has none."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the index has the release."""
+        return bool(self.wheels_for) or self.has_source
+
+
+def offered_release(
+    name: str, version: str, sources: PythonSources, targets: Sequence[PythonTarget]
+) -> OfferedRelease | None:
+    """Return what an index has of a release for each of some Pythons; None if it cannot be asked."""
+    release = UvRequirement(name, f"{name}=={version}")
+    with tempfile.TemporaryDirectory(prefix="envbuild-uv-") as directory:
+
+        def ask(requirement: UvRequirement, target: PythonTarget, *, of_wheels: bool) -> UvAnswer | UvFailure:
+            any_file = frozenset(() if of_wheels else (name,))
+            request = replace(
+                _short_request(sources, [requirement]),
+                target=target,
+                prefers_wheels=of_wheels,
+                sources=any_file,
+                sources_without_metadata=any_file,
+            )
+            return run_uv(request, Path(directory))
+
+        fitting = []
+        for target in targets:
+            result = ask(release, target, of_wheels=True)
+            if isinstance(result, UvAnswer):
+                fitting.append(target.version)
+            elif result.kind != "no-solution":
+                return None
+        if fitting:
+            return OfferedRelease(wheels_for=tuple(fitting))
+        for requirement in (release, UvRequirement(name, name)):
+            for target in targets:
+                result = ask(requirement, target, of_wheels=False)
+                if not isinstance(result, UvAnswer):
+                    continue
+                if requirement is release:
+                    return OfferedRelease(has_source=True)
+                return OfferedRelease(newest=uvtext.parse_resolution(result.text)[0][1])
+    return OfferedRelease()
+
+
 def _short_request(sources: PythonSources, requirements: Sequence[UvRequirement]) -> UvRequest:
     """Return a request whose answer is not awaited for long."""
     return UvRequest(

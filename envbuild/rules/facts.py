@@ -9,84 +9,145 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from envbuild.errors import Location
 from envbuild.rules.tables import look_up
+from envbuild.rules.versions import Scheme
 
 Value = str | bool | tuple[str, ...]
 
-FACTS: Mapping[str, str] = {
-    "architecture.image": "processor that the image is for (`amd64`)",
-    "architecture.host": "processor of the host",
-    "asked.accelerator": "what the spec asks for: `cpu`, `cuda` or `rocm`",
-    "python.version": "the image's Python (`3.11`)",
-    "frameworks": "names of the frameworks",
-    "frameworks.NAME.version": "version of a framework",
-    "frameworks.NAME.accelerator": "what its build is for: `cpu`, `cuda` or `rocm`",
-    "frameworks.NAME.toolkit": "CUDA or ROCm release that it is built for (`13.0`)",
-    "frameworks.NAME.architectures": "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`",
-    "frameworks.NAME.published": "GPU code that its makers say the build contains",
-    "glibc.image": "version of the image's C library",
-    "glibc.host": "version of the host's C library",
-    "glibc.injected": "newest glibc that the host's libraries in the image need",
-    "libstdcxx.image": "newest `GLIBCXX_` version that the image's C++ library defines",
-    "libstdcxx.host": "newest `GLIBCXX_` version that the host's C++ library defines",
-    "libstdcxx.injected": "newest `GLIBCXX_` version that the host's libraries in the image need",
-    "cuda.toolkit": "release of the image's CUDA run-time library (`13.0`)",
-    "cuda.majors": "majors of all CUDA libraries in the image",
-    "cuda.forward_compat": "whether the image has a `cuda-compat` package",
-    "rocm.toolkit": "release of the image's ROCm libraries (`6.4`, or the major alone)",
-    "driver.version": "version of the host's GPU driver",
-    "gpus.vendor": "`nvidia`, `amd` or `none`",
-    "gpus.architectures": "the site's GPUs: `sm_90`, `gfx90a`",
-    "nccl.version": "version of the image's NCCL",
-    "cudnn.built": "cuDNN that was locked with the framework",
-    "cudnn.loaded": "oldest cuDNN that a process of the image loads",
-    "jax.releases": "releases of jaxlib and its plug-ins for CUDA",
-    "mpi.family": "the image's MPI: `mpich`, `openmpi`, `intel-mpi`",
-    "mpi.version": "its version",
-    "mpi.source": "MPI that programs run on: `image` or `host`",
-    "mpi.abis": "ABIs that the image's MPI offers (`mpich`, `openmpi-40`, `standard`)",
-    "mpi.sonames": "names of its libraries",
-    "mpi.providers": "fabrics that its libfabric or UCX can drive (`tcp`, `cxi`)",
-    "mpi.needed_abis": "ABIs that programs and extensions need",
-    "mpi.needed_sonames": "MPI libraries that programs and extensions need",
-    "mpi.rpath_files": "files whose DT_RPATH leads to the image's MPI",
-    "mpi.gtl": "whether something loads Cray's `libmpi_gtl_*`",
-    "host_mpi.implementation": "the host's MPI: `cray-mpich`, `intel-mpi`",
-    "host_mpi.version": "its version",
-    "host_mpi.base_version": "version of the MPICH or Open MPI that it is made from",
-    "host_mpi.abis": "ABIs that its libraries offer",
-    "host_mpi.sonames": "names of its libraries",
-    "host_mpi.gpu_support": "whether its environment asks for MPI on GPU memory",
-    "pmi.spoken": "types of `srun --mpi` that the MPI in use speaks",
-    "pmi.optional": "types that it may have been built to speak",
-    "pmi.offered": "types that the scheduler offers",
-    "pmi.more_offered": "whether the scheduler may offer other types, too",
-    "pmi.default": "type that srun takes by default",
-    "scheduler.name": "the batch system (`slurm`)",
-    "scheduler.version": "its version",
-    "scheduler.pmix": "version of the PMIx library that Slurm's plug-in loads",
-    "fabric.name": "the interconnect (`slingshot-11`)",
-    "fabric.provider": "libfabric's provider for it (`cxi`), or `ucx`",
-    "fabric.libfabric": "version of the libfabric that is loaded",
-    "fabric.plugin_version": "version of NCCL's network plug-in",
-    "fabric.plugin_files": "file names of NCCL's network plug-in",
-    "fabric.plugin_majors": "CUDA majors that the plug-in is linked for; none for a plug-in that fits any",
-    "fabric.nccl_net": "`NCCL_NET`",
-    "fabric.nccl_net_plugin": "file that `NCCL_NET_PLUGIN` stands for",
-    "fabric.ofi_provider": "`FI_PROVIDER`",
-    "fabric.ucx_tls": "`UCX_TLS`",
-    "fabric.ucx_takes_tcp": "whether UCX may use TCP by it",
-    "fabric.settings_known": "whether settings are known that stop a job without the fabric's provider",
-    "fabric.overridden": "such settings that the site's own variables replace",
-    "injected.absent": "host paths that the site file names and that are absent",
-    "injected.unresolved": "libraries and versions that the host's libraries need and nothing brings",
-    "runtime.name": "the container runtime (`apptainer`)",
-    "runtime.version": "its version",
-    "runtime.user_namespaces": "whether users may make user namespaces",
-    "runtime.setuid": "whether it is installed set-user-id",
+Kind = Literal["version", "text", "flag", "list"]
+"""Kind of a value: a list is one fact, known as a whole or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactType:
+    """The declaration of a fact."""
+
+    kind: Kind
+    meaning: str
+    scheme: Scheme = "pep440"
+    """How its versions are compared, if it is a version."""
+    if_unknown: str = ""
+    """How to find it out. People are warned if a row needs it, and it is unknown; empty for no warning."""
+
+
+def _version(scheme: Scheme, meaning: str) -> FactType:
+    return FactType("version", meaning, scheme)
+
+
+FACTS: Mapping[str, FactType] = {
+    "architecture.image": FactType("text", "processor that the image is for (`amd64`)"),
+    "architecture.host": FactType("text", "processor of the host"),
+    "asked.accelerator": FactType("text", "what the spec asks for: `cpu`, `cuda` or `rocm`"),
+    "python.version": _version("branch", "the image's Python (`3.11`)"),
+    "frameworks": FactType("list", "names of the frameworks"),
+    "frameworks.NAME.version": _version("pep440", "version of a framework"),
+    "frameworks.NAME.accelerator": FactType("text", "what its build is for: `cpu`, `cuda` or `rocm`"),
+    "frameworks.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is built for (`13.0`)"),
+    "frameworks.NAME.architectures": FactType(
+        "list", "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`"
+    ),
+    "frameworks.NAME.published": FactType("list", "GPU code that its makers say the build contains"),
+    "packages": FactType("list", "names of all Python distributions in the image"),
+    "packages.NAME": _version("pep440", "version of a Python distribution"),
+    "glibc.image": _version("vendor", "version of the image's C library"),
+    "glibc.host": _version("vendor", "version of the host's C library"),
+    "glibc.injected": _version("vendor", "newest glibc that the host's libraries in the image need"),
+    "libstdcxx.image": _version("vendor", "newest `GLIBCXX_` version that the image's C++ library defines"),
+    "libstdcxx.host": _version("vendor", "newest `GLIBCXX_` version that the host's C++ library defines"),
+    "libstdcxx.injected": _version(
+        "vendor", "newest `GLIBCXX_` version that the host's libraries in the image need"
+    ),
+    "cuda.toolkit": _version("branch", "release of the image's CUDA run-time library (`13.0`)"),
+    "cuda.majors": FactType("list", "majors of all CUDA libraries in the image"),
+    "cuda.forward_compat": FactType("flag", "whether the image has a `cuda-compat` package"),
+    "rocm.toolkit": _version("branch", "release of the image's ROCm libraries (`6.4`, or the major alone)"),
+    "driver.version": FactType(
+        "version",
+        "version of the host's GPU driver",
+        "branch",
+        "`envbuild site probe` on a compute node reports the driver: write it under `gpus` in the site file",
+    ),
+    "gpus.vendor": FactType("text", "`nvidia`, `amd` or `none`"),
+    "gpus.architectures": FactType("list", "the site's GPUs: `sm_90`, `gfx90a`"),
+    "nccl.version": _version("vendor", "version of the image's NCCL"),
+    "cudnn.built": _version("vendor", "cuDNN that was locked with the framework"),
+    "cudnn.loaded": _version("vendor", "oldest cuDNN that a process of the image loads"),
+    "jax.releases": FactType("list", "releases of jaxlib and its plug-ins for CUDA"),
+    "mpi.family": FactType("text", "the image's MPI: `mpich`, `openmpi`, `intel-mpi`"),
+    "mpi.version": _version("pep440", "its version"),
+    "mpi.source": FactType("text", "MPI that programs run on: `image` or `host`"),
+    "mpi.abis": FactType("list", "ABIs that the image's MPI offers (`mpich`, `openmpi-40`, `standard`)"),
+    "mpi.providers": FactType("list", "fabrics that its libfabric or UCX can drive (`tcp`, `cxi`)"),
+    "mpi.needed_abis": FactType("list", "ABIs that programs and extensions need"),
+    "mpi.needed_sonames": FactType("list", "MPI libraries that programs and extensions need"),
+    "mpi.rpath_files": FactType("list", "files whose DT_RPATH leads to the image's MPI"),
+    "mpi.gtl": FactType("flag", "whether something loads Cray's `libmpi_gtl_*`"),
+    "host_mpi.implementation": FactType("text", "the host's MPI: `cray-mpich`, `intel-mpi`"),
+    "host_mpi.version": _version("vendor", "its version"),
+    "host_mpi.base_version": _version("vendor", "version of the MPICH or Open MPI that it is made from"),
+    "host_mpi.abis": FactType("list", "ABIs that its libraries offer"),
+    "host_mpi.sonames": FactType("list", "names of its libraries"),
+    "host_mpi.gpu_support": FactType("flag", "whether its environment asks for MPI on GPU memory"),
+    "pmi.spoken": FactType("list", "types of `srun --mpi` that the MPI in use speaks"),
+    "pmi.optional": FactType("list", "types that it may have been built to speak"),
+    "pmi.offered": FactType("list", "types that the scheduler offers"),
+    "pmi.more_offered": FactType("flag", "whether the scheduler may offer other types, too"),
+    "pmi.default": FactType("text", "type that srun takes by default"),
+    "scheduler.name": FactType("text", "the batch system (`slurm`)"),
+    "scheduler.version": _version("branch", "its version"),
+    "scheduler.pmix": _version("vendor", "version of the PMIx library that Slurm's plug-in loads"),
+    "fabric.name": FactType("text", "the interconnect (`slingshot-11`)"),
+    "fabric.provider": FactType("text", "libfabric's provider for it (`cxi`), or `ucx`"),
+    "fabric.libfabric": _version("vendor", "version of the libfabric that is loaded"),
+    "fabric.plugin_version": _version("vendor", "version of NCCL's network plug-in"),
+    "fabric.plugin_files": FactType("list", "file names of NCCL's network plug-in"),
+    "fabric.plugin_majors": FactType(
+        "list", "CUDA majors that the plug-in is linked for; none for a plug-in that fits any"
+    ),
+    "fabric.nccl_net": FactType("text", "`NCCL_NET`"),
+    "fabric.nccl_net_plugin": FactType("text", "file that `NCCL_NET_PLUGIN` stands for"),
+    "fabric.ofi_provider": FactType("text", "`FI_PROVIDER`"),
+    "fabric.ucx_tls": FactType("text", "`UCX_TLS`"),
+    "fabric.ucx_takes_tcp": FactType("flag", "whether UCX may use TCP by it"),
+    "fabric.settings_known": FactType(
+        "flag", "whether settings are known that stop a job without the fabric's provider"
+    ),
+    "fabric.overridden": FactType("list", "such settings that the site's own variables replace"),
+    "injected.absent": FactType("list", "host paths that the site file names and that are absent"),
+    "injected.unresolved": FactType(
+        "list", "libraries and versions that the host's libraries need and nothing brings"
+    ),
+    "runtime.name": FactType("text", "the container runtime (`apptainer`)"),
+    "runtime.version": _version("vendor", "its version"),
+    "runtime.user_namespaces": FactType("flag", "whether users may make user namespaces"),
+    "runtime.setuid": FactType("flag", "whether it is installed set-user-id"),
 }
+
+# Lists whose entries have facts of their own: what a known list lacks is known to be absent.
+_NAMED = ("frameworks", "packages")
+
+
+def fact_type(path: str) -> FactType | None:
+    """Return the declaration of a fact; None if there is no such fact."""
+    group, _, rest = path.partition(".")
+    if group in _NAMED and rest:
+        _, dot, part = rest.partition(".")
+        return FACTS.get(f"{group}.NAME{dot}{part}")
+    return FACTS.get(path)
+
+
+def is_absent(facts: Facts, path: str) -> bool:
+    """Return whether a fact is of a framework or package that the image is known not to have."""
+    group, _, rest = path.partition(".")
+    return (
+        group in _NAMED
+        and bool(rest)
+        and group in facts
+        and rest.partition(".")[0] not in texts_of(facts, group)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +205,6 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
     image_mpi = (text_of(facts, "mpi.family"), text_of(facts, "mpi.version"))
     of_image = {
         "mpi.abis": ("abis-of-mpi",),
-        "mpi.sonames": ("sonames-of-mpi",),
         "mpi.providers": ("providers-of-mpi",),
     }
     derived: dict[str, Fact] = {}

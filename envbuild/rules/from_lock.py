@@ -54,6 +54,9 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "glibc.image": lock.base.glibc,
         "frameworks": tuple(sorted(builds)),
         **{f"frameworks.{name}.{key}": text for name, build in builds.items() for key, text in build.items()},
+        # A finished root has packages that its lock does not name.
+        "packages": None if lock.base_root else tuple(sorted(versions)),
+        **{f"packages.{name}": version for name, version in versions.items()},
         "cuda.toolkit": nothing if toolkit is None else toolkit,
         "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),

@@ -169,6 +169,8 @@ class RuleResult:
     """Where to change it, if a file decides a fact."""
     partition: str = ""
     """The partition of the site that it is about (``lumi/g``); empty for all."""
+    silenced: str = ""
+    """Why a centre has silenced the rule, with date and file; empty for a rule that counts."""
 
     @property
     def sentence(self) -> str:
@@ -202,7 +204,21 @@ class RuleResult:
             "facts": facts,
             "missing": list(self.missing),
             "source": self.source,
+            "silenced": self.silenced,
         }
+
+
+# Areas of rules, from frameworks down to the machine.
+_CHAIN = (
+    *("ARCH", "GPU", "PYTHON", "NUMPY", "PACKAGE", "TENSORFLOW", "JAX", "PYTORCH", "CUDNN", "NCCL", "CUDA"),
+    *("ROCM", "MPI", "PMI", "FABRIC", "GLIBC", "GLIBCXX", "HOST", "RUNTIME", "SCHEDULER"),
+)
+
+
+def in_chain(result: RuleResult) -> int:
+    """Return the place of a result in the chain from the frameworks to the machine, as a key to sort by."""
+    area = result.rule.partition(".")[0]
+    return _CHAIN.index(area) if area in _CHAIN else len(_CHAIN)
 
 
 def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
@@ -234,7 +250,6 @@ def judge_each(results: Mapping[str, Sequence[RuleResult]]) -> tuple[RuleResult,
         for result in judged:
             identity = (result.rule, result.subject, result.outcome, result.reason, result.missing)
             merged.setdefault(identity, []).append((name, result))
-    order = {rule.id: number for number, rule in enumerate(RULES)}
     found = []
     for group in merged.values():
         if len(group) == len(results):
@@ -246,7 +261,10 @@ def judge_each(results: Mapping[str, Sequence[RuleResult]]) -> tuple[RuleResult,
             replace(result, outcome="unknown", warn=True) if result.outcome == "incompatible" else result
             for result in found
         ]
-    return tuple(sorted(found, key=lambda result: (order.get(result.rule, len(order)), result.subject)))
+    order: dict[str, int] = {}
+    for result in found:
+        order.setdefault(result.rule, len(order))
+    return tuple(sorted(found, key=lambda result: (in_chain(result), order[result.rule], result.subject)))
 
 
 def _shared(results: Sequence[RuleResult]) -> RuleResult:

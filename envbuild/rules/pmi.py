@@ -29,7 +29,7 @@ def choose_pmi(
     more_offered: bool = False,
     offer: str = "`srun --mpi` offers",
 ) -> PmiChoice:
-    """Choose a type that both an MPI and the scheduler know.
+    """Choose a type that both an MPI and the scheduler know; one that the MPI surely speaks, if possible.
 
     Parameters
     ----------
@@ -48,15 +48,15 @@ def choose_pmi(
     sure, possible = tuple(spoken or ()), tuple(optional or ())
     if spoken is None and optional is None:
         return PmiChoice(type="", outcome="unknown", reason=f"the PMI that {mpi} speaks is not known")
-    known = (*sure, *possible)
-    common = next((pmi_type for pmi_type in known if pmi_type in offered), "")
-    if common in sure:
+    if common := _first_of(sure, offered):
         return PmiChoice(type=common, outcome="compatible")
-    if common:
+    offers = f"{', '.join(offered) or 'no known type'}"
+    # srun refuses a type that it does not know, which shows. Ranks by a type that their MPI does not speak
+    # run alone, and end with exit code 0: it comes after a type that the MPI surely speaks.
+    if not (more_offered and sure) and (common := _first_of(possible, offered)):
         reason = f"{mpi} speaks {common} only where it was built to"
         return PmiChoice(type=common, outcome="unknown", reason=reason)
-    offers = f"{', '.join(offered) or 'no known type'}"
-    if more_offered and known:
+    if more_offered and (known := (*sure, *possible)):
         reason = f"{mpi} speaks {known[0]}, and of the types of `srun --mpi` only {offers} are known"
         return PmiChoice(type=known[0], outcome="unknown", reason=reason)
     if optional is None:
@@ -65,3 +65,8 @@ def choose_pmi(
     speaks = ", ".join(sure or possible) or "no type"
     reason = f"{mpi} speaks {speaks}, and {offer} {offers}: each rank would run as rank 0 of 1"
     return PmiChoice(type="", outcome="incompatible", reason=reason)
+
+
+def _first_of(types: Sequence[str], offered: Collection[str]) -> str:
+    """Return the first type that is offered; empty for none."""
+    return next((pmi_type for pmi_type in types if pmi_type in offered), "")

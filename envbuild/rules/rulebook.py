@@ -1,25 +1,82 @@
-"""All rules, in the order in which they are judged.
+"""The rules that are functions, and the one judge of stacks by these and by rows.
 
-A new rule comes with a broken stack in `tests/unit/rules/cases`, and reads facts of `FACTS` alone.
+A rule is a row (`envbuild/rules/knowledge/*.yaml`) unless it compares facts with one another, or has
+conditions that a row cannot say. Each comes with a broken stack in `tests/unit/rules/cases`, and reads facts
+of `FACTS`.
 """
 
 from __future__ import annotations
 
-from envbuild.rules.facts import Facts, shown, texts_of
-from envbuild.rules.judge import RULES, Occasion, Rule, RuleResult, Stack, UnknownFact, judge_rules, require
+from dataclasses import replace
+
+from envbuild.rules import versions
+from envbuild.rules.facts import Facts, facts_from, shown, texts_of
+from envbuild.rules.judge import (
+    RULES,
+    Occasion,
+    Rule,
+    RuleResult,
+    Stack,
+    UnknownFact,
+    in_chain,
+    judge_rules,
+    require,
+)
+from envbuild.rules.knowledge import UNREAD, Knowledge, shipped
 from envbuild.rules.pmi import choose_pmi
+from envbuild.rules.rows import holds, judge_rows
 from envbuild.rules.tables import at_least, in_range, run_code
 
 
-def judge(facts: Facts, *occasions: Occasion) -> tuple[RuleResult, ...]:
-    """Judge a stack by the rules that are judged on one of these occasions; by all rules without one."""
+def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None) -> tuple[RuleResult, ...]:
+    """Judge a stack by the rules that are judged on one of these occasions; by all rules without one.
+
+    Rows are those of `knowledge`; without it, envbuild's own.
+    """
+    known = knowledge or shipped()
     rules = [rule for rule in RULES if not occasions or not {*occasions}.isdisjoint(rule.judged_at)]
-    return judge_rules(facts, rules)
+    rows = [row for row in known.rows if not occasions or not row[0].occasions.isdisjoint(occasions)]
+    counting = [(row, file) for row, file in rows if file or row.rule not in known.silences]
+    silenced = [(row, file) for row, file in rows if not file and row.rule in known.silences]
+    results = (*judge_rules(facts, rules), *judge_rows(facts, silenced))
+    return tuple(
+        sorted(
+            (*(_silenced(result, known) for result in results), *judge_rows(facts, counting)),
+            key=in_chain,
+        )
+    )
 
 
 def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
-    """Judge a stack by one rule; None if the rule does not concern it."""
-    return next(iter(judge_rules(facts, [rule for rule in RULES if rule.id == rule_id])), None)
+    """Judge a stack by one rule of envbuild; None if the rule does not concern it."""
+    rows = [row for row in shipped().rows if row[0].rule == rule_id]
+    results = (*judge_rules(facts, [rule for rule in RULES if rule.id == rule_id]), *judge_rows(facts, rows))
+    return next(iter(results), None)
+
+
+def rule_ids() -> tuple[str, ...]:
+    """Return the ids of all rules of envbuild, sorted."""
+    return tuple(sorted({*(rule.id for rule in RULES), *(row.rule for row, _ in shipped().rows)}))
+
+
+def driver_floor(toolkit: str) -> str | None:
+    """Return the oldest driver for a release of CUDA; None if that is unknown."""
+    facts = facts_from({"gpus.vendor": "nvidia", "cuda.toolkit": toolkit, "cuda.forward_compat": False}, "")
+    for row in shipped().of_rule("CUDA.driver-floor"):
+        if all(path in facts and holds(path, facts[path].value, wanted) for path, wanted in row.if_.items()):
+            needed = str(row.needs["driver.version"])
+            return None if needed == UNREAD else needed.removeprefix(">=")
+    return None
+
+
+def _silenced(result: RuleResult, knowledge: Knowledge) -> RuleResult:
+    """Return a result that neither refuses nor passes if the centre has silenced its rule."""
+    why = knowledge.silences.get(result.rule)
+    if why is None:
+        return result
+    outcome = result.outcome if result.outcome == "compatible" else "unknown"
+    reason = result.reason if outcome == "compatible" else f"silenced: {why}; {result.reason}"
+    return replace(result, outcome=outcome, warn=False, reason=reason, silenced=why)
 
 
 def _for_gpus(stack: Stack) -> bool:
@@ -102,29 +159,6 @@ def gpu_spec_locks_gpu_build(stack: Stack) -> None:
 
 
 @Rule(
-    id="CUDA.driver-floor",
-    source=[
-        "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
-        "https://github.com/NVIDIA/hpc-container-maker/issues/239",
-    ],
-    seen="2026-11-20",
-    warn_if_unknown=True,
-    when=lambda stack: _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is False,
-    hint="take a build for an older major release of CUDA, or another site",
-    hint_if_unknown="`envbuild site probe` on a compute node reports the driver: write it under `gpus` in the"
-    " site file",
-)
-def driver_floor(stack: Stack) -> None:
-    """The driver is new enough for the CUDA major."""
-    driver, toolkit = stack.get("driver.version"), stack.text("cuda.toolkit")
-    (floor,) = stack.look_up("cuda-driver-floor", toolkit)
-    needs = f"CUDA {toolkit} needs a driver of at least {floor}"
-    if driver is None:
-        raise UnknownFact("driver.version", f"{needs}, and the site's driver is not known")
-    require(at_least(str(driver), floor), f"{needs}, and the site has {driver}")
-
-
-@Rule(
     id="CUDA.forward-compat",
     source=["https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"],
     seen="unknown",
@@ -135,24 +169,11 @@ def driver_floor(stack: Stack) -> None:
 def forward_compat(stack: Stack) -> None:
     """With a cuda-compat package the driver is still new enough by itself."""
     driver, toolkit = stack.text("driver.version"), stack.text("cuda.toolkit")
-    (floor,) = stack.look_up("cuda-driver-floor", toolkit)
+    floor = driver_floor(toolkit)
+    if floor is None:
+        raise UnknownFact(f"CUDA.driver-floor[{toolkit}]")
     runs = f"CUDA {toolkit} runs on driver {driver} only through the image's cuda-compat package"
     require(at_least(driver, floor), f"{runs}, and which drivers that one accepts is not published")
-
-
-@Rule(
-    id="CUDA.forward-compat-order",
-    source=["https://github.com/EESSI/software-layer/issues/231", "apptainer/apptainer:CHANGELOG.md v1.5.0"],
-    seen="2026-08-18",
-    severity="warning",
-    when=lambda stack: stack["cuda.forward_compat"] is True and stack["runtime.name"] == "apptainer",
-    hint="put the compat directory before /.singularity.d/libs on LD_LIBRARY_PATH",
-)
-def forward_compat_order(stack: Stack) -> None:
-    """The image's own libcuda comes before the one that the runtime binds."""
-    version = stack.text("runtime.version")
-    reason = f"Apptainer {version} puts the host's libcuda before the image's cuda-compat package"
-    require(in_range(version, ">=1.5"), reason)
 
 
 @Rule(
@@ -166,23 +187,6 @@ def cuda_one_major(stack: Stack) -> None:
     """All CUDA libraries of an image are of one major."""
     majors = stack.texts("cuda.majors")
     require(len(set(majors)) == 1, f"the image holds libraries of several CUDA majors: {shown(majors)}")
-
-
-@Rule(
-    id="GPU.dropped-by-cuda",
-    source=["Kitware/CMake:Modules/Internal/CMakeCUDAArchitecturesAll.cmake@03676b05"],
-    seen="2026-08-22",
-    when=_cuda_on_nvidia,
-    hint="take a build for an older major release of CUDA",
-)
-def gpu_dropped_by_cuda(stack: Stack) -> None:
-    """The CUDA release still makes code for the site's GPUs."""
-    toolkit, gpus = stack.text("cuda.toolkit"), stack.texts("gpus.architectures")
-    ranges = [stack.look_up("toolkits-of-gpu", gpu, toolkit)[0] for gpu in gpus]
-    dropped = [
-        f"{gpu} (needs {text})" for gpu, text in zip(gpus, ranges, strict=True) if not in_range(toolkit, text)
-    ]
-    require(not dropped if gpus else None, f"CUDA {toolkit} no longer makes code for {', '.join(dropped)}")
 
 
 @Rule(
@@ -223,23 +227,6 @@ def gpu_build_as_published(stack: Stack) -> None:
 
 
 @Rule(
-    id="NCCL.gpu-generation-floor",
-    source=["https://github.com/mila-iqia/milabench/issues/183"],
-    seen="2026-11-20",
-    when=lambda stack: stack["gpus.vendor"] == "nvidia" and bool(stack["nccl.version"]),
-    hint="take a newer framework: it brings its NCCL",
-)
-def nccl_generation_floor(stack: Stack) -> None:
-    """NCCL supports the generation of the site's GPUs."""
-    version, gpus = stack.text("nccl.version"), stack.texts("gpus.architectures")
-    floors = [stack.look_up("nccl-of-gpu", gpu)[0] for gpu in gpus]
-    for gpu, floor in zip(gpus, floors, strict=True):
-        reason = f"{gpu} needs an NCCL of at least {floor}, and the image has {version}"
-        require(at_least(version, floor), reason)
-    require(bool(gpus) or None, "")
-
-
-@Rule(
     id="CUDNN.not-older-than-built",
     source=["https://github.com/pytorch/pytorch/issues/80637"],
     seen="2026-11-20",
@@ -251,25 +238,6 @@ def cudnn_not_older_than_built(stack: Stack) -> None:
     loaded, built = stack.text("cudnn.loaded"), stack.text("cudnn.built")
     reason = f"the framework was built with cuDNN {built}, and the loader finds {loaded} first"
     require(at_least(loaded, built), reason)
-
-
-@Rule(
-    id="TENSORFLOW.cuda-of-its-build",
-    source=[
-        "https://github.com/tensorflow/tensorflow/issues/34287",
-        "https://www.tensorflow.org/install/source#gpu",
-    ],
-    seen="2026-11-20",
-    per_framework=True,
-    when=lambda stack: stack.framework in ("", "tensorflow") and stack[stack.own("accelerator")] == "cuda",
-    hint="take the CUDA that it was tested with",
-)
-def tensorflow_cuda(stack: Stack) -> None:
-    """TensorFlow finds the CUDA libraries whose names it was built with."""
-    toolkit, version = stack.text("cuda.toolkit"), stack.text(stack.own("version"))
-    (cuda,) = stack.look_up("cuda-of-tensorflow", version)
-    opens = f"TensorFlow {version} opens the libraries of CUDA {cuda}, and the image has CUDA {toolkit}"
-    require(in_range(toolkit, cuda), f"{opens}: it would run on the CPU without an error")
 
 
 @Rule(
@@ -288,21 +256,6 @@ def jax_one_release(stack: Stack) -> None:
     releases = stack.texts("jax.releases")
     reason = f"jaxlib and its plug-ins for CUDA are of several releases: {shown(releases)}"
     require(len(set(releases)) == 1, reason)
-
-
-@Rule(
-    id="ROCM.cray-mpich-pair",
-    source=["olcf/olcf-user-docs:systems/frontier_user_guide.rst@27459031"],
-    seen="2026-07-22",
-    when=lambda stack: _on_cray_with_gpus(stack) and stack["gpus.vendor"] == "amd",
-    hint="take another Cray MPICH on the host, or turn MPI on GPU memory off",
-)
-def rocm_of_cray_mpich(stack: Stack) -> None:
-    """Cray MPICH was compiled for the ROCm of the image."""
-    toolkit, mpich = stack.text("rocm.toolkit"), stack.text("host_mpi.version")
-    (rocm,) = stack.look_up("rocm-of-cray-mpich", mpich)
-    reason = f"Cray MPICH {mpich} is for ROCm {rocm}, and the image has {toolkit}"
-    require(in_range(toolkit, rocm), reason)
 
 
 # The interconnect, and settings by which a job silently falls back to a slow one.
@@ -415,36 +368,6 @@ def image_mpi_on_slingshot(stack: Stack) -> None:
     drives = f"the image's {_mpi(stack)} drives {shown(providers)}, and {fabric} needs cxi"
     slow = "unless a setting forbids it, messages take a slow path without an error"
     require("cxi" in providers, f"{drives}: {slow}")
-
-
-@Rule(
-    id="FABRIC.libfabric-at-least-plugins",
-    judged_at=("fabric",),
-    source=["aws/aws-ofi-nccl:RELEASENOTES.md v1.0.0 to v1.21.1"],
-    seen="2026-08-20",
-    hint="inject the host's libfabric together with the host's plug-in",
-)
-def libfabric_of_plugin(stack: Stack) -> None:
-    """The loaded libfabric is as new as NCCL's network plug-in needs."""
-    loaded, plugin = stack.text("fabric.libfabric"), stack.text("fabric.plugin_version")
-    (floor,) = stack.look_up("libfabric-of-plugin", stack.text("fabric.provider"), plugin)
-    needs = f"NCCL's plug-in {plugin} needs a libfabric of at least {floor}"
-    require(at_least(loaded, floor), f"{needs}, and {loaded} is loaded")
-
-
-@Rule(
-    id="FABRIC.provider-in-libfabric",
-    judged_at=("fabric",),
-    source=["ofiwg/libfabric: prov/ of the tags v1.20.0 and v1.21.0"],
-    seen="2026-06-22",
-    hint="inject the host's libfabric",
-)
-def provider_in_libfabric(stack: Stack) -> None:
-    """The loaded libfabric still has the fabric's provider."""
-    loaded, provider = stack.text("fabric.libfabric"), stack.text("fabric.provider")
-    (releases,) = stack.look_up("libfabric-of-provider", provider)
-    reason = f"libfabric {loaded} has no provider {provider}: it needs {releases}"
-    require(in_range(loaded, releases), reason)
 
 
 @Rule(
@@ -608,24 +531,6 @@ def way_to_start(stack: Stack) -> None:
     require(possible, f"{reason} namespaces: no image starts")
 
 
-@Rule(
-    id="PYTHON.framework-range",
-    source=[
-        "wheel tags and documented ranges, see the table",
-        "https://github.com/tensorflow/tensorflow/issues/79349",
-    ],
-    seen="2026-11-20",
-    per_framework=True,
-    hint="take another base image, or another version of the framework",
-)
-def python_of_framework(stack: Stack) -> None:
-    """Each framework's version has wheels for the interpreter."""
-    python, version = stack.text("python.version"), stack.text(stack.own("version"))
-    (pythons,) = stack.look_up("python-of-framework", stack.framework, version)
-    reason = f"{_build(stack)} is for Python {pythons}, and the image has {python}"
-    require(in_range(python, pythons), reason)
-
-
 # The image's MPI, the host's in its place, and how ranks find each other.
 
 
@@ -703,7 +608,8 @@ def mpi_swap_direction(stack: Stack) -> None:
     base, version = stack.text("host_mpi.base_version"), stack.text("mpi.version")
     host = f"the host's {stack.show('host_mpi.implementation')} is made from the older {base}"
     reason = f"the image's MPICH is {version}, and {host}: it may lack symbols"
-    require(at_least(base, version), reason)
+    # Cray names the MPICH below its MPI 3.4a2, and it has all of 3.4.
+    require(versions.in_range(base, f">={version}", "vendor"), reason)
 
 
 def _abi_differs(stack: Stack) -> bool:
@@ -743,21 +649,6 @@ def no_rpath_to_mpi(stack: Stack) -> None:
 
 
 @Rule(
-    id="MPI.standard-abi-soname",
-    judged_at=("host-mpi",),
-    source=["mpi4py/mpi-publish:patches/mpich-5.0.0@26737d1b"],
-    seen="2026-11-20",
-    severity="warning",
-    hint="take MPICH 5.0.2 or newer",
-)
-def standard_abi_soname(stack: Stack) -> None:
-    """The library of the MPI standard's ABI has its right name."""
-    names = stack.texts("mpi.sonames")
-    wrong = {"libmpi_abi.so.0", "libmpi_abi.so.12"} & set(names)
-    require(not wrong, f"{_mpi(stack)} has {shown(names)}, and the standard says libmpi_abi.so.1")
-
-
-@Rule(
     id="MPI.gtl-linked",
     judged_at=("host-mpi",),
     source=["https://github.com/APPFL/APPFL/issues/258"],
@@ -769,23 +660,6 @@ def mpi_gtl_linked(stack: Stack) -> None:
     """MPI on GPU memory has Cray's transport library."""
     reason = "the site sets MPICH_GPU_SUPPORT_ENABLED=1, and nothing loads libmpi_gtl: MPI_Init would fail"
     require(stack["mpi.gtl"] is True, reason)
-
-
-@Rule(
-    id="MPI.cray-host-buffers",
-    judged_at=("host-mpi",),
-    source=["eth-cscs/cscs-docs:docs/software/communication/cray-mpich.md@80abed13"],
-    seen="2026-07-08",
-    severity="warning",
-    when=lambda stack: _on_cray_with_gpus(stack) and stack["gpus.vendor"] == "nvidia",
-    hint="set MPICH_GPU_SUPPORT_ENABLED to 0 in the site's `mpi.environment`, if programs send no GPU memory",
-)
-def cray_host_buffers(stack: Stack) -> None:
-    """The NVIDIA driver does not slow Cray MPICH down on host buffers."""
-    driver, version = stack.text("driver.version"), stack.text("host_mpi.version")
-    (versions,) = stack.look_up("cray-mpich-of-driver", driver)
-    slow = f"Cray MPICH {version} on driver {driver} is slow on small host buffers (cuPointerGetAttribute)"
-    require(in_range(version, versions), f"{slow}; Cray MPICH {versions} is not")
 
 
 @Rule(

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Protocol
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.errors import (
+    MAX_ERRORS,
+    EnvbuildError,
+    Hint,
+    Location,
+    RequestError,
+    SpecKey,
+    did_you_mean,
+    raise_all,
+)
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.corrections import corrected_requirement, spec_line
@@ -323,14 +332,15 @@ class _Check:
                 )
                 yield RequestError(problem, at=reference.at, hint="name one beside it")
 
-    def _missing_hint(self, dependency: _Dependency) -> str:
+    def _missing_hint(self, dependency: _Dependency) -> Hint:
         name, mpi = dependency.choice.name, self._spec.value.mpi
         catalog = self._inputs.catalog
         kind = next((recipe.kind for recipe in catalog.readable_recipes([name])), None)
         if kind == "mpi":
-            return f"write `mpi: {name}`" + (f" instead of `mpi: {mpi.name}`" if mpi is not None else "")
+            written: list[str | SpecKey] = ["write ", SpecKey("mpi", name)]
+            return written if mpi is None else [*written, " instead of ", SpecKey("mpi", mpi.name)]
         if kind is not None:
-            return f"name `{name}` under `{SPEC_KEYS[kind]}`"
+            return [f"name `{name}` ", SpecKey(SPEC_KEYS[kind], holds_names=True)]
         if name in catalog.recipe_names():
             return f"the recipe `{name}` cannot be read: `envbuild recipes check {name}` says why"
         return f"no recipe has that name; `envbuild recipes check {dependency.by}` checks the recipe"
@@ -360,7 +370,8 @@ class _Check:
         if recipe.kind != reference.kind:
             article = {"mpi": "an MPI", "framework": "a framework", "fabric": "a fabric's library"}
             problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[reference.kind]}"
-            yield RequestError(problem, at=at, hint=f"name it under `{SPEC_KEYS[recipe.kind]}`")
+            key = SpecKey(SPEC_KEYS[recipe.kind], holds_names=True)
+            yield RequestError(problem, at=at, hint=["name it ", key])
             return
         choices = self._choices(reference)
         candidates: list[RecipeConstraint] = [(recipe, choices), *self._candidates(but=reference)]
@@ -369,7 +380,7 @@ class _Check:
             yield from accelerator_errors(spec, at, recipe, candidates)
         if recipe.needs_mpi and spec.value.mpi is None and "mpi" not in spec.invalid_keys:
             problem = f"the recipe `{recipe.name}` needs an MPI, and the spec has none"
-            yield RequestError(problem, at=at, hint="add a line such as `mpi: mpich`")
+            yield RequestError(problem, at=at, hint=["add a line such as ", SpecKey("mpi", "mpich")])
 
     def _version_errors(
         self,
@@ -385,9 +396,10 @@ class _Check:
             return
         hint = proven_hint(recipe, variant, candidates)
         if release:
-            hint += f"; `proven: false` in the spec takes {release} without a test result"
+            hint += ["; ", SpecKey("proven", "false"), f" takes {release} without a test result"]
         elif recipe.source is None and not matching_versions(recipe.versions, reference.choice):
-            hint += "; with `proven: false` the spec can name one release (`X.Y`) without a test result"
+            any_one = " takes any one release (`X.Y`) without a test result"
+            hint += ["; ", SpecKey("proven", "false"), any_one]
         if not matching_versions(versions, reference.choice):
             problem = f"no proven version of `{recipe.name}` meets `{reference.choice.constraint}`"
             yield RequestError(problem, at=reference.at, hint=hint)

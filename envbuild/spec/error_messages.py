@@ -19,6 +19,7 @@ from envbuild.spec.corrections import (
     python_file,
     spec_line,
 )
+from envbuild.spec.descriptions import descriptions
 from envbuild.spec.model import IMAGE, Choice, EnvSpec
 from envbuild.spec.secrets import without_secrets
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
@@ -131,8 +132,8 @@ def _locate(error: ErrorDetails, document: Document, model: type) -> SchemaProbl
         if _is_model(members[0]):
             owner = members[0]
             field = _fields(owner).get(str(step), FieldInfo())
-            if field.description:
-                meaning = f"meaning of `{step}`: {one_line(field.description).rstrip('.')}"
+            if description := descriptions(owner).get(str(step)):
+                meaning = f"meaning of `{step}`: {one_line(description).rstrip('.')}"
             annotation = field.annotation
         else:
             arguments = get_args(members[0])  # of a dict those of its keys and values

@@ -70,7 +70,7 @@ MAX_DEPTH = 100  # directories of a path in the image
 class Model(BaseModel):
     """Base of all models: frozen, strict, without unknown keys; described by the texts below its fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def first_problem(error: ValidationError) -> str:

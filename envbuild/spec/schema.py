@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from envbuild.spec.base import BaseImage
+from envbuild.spec.descriptions import descriptions
 from envbuild.spec.error_messages import one_line
 from envbuild.spec.job import JobHeader
 from envbuild.spec.model import Choice, EnvSpec
@@ -50,10 +51,12 @@ class _Generator(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         table = super().dataclass_schema(schema)
-        for base in schema["cls"].__mro__:  # pydantic does not describe inherited fields
-            for name, field in getattr(base, "__pydantic_fields__", {}).items():
-                if field.description:
-                    table["properties"][name].setdefault("description", field.description)
+        _describe(table, schema["cls"])
+        return table
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        table = super().model_schema(schema)
+        _describe(table, schema["cls"])
         return table
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
@@ -74,6 +77,12 @@ class _Generator(GenerateJsonSchema):
 
     def encode_default(self, dft: object) -> Any:  # noqa: ANN401  # as pydantic's
         return str(dft) if isinstance(dft, Choice) else super().encode_default(dft)
+
+
+def _describe(table: JsonSchemaValue, model: type) -> None:
+    """Add the descriptions of a model's fields to its schema."""
+    for key, text in descriptions(model).items():
+        table["properties"][key].setdefault("description", text)
 
 
 def _draft_7(value: Any) -> Any:  # noqa: ANN401  # JSON

@@ -9,7 +9,7 @@ from itertools import combinations
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.errors import EnvbuildError, Hint, Location, RequestError, SpecKey
 from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
@@ -152,13 +152,15 @@ def _serves(candidate: RecipeConstraint, accelerator: Choice) -> bool:
 
 def proven_hint(
     recipe: Recipe, variant: tuple[str, Variant] | None, candidates: Sequence[RecipeConstraint]
-) -> str:
+) -> list[str | SpecKey]:
     """Return which versions of a recipe are proven, and which accelerators meet all constraints."""
     versions = proven(recipe, variant[1]) if variant else recipe.versions
     for_variant = f" for {variant[0]}" if variant and variant[1].versions else ""
     shared = ", ".join(shared_accelerators(candidates))
-    elsewhere = f"; all constraints can be met with `accelerator:` as one of: {shared}" if shared else ""
-    return f"proven{for_variant}: {', '.join(versions)}{elsewhere}"
+    hint: list[str | SpecKey] = [f"proven{for_variant}: {', '.join(versions)}"]
+    if shared:
+        hint += ["; all constraints can be met with ", SpecKey("accelerator"), f" as one of: {shared}"]
+    return hint
 
 
 def accelerator_errors(
@@ -176,8 +178,9 @@ def accelerator_errors(
     if variant is None:
         if recipe.kind == "mpi" or not recipe.variants:
             return  # an error of the recipe itself
+        hint: Hint
         if shared := shared_accelerators(candidates):
-            hint = f"write `accelerator:` as one of: {', '.join(shared)}"
+            hint = ["write ", SpecKey("accelerator"), f" as one of: {', '.join(shared)}"]
         else:
             own = ", ".join(map(_as_written, sorted(recipe.variants)))
             hint = f"it is for {own}, and no accelerator serves all recipes here: make an image of each"
@@ -185,7 +188,7 @@ def accelerator_errors(
         yield RequestError(f"the recipe `{recipe.name}` has no variant for {shown}", at=at, hint=hint)
     elif accelerator.constraint and variant[0] == accelerator.name:
         problem = f"the recipe `{recipe.name}` does not say which version of `{accelerator.name}` it is for"
-        yield RequestError(problem, at=at, hint=f"write `accelerator: {accelerator.name}`")
+        yield RequestError(problem, at=at, hint=["write ", SpecKey("accelerator", accelerator.name)])
 
 
 def unknown_accelerator_errors(
@@ -207,7 +210,7 @@ def unknown_accelerator_errors(
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
     if known_variants and not any(accelerator.admits(variant.partition("-")[2]) for variant in releases):
         ways = ", ".join(map(_as_written, releases))
-        hint = f"there are: {ways}" if ways else f"write `accelerator: {name}`"
+        hint: Hint = f"there are: {ways}" if ways else ["write ", SpecKey("accelerator", name)]
         yield RequestError(f"no recipe is for `{name}` {accelerator.constraint}", at=at, hint=hint)
 
 
@@ -294,7 +297,11 @@ def base_conflicts(
             yield RequestError(
                 f"{constraint.by} needs {needed}, and the base image `{base.name}` has {has}",
                 at=constraint.at,
-                hint=f"remove `base:` ({spec.at('base')}) to let envbuild choose a compatible base",
+                hint=[
+                    "remove ",
+                    SpecKey("base", at=spec.at("base")),
+                    " to let envbuild choose a compatible base",
+                ],
             )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, Hint, RequestError, SpecKey
 from envbuild.spec.accelerators import ACCELERATORS
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
@@ -114,7 +114,7 @@ def _admits(requirement: Requirement, owner: ChosenRecipe) -> bool:
     return is_build and SpecifierSet(f"=={exact['version']}").contains(owner.version, prereleases=True)
 
 
-def _other_version_hint(requirement: Requirement, owner: ChosenRecipe, key: str) -> str:
+def _other_version_hint(requirement: Requirement, owner: ChosenRecipe, key: SpecKey) -> Hint:
     """Return what to do about a requirement that excludes the version of a recipe, or its build."""
     release, _, label = str(requirement.specifier).partition("+")
     if label and SpecifierSet(release.replace("===", "==")).contains(owner.version, prereleases=True):
@@ -124,7 +124,7 @@ def _other_version_hint(requirement: Requirement, owner: ChosenRecipe, key: str)
             f" that of `{owner.variant_name.replace('-', '@', 1)}`; there are {builds}"
         )
     versions = ", ".join(owner.recipe.versions)
-    return f"remove the line, or choose another version under `{key}` of the spec: {versions}"
+    return ["remove the line, or choose another version ", key, f": {versions}"]
 
 
 def _python_packages(
@@ -140,12 +140,12 @@ def _python_packages(
         other = named.get(name)
         is_named = request.wheel is not None or request.repository is not None
         if owner is not None and (in_spec or is_named):
-            recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
+            recipe, key = owner.recipe, SpecKey(SPEC_KEYS[owner.recipe.kind], holds_names=True)
             problem = f"the package `{name}` belongs to the recipe `{recipe.name}`"
-            hint = f"remove it here; choose a version under `{key}`: `{recipe.name}@{recipe.versions[0]}`"
-            yield RequestError(problem, at=at, hint=hint)
+            choice = f": `{recipe.name}@{recipe.versions[0]}`"
+            yield RequestError(problem, at=at, hint=["remove it here; choose a version ", key, choice])
         elif owner is not None and name in owner.distributions and not _admits(requirement, owner):
-            recipe, key = owner.recipe, SPEC_KEYS[owner.recipe.kind]
+            recipe, key = owner.recipe, SpecKey(SPEC_KEYS[owner.recipe.kind], holds_names=True)
             problem = f"`{text}` excludes {owner.version}, which the recipe `{recipe.name}` brings"
             yield RequestError(problem, at=at, hint=_other_version_hint(requirement, owner, key))
         elif requirement.specifier.is_unsatisfiable():
@@ -286,12 +286,14 @@ def _compiled_against(recipes: Sequence[ChosenRecipe]) -> Errors:
                     f"the recipe `{chosen.recipe.name}` compiles against `{other}`,"
                     " which owns no distribution"
                 )
-                hint = (
-                    "write another MPI, such as `mpi: mpich`: its headers are in a layer"
-                    if name == "mpi"
-                    else "name one that owns its distribution"
-                )
-                yield RequestError(problem, at=chosen.at, hint=hint)
+                another: Hint = "name one that owns its distribution"
+                if name == "mpi":
+                    another = [
+                        "write another MPI, such as ",
+                        SpecKey("mpi", "mpich"),
+                        ": its headers are in a layer",
+                    ]
+                yield RequestError(problem, at=chosen.at, hint=another)
 
 
 def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
@@ -309,5 +311,7 @@ def _mixed_accelerators(recipes: Sequence[ChosenRecipe]) -> Errors:
             )
             both = [name for name in other.recipe.variants if name in chosen.recipe.variants]
             shared = next((name.partition("-")[2] for name in both if name.startswith(f"{family}-")), "")
-            hint = f"both have `accelerator: {family}@{shared}`" if shared else "make an image of each"
+            hint: Hint = "make an image of each"
+            if shared:
+                hint = ["both have ", SpecKey("accelerator", f"{family}@{shared}")]
             yield RequestError(problem, at=chosen.at, hint=hint)

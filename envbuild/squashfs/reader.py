@@ -235,7 +235,12 @@ class Squashfs:
 
     def fragment_start(self, number: int) -> int:
         """Return where a fragment lies, in bytes from the start."""
-        return int(FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * number)[0])
+        return self.fragment_range(number)[0]
+
+    def fragment_range(self, number: int) -> tuple[int, int]:
+        """Return where a fragment lies, in bytes from the start, and its stored length."""
+        start, stored, _ = FRAGMENT.unpack_from(self.fragments, FRAGMENT.size * number)
+        return start, stored & (UNCOMPRESSED_BLOCK - 1)
 
     def inode(self, inode_offset: int) -> Inode:
         """Return the inode at an offset of the inode table."""

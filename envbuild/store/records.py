@@ -18,10 +18,11 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from envbuild.digests import canonical_json
 from envbuild.errors import RequestError
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_small
-from envbuild.system.sealing import check_seal
+from envbuild.system.sealing import check_seal, sealed
 
 # More than twice as much as a million paths take.
 RECORD_LIMIT_BYTES = 256 << 20
@@ -89,7 +90,12 @@ def record_name(key: str) -> str:
 
 def read_record(path: Path) -> LayerRecord:
     """Read the record of a layer; ValueError if it is damaged or of another format."""
-    text = check_seal(read_small(path, limit_bytes=RECORD_LIMIT_BYTES).decode())
+    return parse_record(read_small(path, limit_bytes=RECORD_LIMIT_BYTES))
+
+
+def parse_record(content: bytes) -> LayerRecord:
+    """Return the record of a layer with this content; raises as `read_record`."""
+    text = check_seal(content.decode())
     try:
         data = json.loads(text)
     except RecursionError:
@@ -105,6 +111,6 @@ def read_record(path: Path) -> LayerRecord:
         raise ValueError("it is not a record") from error
 
 
-def record_data(record: LayerRecord) -> dict[str, object]:
-    """Return the record of a layer as JSON data."""
-    return {"format": RECORD_FORMAT, **asdict(record)}
+def record_text(record: LayerRecord) -> str:
+    """Return the content of a layer's record; the same record gives the same text."""
+    return sealed(canonical_json({"format": RECORD_FORMAT, **asdict(record)}))

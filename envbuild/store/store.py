@@ -29,10 +29,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envbuild.digests import canonical_json
 from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError
 from envbuild.store.opening import check_store, mark_store, not_opened
-from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_data, record_name
+from envbuild.store.records import LayerRecord, blob_name, hex_of, read_record, record_name, record_text
 from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import host, locks
@@ -41,7 +40,6 @@ from envbuild.system.files import copy, make_directory, sha256, sync
 from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, parents_others_can_write, private_temporary_directory
 from envbuild.system.removal import remove
-from envbuild.system.sealing import sealed
 from envbuild.system.space import SpaceDirectory, explained, temporary_directories
 from envbuild.system.squashfs import digests
 
@@ -161,7 +159,10 @@ class Store:
         return explained(error, [self.space])
 
     def blob_of(self, record: LayerRecord) -> Path:
-        """Return the path of the blob of a layer that `get` returned: here, or in an upstream."""
+        """Return the path of the blob of a layer that `get` returned: here, or in an upstream.
+
+        Nothing is there before `fetch` if the upstream is elsewhere.
+        """
         path = self.blob_path(record.blob)
         if path.exists():
             return path
@@ -206,10 +207,19 @@ class Store:
         """Return the finished layer of a key, of this store or of the first upstream that has it, or None.
 
         A layer whose record cannot be read, or whose blob is missing or of another length, is not finished:
-        it is built again.
+        it is built again. The blob of an upstream may be elsewhere until `fetch` brings it.
         """
         records = (store.get(key) for store in self.upstreams)
         return self.get_local(key) or next((record for record in records if record is not None), None)
+
+    def fetch(self, key: str, advanced: Callable[[int], None]) -> None:
+        """Bring a layer that `get` returns to this machine; `get` may then have none, or another upstream's.
+
+        `advanced` gets the number of bytes of each piece that comes.
+        """
+        for upstream in self.upstreams:
+            if upstream.get(key) is not None and upstream.fetch(key, self, advanced):
+                return
 
     def get_local(self, key: str) -> LayerRecord | None:
         """Return the finished layer of a key, of this store only, or None."""
@@ -281,7 +291,7 @@ class Store:
             sync(target.parent)
         except OSError as error:
             raise self.write_error(error) from error
-        self.write(record_name(key), sealed(canonical_json(record_data(record))))
+        self.write(record_name(key), record_text(record))
         self._records.pop(key, None)
         return record, earlier.blob if earlier is not None and earlier.blob != record.blob else None
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import Emit, Warned, task
+from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.gc_roots import DIRECTORY, Root, add_root, read_root
 from envbuild.store.opening import MARKER
 from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.store import Store
-from envbuild.store.upstream import Upstream
 from envbuild.system import host
 from envbuild.system.files import copy
 from envbuild.system.squashfs import Digests, digests
@@ -91,12 +91,12 @@ def _copy(record: LayerRecord, blob: Path, store: Store, *, imported: bool) -> b
     return True
 
 
-def trusted_store(directory: Path, owners: Collection[int]) -> Upstream:
+def trusted_store(directory: Path, owners: Collection[int]) -> DirectoryUpstream:
     """Open a directory with layers that belongs to one of some user ids; RequestError if it does not."""
     if not (directory / MARKER).is_file():
         raise _no_layers_in(directory)
     try:
-        return Upstream(directory.resolve(), owners)
+        return DirectoryUpstream(directory.resolve(), owners)
     except RequestError as error:
         raise RequestError(
             error.problem,
@@ -105,7 +105,7 @@ def trusted_store(directory: Path, owners: Collection[int]) -> Upstream:
         ) from None
 
 
-def import_layers(directory: Path, store: Store, upstream: Upstream | None, emit: Emit) -> Moved:
+def import_layers(directory: Path, store: Store, upstream: DirectoryUpstream | None, emit: Emit) -> Moved:
     """Verify the layers of a directory, and add them to a store.
 
     `upstream` is the directory if its owner is trusted; without one, images say that the layers are imported.
@@ -144,7 +144,7 @@ def _no_layers_in(directory: Path) -> RequestError:
     )
 
 
-def _read(path: Path, upstream: Upstream | None) -> LayerRecord:
+def _read(path: Path, upstream: DirectoryUpstream | None) -> LayerRecord:
     at = Location(path=path)
     _check_private(path, upstream)
     try:
@@ -165,7 +165,7 @@ def _read(path: Path, upstream: Upstream | None) -> LayerRecord:
     return record
 
 
-def _check_private(path: Path, upstream: Upstream | None) -> None:
+def _check_private(path: Path, upstream: DirectoryUpstream | None) -> None:
     try:
         is_private = upstream is None or upstream.is_private(str(path.relative_to(upstream.root)))
     except FileNotFoundError:

@@ -20,6 +20,9 @@ from typing import BinaryIO
 
 from zlib_ng import zlib_ng
 
+WRITER = f"zlib-ng {zlib_ng.ZLIBNG_RUNTIME_VERSION}"
+"""The compressor: another release may write other bytes."""
+
 _BLOCK_BYTES = 1 << 20
 _WINDOW_BYTES = 1 << 15
 # Deflate, no file name, time 0, "Unix".

@@ -35,6 +35,13 @@ from envbuild.system.registry_logins import Login, find_login, login_files
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY = b"{}"
+EMPTY_DESCRIPTOR = {
+    "mediaType": "application/vnd.oci.empty.v1+json",
+    "digest": sha256_of(EMPTY),
+    "size": len(EMPTY),
+}
+"""The config of what is not an image of containers."""
 _ACCEPTED = ", ".join(
     (
         MANIFEST,
@@ -45,6 +52,8 @@ _ACCEPTED = ", ".join(
 )
 # What the specification asks registries to take at least.
 MANIFEST_LIMIT_BYTES = 4 << 20
+# The longest blob that is pushed. An upload that breaks off starts with its blob again.
+BLOB_BYTES = 256 << 20
 _ANSWER_LIMIT_BYTES = 1 << 20
 _UPLOADS = 5
 _PIECE_BYTES = 1 << 20
@@ -62,7 +71,14 @@ _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:202
 
 
 class RegistryError(MachineError):
-    """A registry refused a request, or answered with something else than the specification says."""
+    """A registry refused a request, or answered with something else than the specification says.
+
+    `gone` if it answered that it does not have it (404).
+    """
+
+    def __init__(self, problem: str, *, hint: str, gone: bool = False) -> None:
+        super().__init__(problem, hint=hint)
+        self.gone = gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +114,15 @@ class Reference:
             tag=tag or ("" if digest else "latest"),
             digest=digest,
         )
+
+    @staticmethod
+    def of_repository(text: str) -> Reference:
+        """Return the reference of ``HOST/NAME``, without tag or digest; RequestError: it is not one."""
+        reference = Reference.parse(text)
+        if reference.digest or text.endswith(f":{reference.tag}"):
+            problem = f"`{redact(text[:200])}` names an image; a repository is needed"
+            raise RequestError(problem, hint="write HOST/NAME, as registry.example.org/team/layers")
+        return reference
 
     @property
     def server(self) -> str:
@@ -256,11 +281,10 @@ class Repository:
                     raise
         raise AssertionError("unreachable")
 
-    def push_bytes(self, data: bytes) -> None:
-        """Upload a small blob unless it is there."""
+    def push_bytes(self, data: bytes) -> bool:
+        """Upload a small blob; return False if the registry has it."""
         digest = sha256_of(data)
-        if not self.has_blob(digest):
-            self._upload(digest, data)
+        return not self.has_blob(digest) and self._upload(digest, data)
 
     def _upload(self, digest: str, body: Range | bytes) -> bool:
         """Upload a blob; return False if the registry takes it from the other repository."""
@@ -311,13 +335,15 @@ class Repository:
             target.unlink()
             raise self._other_bytes(found, digest)
 
-    def read_blob(self, digest: str, limit_bytes: int) -> bytes:
-        """Return a small blob; raises as `pull_blob`, and if it has more bytes than the limit."""
-        with self._blob(digest, {}) as answer:
-            data = self._client.read(answer, limit_bytes)
-        if sha256_of(data) != digest:
-            raise self._other_bytes(sha256_of(data), digest)
-        return data
+    def pull_bytes(self, digest: str, size_bytes: int) -> bytes:
+        """Return a small blob; raises as `pull_blob`."""
+        content = io.BytesIO()
+        blob, name = partial(self._blob, digest), f"{_short(digest)} of {self.reference.host}"
+        for _ in self._client.complete(content, blob, size_bytes=size_bytes, name=name):
+            pass
+        if (found := sha256_of(content.getvalue())) != digest:
+            raise self._other_bytes(found, digest)
+        return content.getvalue()
 
     def _other_bytes(self, found: str, digest: str) -> RegistryError:
         problem = f"{self.reference.host} sent {_short(found)} for {_short(digest)}"
@@ -469,7 +495,7 @@ class Repository:
         detail = "" if answer.request.method == "HEAD" else self._detail(answer)
         hint = "see that the name and the tag are right" if code == 404 else _HINT_REGISTRY
         problem = f"{self.reference.host} {what}: status {code}{detail}"
-        return RegistryError(problem, hint=hint)
+        return RegistryError(problem, hint=hint, gone=code == 404)
 
     def _detail(self, answer: requests.Response) -> str:
         try:

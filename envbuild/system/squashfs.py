@@ -119,7 +119,7 @@ def recompress_gzip(squashfs: Path, out: Path, *, offset: int = 0) -> None:
 
 
 # Offset of the data of a squashfs, and the field of its superblock with their end.
-_DATA_START = 96
+DATA_START = 96
 _INODE_TABLE = 64
 
 
@@ -141,7 +141,7 @@ def digests(squashfs: Path) -> Digests:
         end = int.from_bytes(os.pread(file.fileno(), 8, _INODE_TABLE), "little")
         while chunk := file.read(_CHUNK_BYTES):
             view = memoryview(chunk)
-            begins, ends = max(_DATA_START - at, 0), max(end - at, 0)
+            begins, ends = max(DATA_START - at, 0), max(end - at, 0)
             whole.update(view)
             tables.update(view[:begins])
             data.update(view[begins:ends])
@@ -152,6 +152,15 @@ def digests(squashfs: Path) -> Digests:
         data=f"sha256:{data.hexdigest()}",
         tables=f"sha256:{tables.hexdigest()}",
     )
+
+
+def data_range(squashfs: Path) -> tuple[int, int]:
+    """Return where the data of a squashfs that envbuild made begin and end."""
+    with squashfs.open("rb") as file:
+        end = int.from_bytes(os.pread(file.fileno(), 8, _INODE_TABLE), "little")
+        size_bytes = file.seek(0, os.SEEK_END)
+    begin = min(DATA_START, size_bytes)
+    return begin, min(max(begin, end), size_bytes)
 
 
 def _make(source: str, out: Path, options: Sequence[str]) -> None:

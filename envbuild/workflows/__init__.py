@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import choices as choices
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
+    from envbuild.workflows import explain as explain
     from envbuild.workflows import export as export
     from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull
     from envbuild.workflows import push as push
+    from envbuild.workflows import push_oci as push_oci
     from envbuild.workflows import recipe_check as recipe_check
     from envbuild.workflows import recipe_new as recipe_new
     from envbuild.workflows import recipes as recipes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.build.run import BuildContext, missing_layers
@@ -34,8 +34,9 @@ from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_spec, read_locked, report_choices
 from envbuild.workflows.make import judge_image, make_image
 from envbuild.workflows.plan import absent_files, plan_image, plan_name
+from envbuild.workflows.push_layers import LayerTarget, PushedLayers, push_layers
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.upstreams import with_upstreams
+from envbuild.workflows.upstreams import fetch_layers, with_upstreams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Built:
     """Whether the file was already this image."""
     preflight: PreflightReport
     """The libraries that the image would load; the image is written even if some are missing."""
+    pushed: PushedLayers | None = None
+    """The layers that were pushed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +76,34 @@ class BuildRequest:
     """Directories that `envbuild fetch` filled."""
     upstreams: Sequence[Path] = ()
     """Stores of the user or of root from which to take layers, before those of site files."""
+    push_layers: str = ""
+    """``HOST/NAME``, where the finished layers go; empty for nowhere."""
+    key: Path | None = None
+    """The private key that signs them."""
 
 
 def build_image(request: BuildRequest, settings: Settings) -> Built:
     """Build the image of a spec; if nothing has changed, nothing is written."""
     path = _check_request(request, settings)
-    settings = with_upstreams(settings, request.upstreams)
+    # A passphrase is asked for now, and not once all is built.
+    target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
+    settings = with_upstreams(settings, request.upstreams, offline=request.offline)
     locked = _lock(request, settings)
     plan = plan_image(locked, compression=request.compression)
+    if not request.rebuild:
+        fetch_layers(plan, settings)
+    built = _build(path, locked, plan, request, settings)
+    pushed = push_layers(plan.image_layers, target, settings) if target is not None else None
+    return replace(built, pushed=pushed)
+
+
+def _build(path: Path, locked: Locked, plan: BuildPlan, request: BuildRequest, settings: Settings) -> Built:
     store = settings.store
     missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
     check_tools(locked, missing, settings)
-    if not request.rebuild and (scan := _reusable(path, plan, settings)) is not None:
+    # Layers that are pushed have to be there, even if the image is.
+    is_reusable = not request.rebuild and not (request.push_layers and missing)
+    if is_reusable and (scan := _reusable(path, plan, settings)) is not None:
         preflight = _judge(scan, settings)
         # The owner prunes a store that this user can only read.
         with contextlib.suppress(MachineError):

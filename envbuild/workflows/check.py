@@ -13,6 +13,7 @@ from envbuild.image import shifter
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable
 from envbuild.image.verify import judge_bytes
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.jobs.report import CheckResult, Section, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
@@ -154,7 +155,7 @@ def _check(
     image: ImageFile, settings: Settings, from_host: HostLibraries, *, lint_shifter: bool, srun: bool
 ) -> CheckedImage:
     started = time.monotonic()
-    sites = _sites(settings, from_host)
+    sites, knowledge = _sites(settings, from_host), read_knowledge()
     _warn_of_unused_gpus(image, sites, settings)
     with task(settings.emit, "check", f"check {image.path.name}") as running:
         scan = scan_image(image, settings.store)
@@ -163,11 +164,11 @@ def _check(
         if from_host:
             preflight, host_libs, facts = plan_on_host(scan, sites[0], from_host)
             raise_all(host_libs.errors)
-            judged = {sites[0].name: judge(facts)}
+            judged = {sites[0].name: judge(facts, knowledge=knowledge)}
         else:
             preflight = run_preflight(scan)
             judged = {
-                site.name if site else "": judge(stack_facts(preflight.facts, site))
+                site.name if site else "": judge(stack_facts(preflight.facts, site), knowledge=knowledge)
                 for site in sites or (None,)
             }
         rule_results = judge_each(judged)

@@ -19,5 +19,7 @@ FORM_OF_RUNTIME: dict[RuntimeName, ExportFormat] = {
     "pyxis": "squashfs",
 }
 AnyFormat = Literal[ExportFormat, ScriptFormat, RuntimeName]
+# Of an image in a registry; the last two are names of `oci`.
+PushFormat = Literal["sif", "oci", "podman", "docker"]
 LAUNCHERS = launcher_names()
-SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock"]
+SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock", "knowledge"]

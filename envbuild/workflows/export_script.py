@@ -11,10 +11,10 @@ from envbuild.image.compose import check_target
 from envbuild.image.export import Written, is_empty_or_starts_with
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import HostLibraries, LaunchContext
 from envbuild.launch.formats import ScriptFormat, TextFormat, text_format
-from envbuild.launch.launchers import Launcher, launcher_family, launcher_for
-from envbuild.launch.launchers.srun import Srun
+from envbuild.launch.launchers import Launcher, launcher_for
 from envbuild.launch.runtimes import SiteLaunch, on_site_mpi, variables_of
 from envbuild.launch.schedulers import Scheduler, scheduler
 from envbuild.rules.from_lock import facts_of_lock
@@ -58,14 +58,14 @@ def export_script(
         hint="name another file with -o PATH",
     )
     check_outside_store(path)
-    refuse_or_warn(judge(stack_facts(facts, site), "export"), settings.emit)
+    starter = _scheduler(site, chosen_format, form)
+    refuse_or_warn(judge(stack_facts(facts, site), "export", knowledge=read_knowledge()), settings.emit)
     chosen = _choose_runtime(site, chosen_format, runtime_name, settings.emit)
     has_site_mpi = on_site_mpi(manifest, chosen)
     if not chosen.host_fabric:
         stack = stack_facts(facts, site, host_mpi=has_site_mpi)
         refuse_or_warn(judge_own_fabric(stack), settings.emit)
     named = _named(image, chosen_format, image_name, chosen)
-    starter = _scheduler(site, chosen_format, form)
     launcher = _launcher(manifest, site, starter, own_mpi=not has_site_mpi, host_fabric=chosen.host_fabric)
     if launcher.doubt:
         hint = "`envbuild test --launcher srun` at the site shows whether ranks find each other"
@@ -141,22 +141,20 @@ def _launcher(
 
     RequestError: nothing starts them so that they find each other.
     """
-    family = manifest.mpi_family if own_mpi else ""
-    if starter is None:
-        # An EDF is for srun, and names no PMI.
-        return Srun(family=launcher_family(family))
-    version = manifest.recipes.get(manifest.mpi, "")
     context = LaunchContext(
-        family=family,
-        version=version,
+        family=manifest.mpi_family if own_mpi else "",
+        version=manifest.recipes.get(manifest.mpi, ""),
         site=site,
         from_host=HostLibraries(fabric=host_fabric),
         across_nodes=True,
+        # An EDF is for srun, and names no PMI.
+        user_names_pmi=starter is None,
     )
-    launcher = launcher_for(starter.launcher, context)
+    name, title = (starter.launcher, starter.title) if starter is not None else ("srun", "Slurm")
+    launcher = launcher_for(name, context)
     if launcher is None:
         raise RequestError(
-            f"{starter.launcher}, by which {starter.title} starts ranks, starts none of `{manifest.name}`",
+            f"{name}, by which {title} starts ranks, starts none of `{manifest.name}`",
             hint="add `mpi: mpich` to its spec",
         )
     return launcher

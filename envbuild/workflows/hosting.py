@@ -16,6 +16,7 @@ from envbuild.events import Emit, Warned
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
 from envbuild.launch.launchers import launcher_family, variables_of_separate_ranks
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
@@ -40,7 +41,7 @@ def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
 
     They only warn: the job then has a slow fabric.
     """
-    for result in judge(facts, "fabric"):
+    for result in judge(facts, "fabric", knowledge=read_knowledge()):
         refused = result.outcome == "incompatible"
         yield replace(result, outcome="unknown", warn=True) if refused else result
 
@@ -62,7 +63,7 @@ def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibr
     occasions: list[Occasion] = ["host-libraries"]
     occasions += ["host-mpi"] if from_host.mpi else []
     occasions += ["fabric"] if from_host.fabric else []
-    refuse_or_warn(judge(facts, *occasions), settings.emit)
+    refuse_or_warn(judge(facts, *occasions, knowledge=read_knowledge()), settings.emit)
     raise_all(plan.errors)
     if from_host.mpi:
         # Problems that exist on the image's own MPI, too, do not exclude the host's.

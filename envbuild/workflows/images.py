@@ -9,10 +9,11 @@ from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.store.images import image_of_file, image_of_manifest, mark_image, new_image
+from envbuild.store.parts import forget_part
 from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import exists, write_at
 from envbuild.system.registry import Reference, Repository
-from envbuild.workflows.pull import HINT_STORE, fetch_parts, forget_parts, parts_in, pull_parts
+from envbuild.workflows.pull import HINT_STORE, fetch_parts, parts_in, pull_parts
 from envbuild.workflows.settings import Settings
 
 # Of a path, which keeps one slash; the other names of images are those of other programs.
@@ -110,7 +111,8 @@ def description_file(argument: Path, settings: Settings) -> Iterator[tuple[Path,
                 for piece in ranges[part.digest].pieces(part.size_bytes) if not part.layer else ():
                     write_at(file.fileno(), piece, at)
                     at += len(piece)
-        forget_parts(described, store)
+        for part in described:
+            forget_part(part.digest, store)
         yield path, False
 
 

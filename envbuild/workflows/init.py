@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.errors import EnvbuildError, Location, RequestError, SpecKey
 from envbuild.importers.importer import propose
 from envbuild.importers.statements import requirement_statements
 from envbuild.inputs.catalog import read_bases
-from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, read_spec
+from envbuild.inputs.spec import MAX_REQUIREMENTS_BYTES, SPEC_FILE, read_spec
 from envbuild.quoting import shell_path
 from envbuild.spec.draft import NONE, SCHEMA_FILE, Choices, SpecDraft, bare_text, render_spec
 from envbuild.spec.requirements import RequirementFiles
@@ -24,16 +24,8 @@ from envbuild.workflows.schema import schema_text
 # The command line makes drafts, and imports workflows alone.
 __all__ = ["NONE", "SpecDraft", "read_choices", "spec_path", "spec_text", "with_requirements", "write_spec"]
 
-SPEC_FILE = "spec.yaml"
-# Words on lines of a spec → words on options.
-_AS_OPTIONS = {
-    r"`proven: false` in the spec": "`--no-proven`",
-    r"with `proven: false` the spec can name one": "`--no-proven` takes any one",
-    r"`(accelerator|mpi|base):`": r"`--\1`",
-    r"`(accelerator|mpi|base): ([^`]+)`": r"`--\1 \2`",
-    r"under `frameworks`(?: of the spec)?": "with `--framework`",
-    r"under `fabric`(?: of the spec)?": "with `--fabric`",
-}
+# Key of a spec → the option for it, where that has another name.
+_OPTIONS = {"frameworks": "--framework", "proven": "--no-proven"}
 
 
 def read_choices(recipes: Sequence[Path] = ()) -> Choices:
@@ -94,8 +86,7 @@ def spec_text(choices: Choices, draft: SpecDraft, path: Path, *, schema: bool = 
     except EnvbuildError as error:
         # The file does not exist yet: no line of it can be shown, and options decide what will stand in it.
         for single in error.each():
-            if single.hint:
-                single.hint = _in_options(single.hint)
+            single.hint = single.hint_with(_as_option)
             if single.at is not None and single.at.path == path:
                 lines = (at for name, at in draft.requested_at.items() if f"`{name}`" in single.problem)
                 single.at = next(lines, None)
@@ -110,11 +101,12 @@ def spec_text(choices: Choices, draft: SpecDraft, path: Path, *, schema: bool = 
     )
 
 
-def _in_options(hint: str) -> str:
-    """Return a hint on lines of a spec as one on the options of `init`."""
-    for pattern, replacement in _AS_OPTIONS.items():
-        hint = re.sub(pattern, replacement, hint)
-    return hint
+def _as_option(key: SpecKey) -> str:
+    """Return the option for a key of a spec in a hint."""
+    option = _OPTIONS.get(key.name, f"--{key.name}")
+    if key.holds_names:
+        return f"with `{option}`"
+    return f"`{option} {key.value}`" if key.value and key.name != "proven" else f"`{option}`"
 
 
 def spec_path(given: Path) -> Path:

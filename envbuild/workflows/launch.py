@@ -13,6 +13,7 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
 from envbuild.launch.gpus import gpu_flags
@@ -31,7 +32,7 @@ from envbuild.quoting import shell_line as written
 from envbuild.rules.facts import Fact, Facts
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
-from envbuild.rules.judge import RuleResult, refuse_or_warn
+from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.binds import binds_of
 from envbuild.spec.site import Site, SiteBind
@@ -101,7 +102,8 @@ def _launch_line(
     container = _container(image, site, settings, elsewhere)
     scheduler, job = scheduler_of(site), allocation()
     on_nodes = scheduler is not None and scheduler.starts_ranks
-    judged = _judge_start(facts_of_lock(image.lock), site, from_host, on_nodes=on_nodes)
+    there = on_nodes or elsewhere is not None
+    judged = _judge_start(facts_of_lock(image.lock), site, from_host, on_nodes=on_nodes, there=there)
     refuse_or_warn(judged, settings.emit)
     if from_host:
         container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
@@ -127,8 +129,8 @@ def _launch_line(
         )
         settings.emit(Warned(text=text, hint=hint))
     # The GPUs of another machine are those that its site file names.
-    there = launcher.spans_nodes or elsewhere is not None
-    flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=there)
+    of_site = launcher.spans_nodes or elsewhere is not None
+    flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=of_site)
     container = replace(container, gpu_flags=flags)
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
@@ -211,7 +213,8 @@ def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, 
     _refuse_started_outside(command, image)
     site = site_here(settings)
     container = _container(image, site, settings)
-    refuse_or_warn(_judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, on_nodes=False), settings.emit)
+    judged = _judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, on_nodes=False, there=False)
+    refuse_or_warn(judged, settings.emit)
     flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)
     container = replace(container, gpu_flags=flags)
     return start.program_line(container, command, prompt=prompt)
@@ -251,16 +254,17 @@ def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
 
 
 def _judge_start(
-    image: Facts, site: Site | None, from_host: HostLibraries, *, on_nodes: bool
+    image: Facts, site: Site | None, from_host: HostLibraries, *, on_nodes: bool, there: bool
 ) -> Iterator[RuleResult]:
-    """Yield what the rules say of starting an image here, or `on_nodes` of a job."""
+    """Yield what the rules say of starting an image here, `there` at its site, or `on_nodes` of a job."""
     facts = stack_facts(image, site, host_mpi=from_host.mpi)
     here = Fact(host.architecture(), "this machine")
     # Outside of a job the ranks start on this machine, whatever the site says of its nodes.
-    foreign = not on_nodes and here.value != facts["architecture.image"].value
+    foreign = not there and here.value != facts["architecture.image"].value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
-    yield from judge(facts, "start", "job") if on_nodes else judge(facts, "start")
+    occasions: tuple[Occasion, ...] = ("start", "job") if on_nodes else ("start",)
+    yield from judge(facts, *occasions, knowledge=read_knowledge())
     if not from_host.fabric:
         yield from judge_own_fabric(facts)
 

@@ -20,7 +20,7 @@ from envbuild.workflows.arguments import check_outside_store, lock_path
 from envbuild.workflows.lock import check_tools, read_locked
 from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.upstreams import trusted_owners, with_upstreams
+from envbuild.workflows.upstreams import fetch_layers, trusted_owners, with_upstreams
 
 
 def export_layers(
@@ -45,7 +45,9 @@ def export_layers(
     store, target = settings.store, Store(to.absolute())
     target.check()
     locked = read_locked(spec, settings)
-    layers = plan_image(locked, compression=compression).image_layers
+    plan = plan_image(locked, compression=compression)
+    fetch_layers(plan, settings)
+    layers = plan.image_layers
     check_tools(locked, [layer for layer in layers if store.get(layer.key) is None], settings)
     with store.in_use():
         records = [record for layer in layers if (record := store.get(layer.key)) is not None]

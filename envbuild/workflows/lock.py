@@ -12,6 +12,7 @@ from typing import NoReturn
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.inputs.spec import FindImage, check_is_spec, read_spec
 from envbuild.inputs.tools import known_tool_pins, tool_names, tool_pins
 from envbuild.lock.diff import (
@@ -37,7 +38,7 @@ from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.judge import RuleResult, refuse_or_warn
-from envbuild.rules.tables import look_up
+from envbuild.rules.rulebook import driver_floor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.model import RegistryImage
 from envbuild.spec.resolved import ResolvedSpec
@@ -89,6 +90,7 @@ def lock_spec(
     sources: Sequence[Path] = (),
     edit: Edit | None = None,
     write: bool = True,
+    judges: bool = True,
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
@@ -96,7 +98,8 @@ def lock_spec(
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
     which the spec requires it; with `upgrades_system_alone` only Debian's. An `edit` of the spec is written
     with the lock. If spec or lock change meanwhile, it resolves again; ChangedMeanwhileError if that does not
-    end, or if there is an `edit`.
+    end, or if there is an `edit`. Without `judges`, a lock that does not fit its site is returned, too, and
+    nothing is said of the rules.
     RequestError: the spec is invalid or cannot be satisfied, or the locked packages do not fit together or
     their site.
     """
@@ -117,6 +120,7 @@ def lock_spec(
             offline=offline,
             sources=sources,
             write=write,
+            judges=judges,
         )
         new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
@@ -143,6 +147,7 @@ def _lock(
     offline: bool,
     sources: Sequence[Path],
     write: bool,
+    judges: bool,
 ) -> tuple[Locked, LockFile | None]:
     """Return a lock that satisfies a spec, and its file if that is new; else as `lock_spec`."""
     path = lock_path(spec)
@@ -185,7 +190,7 @@ def _lock(
                 _hint_at_recipes(error, resolved, settings)
                 _hint_at_debian(error, resolved, context)
                 raise
-    rule_results = _check_fit(resolved, lock, settings)
+    rule_results = _check_fit(resolved, lock, settings) if judges else ()
     if previous is not None:
         changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
     locked = Locked(
@@ -385,10 +390,10 @@ def _driver_notes(locked: Locked) -> list[Note]:
         for result in locked.rule_results
     )
     toolkit = facts_of_lock(locked.lock).get("cuda.toolkit")
-    floor = look_up("cuda-driver-floor", str(toolkit.value)) if toolkit is not None else None
+    floor = driver_floor(str(toolkit.value)) if toolkit is not None else None
     if toolkit is None or floor is None or is_judged:
         return []
-    text = f"accelerator: CUDA {toolkit.value} needs a driver of at least {floor[0]}"
+    text = f"accelerator: CUDA {toolkit.value} needs a driver of at least {floor}"
     return [Note(text=f"{text}; `nvidia-smi` on a compute node shows yours, and `site:` compares them")]
 
 
@@ -433,7 +438,7 @@ def check_tools(locked: Locked, missing: Sequence[Layer], settings: Settings) ->
 def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[RuleResult, ...]:
     """Judge a lock before anything is written or built; reject an incompatible one."""
     raise_all(list(hidden_packages(resolved, lock)))
-    results = judge_lock(resolved, lock)
+    results = judge_lock(resolved, lock, read_knowledge())
     refuse_or_warn(results, settings.emit)
     return results
 

@@ -34,8 +34,9 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, added_python, identity_of
 from envbuild.image.verify import check_image_is_whole
 from envbuild.inputs.catalog import read_recipe
-from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, running_mpi
-from envbuild.launch.launchers.srun import Srun, lone_tasks
+from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext
+from envbuild.launch.launchers import launcher_for
+from envbuild.launch.launchers.srun import lone_tasks
 from envbuild.preflight.scan import changes_from
 from envbuild.quoting import shell_path
 from envbuild.store import verdicts
@@ -50,6 +51,7 @@ from envbuild.workflows.hosting import for_one_container_per_rank, host_librarie
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
 
@@ -117,6 +119,13 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
     request = replace(request, commands=command_names(request.commands))
     with ImageFile.open(request.image) as image:
         warn_if_older(image, settings.emit)
+        needs_test = check_signatures(image, str(request.image), settings.emit)
+        if needs_test and not request.require_pass:
+            text = (
+                "`require_pass` in site.yaml: no signed verdict says that it passed, so it needs a test here"
+            )
+            settings.emit(Note(text=text))
+            request = replace(request, require_pass=True)
         return _install_module(image, request, settings)
 
 
@@ -151,8 +160,14 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         of_user=request.commands,
         on_host_mpi=host_libs is not None and bool(host_libs.mpi_files),
     )
-    host_mpi = host_libs.mpi if host_libs is not None else None
-    mpi = running_mpi(runnable.mpi_family, runnable.recipes.get(runnable.mpi, ""), host_mpi)
+    context = LaunchContext(
+        family=runnable.mpi_family,
+        version=runnable.recipes.get(runnable.mpi, ""),
+        site=site,
+        from_host=request.from_host,
+        user_names_pmi=True,
+    )
+    tasks = launcher_for("srun", context)
     installation = Installation(
         root=checked_root(root),
         image=absolute(request.image),
@@ -166,8 +181,8 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
-        rank_environment=Srun(family=runnable.mpi_family, own_mpi=not request.from_host.mpi).variables(),
-        lone_tasks=lone_tasks(*mpi, host=host_mpi is not None),
+        rank_environment=tasks.variables() if tasks is not None else {},
+        lone_tasks=lone_tasks(*context.running_mpi, host=context.host_mpi is not None),
         commands=commands,
         left_out=left_out,
         python=python,

@@ -61,7 +61,7 @@ def show_plan(
     upstreams: Sequence[Path] = (),
 ) -> Plan:
     """Return what a build would do; the lock, the image and the layers in the store stay unchanged."""
-    settings = with_upstreams(settings, upstreams)
+    settings = with_upstreams(settings, upstreams, offline=offline)
     locked = lock_spec(spec, settings, offline=offline, write=False)
     report_choices(locked, settings.emit)
     plan = plan_image(locked, compression=compression)

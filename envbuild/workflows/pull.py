@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from envbuild.errors import MachineError, RequestError
-from envbuild.events import task
+from envbuild.events import Emit, task
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.parts import Part, Parts, digest_in_index, parts_of
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
-from envbuild.store.records import hex_of
-from envbuild.store.store import Store
-from envbuild.system import host
+from envbuild.store.parts import PARTS, fetch_part, forget_part
+from envbuild.system.descriptors import descriptor_path
 from envbuild.system.files import atomic_file, read_range, write_at
 from envbuild.system.process import thread_pool
 from envbuild.system.registry import Document, Reference, Repository
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.trust import check_signatures
 
 _HINT_OUTPUT = (
     "name another file with -o FILE.sif; with --have, parts of an older image are not fetched again"
@@ -33,8 +31,6 @@ _HINT_DAMAGED = (
     "push it again; if a layer of the store was used, `envbuild cache verify` says whether that is damaged"
 )
 HINT_STORE = "name another store with --store DIR or ENVBUILD_STORE, or free some space"
-# Parts that a run fetched, by their digest; they go once the image is whole.
-_PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +74,9 @@ def pull_image(
     """Pull the image of a name in a registry to a file, by default ``NAME.sif``, in place of no other.
 
     Parts that the store or the image `have` hold are copied. The file appears once all of it has the digest
-    that was pushed. RequestError: the name is not one, or what the registry holds is damaged or no image of
-    `push`. MachineError: the registry refuses it or does not answer, or there is no space.
+    that was pushed. RequestError: the name is not one, or what the registry holds is damaged, no image of
+    `push`, or not signed as ``site.yaml`` asks. MachineError: the registry refuses it or does not answer, or
+    there is no space.
     """
     reference = Reference.parse(text)
     path = path or Path(f"{reference.short_name}.sif")
@@ -122,8 +119,9 @@ def pull_parts(
         check_room(path.parent, parts.file_bytes, settings.emit, hint=hint)
         ranges |= fetch_parts(missing, repository, settings, opened)
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
-            _write(path, parts, ranges, str(reference), writing.advance, mode)
-        forget_parts(missing, settings.store)
+            _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode)
+        for part in missing:
+            forget_part(part.digest, settings.store)
     return Pulled(
         path=path,
         reference=str(reference),
@@ -141,24 +139,18 @@ def fetch_parts(
     """Fetch parts, each of another digest, and return digest → bytes; `opened` closes the files."""
     fetched_bytes = sum(part.size_bytes for part in parts)
     if parts:
-        check_room(settings.store.directory(_PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
+        check_room(settings.store.directory(PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
     title = f"pull {repository.reference}"
     with task(settings.emit, "pull", title, total_bytes=fetched_bytes) as pulling:
 
         def fetch(part: Part) -> FileRange:
-            file = opened.enter_context(_fetch(part, repository, settings.store, pulling.advance))
-            return FileRange(file.fileno(), 0)
+            file = fetch_part(part.digest, part.size_bytes, repository, settings.store, pulling.advance)
+            return FileRange(opened.enter_context(file).fileno(), 0)
 
         with thread_pool(TRANSFERS) as pool:
             fetched = list(pool.map(fetch, parts))
         pulling.detail = f"{fetched_bytes / 1e6:.1f} MB fetched"
     return {part.digest: found for part, found in zip(parts, fetched, strict=True)}
-
-
-def forget_parts(parts: Iterable[Part], store: Store) -> None:
-    """Remove what `fetch_parts` keeps for a run that is cut off: it is of no more use."""
-    for part in parts:
-        (store.directory(_PARTS) / hex_of(part.digest)).unlink(missing_ok=True)
 
 
 def _local_ranges(
@@ -185,38 +177,12 @@ def _local_ranges(
     return ranges
 
 
-def _fetch(part: Part, repository: Repository, store: Store, advanced: Callable[[int], None]) -> BinaryIO:
-    """Return a part as an open file of the store, fetched unless an earlier run did.
-
-    Another run that fetches it now is waited for; one that ends removes the file, which stays open here.
-    """
-    directory = store.directory(_PARTS)
-    path = directory / hex_of(part.digest)
-    try:
-        with store.claim(part.digest) as exclusive:
-            # A file that another process may write, too, is of no use.
-            owner = host.name() if exclusive else secrets.token_hex(8)
-            partial = directory / f".{path.name}.{owner}.partial"
-            with contextlib.suppress(FileNotFoundError):
-                file = path.open("rb")
-                advanced(part.size_bytes)
-                return file
-            have = 0
-            for length in repository.pull_blob(part.digest, part.size_bytes, partial):
-                advanced(max(length - have, 0))
-                have = length
-            file = partial.open("rb")
-            partial.replace(path)
-            return file
-    except OSError as error:
-        raise store.write_error(error) from error
-
-
 def _write(
     path: Path,
     parts: Parts,
     ranges: Mapping[str, FileRange],
     name: str,
+    emit: Emit,
     advanced: Callable[[int], None],
     mode: int,
 ) -> None:
@@ -235,6 +201,13 @@ def _write(
                 raise RequestError(
                     f"`{name}` is damaged: its parts are not the file that was pushed", hint=_HINT_DAMAGED
                 )
+            # Before it has a name: none can start what this machine refuses.
+            with ImageFile(path, descriptor_path(target).open("rb")) as image:
+                if check_signatures(image, name, emit):
+                    raise RequestError(
+                        f"no signed verdict says that `{name}` passed its test, as `require_pass` asks",
+                        hint="its builder runs `envbuild test`, `envbuild sign` and `envbuild push`",
+                    )
     except OSError as error:
         raise MachineError(
             f"`{path}` cannot be written: {error.strerror or error}",

@@ -8,10 +8,10 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, task
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import EMPTY, Parts, index_of, parts_of
+from envbuild.image.parts import Parts, index_of, parts_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Document, Reference, Repository
+from envbuild.system.registry import EMPTY, Document, Reference, Repository
 
 TRANSFERS = 4  # at a time
 
@@ -22,13 +22,14 @@ class Pushed:
 
     reference: str
     digest: str
-    """``sha256:…`` of the parts' manifest: with the name, what `pull` gets whatever the tag becomes."""
+    """``sha256:…`` of the manifest: with the name, what is pulled whatever the tag becomes."""
     parts: int
     sent: int
-    """Number of parts, and of those that the registry did not have."""
+    """Number of parts, or of layers of an OCI image, and of those that the registry did not have."""
     size_bytes: int
     sent_bytes: int
-    """Length of the image; of the parts that were sent, and of the whole file if it was, too."""
+    """Length of all parts, which is that of the image; of those that were sent, and of the whole file if it
+    was, too. Of an OCI image, the compressed length of its layers."""
 
 
 def push_image(
@@ -47,15 +48,8 @@ def push_image(
     is not one of one squashfs, was changed since envbuild built it, or is not a SIF but should be added as
     one. MachineError: the registry refuses it, or does not answer.
     """
-    reference = Reference.parse(text)
-    if reference.digest:
-        raise RequestError(
-            f"`{text}` names a digest, which the registry gives", hint="name a tag: HOST/NAME:TAG"
-        )
-    with (
-        ImageFile.open(image) as opened,
-        Repository(reference, source=_repository(source, reference), plain=plain) as repository,
-    ):
+    reference, repository = target_of(text, source, plain=plain)
+    with ImageFile.open(image) as opened, repository:
         if with_sif and opened.sif is None:
             hint = "push it without --sif; `apptainer build NEW.sif FILE` makes a SIF of it"
             raise RequestError(f"`{image}` is not a SIF but a bare squashfs", hint=hint)
@@ -93,6 +87,16 @@ def push_image(
         size_bytes=parts.file_bytes,
         sent_bytes=sent_bytes,
     )
+
+
+def target_of(text: str, source: str, *, plain: bool) -> tuple[Reference, Repository]:
+    """Return the reference and the repository that an image is pushed to; arguments as in `push_image`."""
+    reference = Reference.parse(text)
+    if reference.digest:
+        raise RequestError(
+            f"`{text}` names a digest, which the registry gives", hint="name a tag: HOST/NAME:TAG"
+        )
+    return reference, Repository(reference, source=_repository(source, reference), plain=plain)
 
 
 def _repository(source: str, reference: Reference) -> str:

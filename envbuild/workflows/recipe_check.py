@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.image.file import ImageFile
-from envbuild.inputs.catalog import find_catalog, read_recipe
+from envbuild.inputs.catalog import find_catalog, read_recipe, recipe_of_path
 from envbuild.jobs.judge import TEMPLATE, Job
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -69,10 +69,12 @@ class CheckedRecipe:
 def check_recipe(name: str, settings: Settings, *, path: Path | None = None) -> CheckedRecipe:
     """Check a recipe against the rules, and run its controls in an image that was built with it.
 
-    Raises all rules that it breaks; RequestError: the image holds another state of it.
+    `name` can be the path of its directory. Raises all rules that it breaks; RequestError: the image holds
+    another state of it.
     """
-    source = read_recipe(name, recipes=settings.recipes)
-    others = _other_recipes(name, settings.recipes)
+    name, directories = recipe_of_path(name, settings.recipes)
+    source = read_recipe(name, recipes=directories)
+    others = _other_recipes(name, directories)
     errors = [*recipe_errors(source), *requirement_errors(source, others), *shared_id_errors(source, others)]
     controls = recipe_controls(source)
     errors += control_errors(source, controls)
@@ -213,12 +215,12 @@ def _job_file_errors(source: RecipeSource) -> Errors:
     for name, text in sorted(texts.items()):
         path = source.loaded.path.parent / "verify" / name
         yield from _template_errors(path, text)
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError) as error:
+        if (problem := _syntax_problem(text)) is not None:
+            at = Location(path=path, line=problem.line, column=problem.column)
             hint = "`python3 -m py_compile FILE` shows the error"
-            yield RequestError(f"not valid Python: {error}", at=Location(path=path), hint=hint)
+            yield RequestError(f"not valid Python: {problem.text}", at=at, hint=hint)
             continue
+        tree = ast.parse(text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Assert):
                 at = Location(path=path, line=node.lineno, column=node.col_offset + 1)
@@ -227,6 +229,26 @@ def _job_file_errors(source: RecipeSource) -> Errors:
         if name not in used:
             hint = f"a job has a header, which begins with a line `{BEGIN}`; or remove the file"
             yield RequestError("no job starts or imports this file", at=Location(path=path), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _SyntaxProblem:
+    """Why a text is not Python, and where: line and column, counted from 1; 0 if unknown."""
+
+    text: str
+    line: int
+    column: int
+
+
+def _syntax_problem(text: str) -> _SyntaxProblem | None:
+    """Return why a text is not Python; None if it is."""
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return _SyntaxProblem(error.msg, error.lineno or 0, error.offset or 1)
+    except ValueError as error:
+        return _SyntaxProblem(str(error), 0, 0)
+    return None
 
 
 def _template_errors(path: Path, text: str) -> Errors:
@@ -369,11 +391,11 @@ def _misfit_errors(header: Loaded[JobHeader], mutated: MutatedJob) -> Errors:
             hint += f"; the oracle `{header.value.oracle}` has this control"
         yield RequestError(f"the control `{fault}` changes nothing", at=at, hint=hint)
     for file, text in texts.items():
-        try:
-            ast.parse(text)
-        except (ValueError, SyntaxError) as error:
-            problem = f"with the control `{fault}`, {file} is not valid Python: {error}"
-            yield RequestError(problem, at=at, hint="CODE takes the place of one line, with its indentation")
+        # A job that is not Python itself has an error of its own.
+        if (problem := _syntax_problem(text)) is not None and _syntax_problem(mutated.files[file]) is None:
+            hint = "CODE takes the place of one line, with its indentation"
+            reason = f"with the control `{fault}`, {file} is not valid Python: {problem.text}"
+            yield RequestError(reason, at=at, hint=hint)
 
 
 def _values_of(job: Job) -> list[str]:

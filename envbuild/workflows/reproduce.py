@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -58,21 +58,37 @@ class Reproduced:
     added: tuple[str, ...]
     """Kinds of objects that were added to the image since it was built."""
     differences: tuple[LayerDifference, ...]
+    signed_by: str = ""
+    """``SHA256:…``, the name of the key that signed that the files are the same; empty if none did."""
 
 
 def reproduce_image(
-    image: Path, settings: Settings, *, sources: Sequence[Path] = (), offline: bool = False
+    image: Path,
+    settings: Settings,
+    *,
+    sources: Sequence[Path] = (),
+    offline: bool = False,
+    key: Path | None = None,
 ) -> Reproduced:
     """Build an image again from the data in it, in an empty store, and compare.
 
+    If the files are the same, the private key `key` signs that in the image.
     The store of `settings` provides and keeps only locked files. `sources` are directories that `envbuild
     fetch` filled. RequestError: it is not an image of this version of envbuild, it was changed or damaged, or
     locked files are missing.
     """
     check_sources(sources)
+    signing = None
+    if key is not None:
+        # Only signatures need the package `cryptography`.
+        from envbuild.workflows.sign import Signing  # noqa: PLC0415
+
+        signing = Signing.of(image, key, settings)
     with ImageFile.open(image) as opened:
         reproduced = _reproduce(opened, settings, sources=sources, offline=offline)
         opened.check_unchanged()
+    if signing is not None and reproduced.same:
+        return replace(reproduced, signed_by=signing.sign_reproduced(reproduced.expected).key)
     return reproduced
 
 

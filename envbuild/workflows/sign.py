@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, Warned, task
 from envbuild.image.file import ImageFile
 from envbuild.image.layout import write_statements
 from envbuild.image.statements import (
     KINDS,
+    REPRODUCED,
     JudgedStatement,
     StatementKind,
     bill_of,
     bundle_of,
     envelopes_of,
+    judge_image,
     judge_statement,
     provenance_of,
     sign_statement,
     subjects_of,
     verdict_of,
 )
-from envbuild.image.verify import changed_around, check_image_is_whole
+from envbuild.image.verify import check_image_is_whole
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system.files import make_directory, write_atomically
@@ -112,38 +115,88 @@ def sign_image(path: Path, key: Path, settings: Settings) -> Signed:
     The statements replace earlier ones of the same key and kind. RequestError: envbuild did not build the
     image, it was changed or damaged, or the key is not one. The image is replaced whole, or stays as it is.
     """
-    private = PrivateKey.read(key)
-    check_is_a_file(path)
-    check_outside_store(path, settings.store.path)
-    with ImageFile.open(path) as image:
-        with task(settings.emit, "read", f"read {path.name}", total_bytes=2 * image.size_bytes) as reading:
-            check_image_is_whole(image, advanced=reading.advance)
-            subjects = subjects_of(image, advanced=reading.advance)
-        predicates: dict[StatementKind, dict[str, Any]] = {
-            "provenance": provenance_of(image),
-            "bill": bill_of(image),
-        }
-        verdict = verdicts.latest(settings.store, image.manifest.digest, here=settings.this_host())
-        if verdict is None or verdict.outcome == "unproven":
-            text = "the store has no verdict on it" if verdict is None else f"not proven: {verdict.unproven}"
-            settings.emit(Warned(text=f"no verdict is signed: {text}", hint="`envbuild test` makes one"))
-        else:
-            predicates["verdict"] = _predicate(verdict)
-        new = {kind: sign_statement(kind, entry, subjects, private) for kind, entry in predicates.items()}
-        kept = [
-            envelope
-            for envelope in envelopes_of(image)
-            if _is_kept(judge_statement(envelope, [private.public], subjects), new)
-        ]
-        check_room(path.absolute().parent, image.size_bytes, settings.emit, hint="free some space")
-        with task(settings.emit, "write", f"write {path.name}", total_bytes=image.size_bytes) as writing:
-            write_statements(path, image, [*kept, *new.values()], advanced=writing.advance)
-    return Signed(
-        image=path,
-        sha256=next(iter(subjects.values())),
-        key=private.public.fingerprint,
-        statements=tuple(new),
-    )
+    return Signing.of(path, key, settings).sign()
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """A signature that follows long work: its key and its place are checked, and the passphrase is known."""
+
+    path: Path
+    key: PrivateKey
+    settings: Settings
+
+    @staticmethod
+    def of(path: Path, key: Path, settings: Settings) -> Signing:
+        """Read the key; RequestError: it is not one, or the image is not a file that envbuild wrote."""
+        private = PrivateKey.read(key)
+        check_is_a_file(path)
+        check_outside_store(path, settings.store.path)
+        with ImageFile.open(path) as image:
+            image.manifest  # noqa: B018  # images of other tools have none
+        return Signing(path, private, settings)
+
+    def sign(self) -> Signed:
+        """Sign as `sign_image`."""
+
+        def predicates(image: ImageFile) -> dict[StatementKind, dict[str, Any]]:
+            verdict = _signable_verdict(image, self.settings)
+            return {
+                "provenance": provenance_of(image),
+                "bill": bill_of(image),
+                **({"verdict": _predicate(verdict)} if verdict is not None else {}),
+            }
+
+        return self._sign(predicates)
+
+    def sign_reproduced(self, digest: str) -> Signed:
+        """State that the image was built again from its lock, with the same bytes.
+
+        `digest` is that of the file with which they were compared. RequestError: it was replaced since.
+        """
+
+        def predicates(image: ImageFile) -> dict[StatementKind, dict[str, Any]]:
+            if image.digest_of(0, image.size_bytes) != digest:
+                problem = f"`{self.path}` was replaced while it was built again, and is not signed"
+                raise RequestError(problem, hint="run it again")
+            return {"provenance": provenance_of(image, builder=REPRODUCED)}
+
+        return self._sign(predicates)
+
+    def _sign(self, predicates: Callable[[ImageFile], dict[StatementKind, dict[str, Any]]]) -> Signed:
+        path, emit = self.path, self.settings.emit
+        with ImageFile.open(path) as image:
+            with task(emit, "read", f"read {path.name}", total_bytes=2 * image.size_bytes) as reading:
+                check_image_is_whole(image, advanced=reading.advance)
+                subjects = subjects_of(image, advanced=reading.advance)
+            new = {
+                kind: sign_statement(kind, predicate, subjects, self.key)
+                for kind, predicate in predicates(image).items()
+            }
+            kept = [
+                envelope
+                for envelope in envelopes_of(image)
+                if _is_kept(judge_statement(envelope, [self.key.public], subjects), new)
+            ]
+            check_room(path.absolute().parent, image.size_bytes, emit, hint="free some space")
+            with task(emit, "write", f"write {path.name}", total_bytes=image.size_bytes) as writing:
+                write_statements(path, image, [*kept, *new.values()], advanced=writing.advance)
+        return Signed(
+            image=path,
+            sha256=next(iter(subjects.values())),
+            key=self.key.public.fingerprint,
+            statements=tuple(new),
+        )
+
+
+def _signable_verdict(image: ImageFile, settings: Settings) -> TestVerdict | None:
+    """Return the newest verdict on an image in the store; warn if there is none that proves anything."""
+    verdict = verdicts.latest(settings.store, image.manifest.digest, here=settings.this_host())
+    if verdict is None or verdict.outcome == "unproven":
+        text = "the store has no verdict on it" if verdict is None else f"not proven: {verdict.unproven}"
+        settings.emit(Warned(text=f"no verdict is signed: {text}", hint="`envbuild test` makes one"))
+        return None
+    return verdict
 
 
 def _predicate(verdict: TestVerdict) -> dict[str, Any]:
@@ -186,29 +239,27 @@ def verify_image(
     RequestError: envbuild did not build the image, it cannot be read, or a key is not one.
     """
     publics = [PublicKey.read(key) for key in keys]
-    with ImageFile.open(path) as image:
-        with task(emit, "read", f"read {path.name}", total_bytes=image.root.size_bytes) as reading:
-            subjects = subjects_of(image, advanced=reading.advance)
-        changed = changed_around(image)
-        statements = [judge_statement(envelope, publics, subjects) for envelope in envelopes_of(image)]
-        image.check_unchanged()
-    signed = [statement for statement in statements if statement.state == "signed"]
-    missing = tuple(kind for kind in require if not any(statement.kind == kind for statement in signed))
-    if output is not None and not changed:
-        _write_bundles(output, signed, emit)
+    with (
+        ImageFile.open(path) as image,
+        task(emit, "read", f"read {path.name}", total_bytes=image.root.size_bytes) as reading,
+    ):
+        judged = judge_image(image, publics, advanced=reading.advance)
+    missing = judged.missing(require)
+    if output is not None and not judged.changed:
+        _write_bundles(output, judged.signed, emit)
     return Verified(
         image=path,
-        sha256=next(iter(subjects.values())),
-        passed=not changed and not missing and all(entry.state != "refused" for entry in statements),
+        sha256=next(iter(judged.subjects.values())),
+        passed=judged.is_sound and not missing,
         statements=tuple(
             VerifiedStatement(
                 state=entry.state, kind=entry.kind, key=entry.key, result=entry.result, problem=entry.problem
             )
-            for entry in statements
+            for entry in judged.statements
         ),
         missing=missing,
-        changed=changed,
-        covered=tuple(subjects),
+        changed=judged.changed,
+        covered=tuple(judged.subjects),
         not_covered=NOT_COVERED,
     )
 

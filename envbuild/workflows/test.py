@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Judged, Warned, task
+from envbuild.events import Judged, Note, Warned, task
 from envbuild.image.compose import check_target
 from envbuild.image.environment import apply
 from envbuild.image.file import ImageFile
@@ -18,6 +18,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.runnable import Runnable
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import DIGEST, judge_bytes, verify_image
+from envbuild.inputs.knowledge import read_knowledge
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
@@ -101,6 +102,8 @@ class TestRequest:
     """Facts of the host that the job was submitted from."""
     vet: bool = False
     """Whether to measure the nodes as well."""
+    key: Path | None = None
+    """The private key that signs the image, with the verdict, after the test."""
 
     @property
     def launcher_name(self) -> str | None:
@@ -123,10 +126,22 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     MPI speaks; or it is replaced while it is tested. MachineError: there is no usable Apptainer, no srun, or
     no container starts on this machine; an earlier verdict stays.
     """
+    signing = None
+    if request.key is not None:
+        # Only signatures need the package `cryptography`.
+        from envbuild.workflows.sign import Signing  # noqa: PLC0415
+
+        if request.quick:
+            raise RequestError("a quick test has no verdict to sign", hint="leave out --quick or --sign")
+        signing = Signing.of(request.image, request.key, settings)
     with ImageFile.open(request.image) as image:
         report = _test(image, request, settings)
         if not request.quick:
             _record(report, settings)
+    if signing is not None:
+        signed = signing.sign()
+        text = f"{request.image}: signed by key {signed.key[7:19]}: {', '.join(signed.statements)}"
+        settings.emit(Note(text=text))
     return report
 
 
@@ -389,7 +404,7 @@ def _check_files(
                 host_fabric=from_host.fabric,
                 host=container.host_libs.facts if container.host_libs else None,
             )
-            verdicts = judge(facts)
+            verdicts = judge(facts, knowledge=read_knowledge())
             checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
         if foreign := judge_architecture(container.runnable):
             checks.append(foreign)

@@ -1,4 +1,4 @@
-"""The stores of other accounts from which a run takes layers."""
+"""The layers of others that a run takes: from stores of other accounts, and from registries."""
 
 from __future__ import annotations
 
@@ -8,29 +8,99 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, RequestError
-from envbuild.events import Warned
-from envbuild.inputs.sites import read_upstreams
-from envbuild.spec.site import SiteUpstream
+from envbuild.build.run import missing_layers
+from envbuild.errors import EnvbuildError, RequestError, pluralize
+from envbuild.events import Note, Warned, task
+from envbuild.inputs.sites import read_own_sites
+from envbuild.plan.model import BuildPlan
+from envbuild.spec.site import AnyUpstream, SiteRegistry, SiteUpstream
+from envbuild.store.directory_upstream import DirectoryUpstream
+from envbuild.store.records import LayerRecord
+from envbuild.store.registry_upstream import RegistryUpstream
 from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.system import host
+from envbuild.system.process import thread_pool
+from envbuild.system.registry import Reference
+from envbuild.workflows.arguments import check_room
+from envbuild.workflows.pull import HINT_STORE
+from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.trust import requirements, valid_keys
 
 
-def with_upstreams(settings: Settings, given: Sequence[Path] = ()) -> Settings:
+def with_upstreams(settings: Settings, given: Sequence[Path] = (), *, offline: bool = False) -> Settings:
     """Return settings whose store also takes layers from upstreams: `given` ones, then those of site files.
 
     A given store must belong to the user or to root, and be usable. An unusable upstream of a ``site.yaml``
-    is only a warning: it may not be mounted here.
+    is only a warning: it may not be mounted here. Registries are left out if it works `offline`.
     """
-    upstreams = [Upstream(path.absolute(), (os.geteuid(), 0)) for path in given]
-    for upstream in read_upstreams():
-        try:
-            upstreams.append(Upstream(Path(upstream.path), [owner_of(upstream)]))
-        except EnvbuildError as error:
-            settings.emit(Warned(text=f"an upstream is not used: {error.problem}", hint=error.hint or ""))
+    upstreams: list[Upstream] = [DirectoryUpstream(path.absolute(), (os.geteuid(), 0)) for path in given]
+    for site in read_own_sites():
+        for entry in site.upstreams:
+            try:
+                upstreams += _opened(entry, settings, offline=offline)
+            except EnvbuildError as error:
+                text = f"an upstream is not used: {error.problem}"
+                settings.emit(Warned(text=text, hint=error.hint or ""))
     return replace(settings, store=Store(settings.store.path, upstreams))
+
+
+def _opened(entry: AnyUpstream, settings: Settings, *, offline: bool) -> list[Upstream]:
+    """Return the upstream of an entry; nothing for a registry if it works `offline`."""
+    required = requirements()
+    if isinstance(entry, SiteRegistry):
+        if offline:
+            return []
+        keys = valid_keys([entry.trust])
+        if not keys:
+            problem = f"its key `{entry.trust}` is revoked, which signs the layers of `{entry.registry}`"
+            raise RequestError(problem, hint="name the key that its owner has now as `trust` in site.yaml")
+        names = [{key.fingerprint for key in requirement.keys} for requirement in required]
+        if not all(keys[0].fingerprint in allowed for allowed in names):
+            problem = f"`require_signature` does not name the key `{entry.trust}` of `{entry.registry}`"
+            raise RequestError(problem, hint="add it in site.yaml if its signatures count here")
+        return [RegistryUpstream(Reference.of_repository(entry.registry), keys, settings.emit)]
+    if required:
+        problem = f"the layers of the store `{entry.path}` are not signed, as `require_signature` asks"
+        raise RequestError(problem, hint="`build --push-layers` signs layers in a registry")
+    return [DirectoryUpstream(Path(entry.path), [owner_of(entry)])]
+
+
+def fetch_layers(plan: BuildPlan, settings: Settings) -> None:
+    """Bring the finished layers that a build of a plan uses, and that are in registries, into the store.
+
+    One that does not come is no layer of the store's then, and is built. MachineError: there is no space.
+    """
+    store = settings.store
+    if not store.upstreams:
+        return
+    store.check()
+    with thread_pool(TRANSFERS) as pool:
+        # A registry is asked for many at a time; the store remembers what it said.
+        list(pool.map(store.get, [layer.key for layer in plan.image_layers]))
+        # If one does not come, it is built, and may need others.
+        while absent := _absent(plan, store):
+            size_bytes = sum(record.size_bytes for record in absent)
+            # Blobs lie beside the layers that are assembled of them, a few at a time.
+            check_room(store.path, 2 * size_bytes, settings.emit, least=size_bytes, hint=HINT_STORE)
+            title = f"fetch {pluralize(len(absent), 'layer')}"
+            with (
+                store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))),
+                task(settings.emit, "fetch", title, total_bytes=size_bytes) as running,
+            ):
+                # The largest first: one that began last would be the only transfer at the end.
+                absent.sort(key=lambda record: -record.size_bytes)
+                list(pool.map(lambda record: store.fetch(record.key, running.advance), absent))
+                running.detail = f"{size_bytes / 1e6:.1f} MB"
+
+
+def _absent(plan: BuildPlan, store: Store) -> list[LayerRecord]:
+    """Return the finished layers that a build uses and that are not on this machine."""
+    inputs = (plan.layer(name) for layer in missing_layers(plan, store) for name in layer.inputs)
+    keys = dict.fromkeys(layer.key for layer in (*plan.image_layers, *inputs))
+    records = [record for key in keys if (record := store.get(key)) is not None]
+    return [record for record in records if not store.blob_of(record).exists()]
 
 
 def owner_of(upstream: SiteUpstream) -> int:
@@ -47,7 +117,9 @@ def owner_of(upstream: SiteUpstream) -> int:
 def trusted_owners() -> set[int]:
     """Return the user ids whose layers are trusted: the user, root, and the owners of upstreams."""
     owners = {os.geteuid(), 0}
-    for upstream in read_upstreams():
-        with contextlib.suppress(RequestError):
-            owners.add(owner_of(upstream))
+    for site in read_own_sites():
+        for upstream in site.upstreams:
+            if isinstance(upstream, SiteUpstream):
+                with contextlib.suppress(RequestError):
+                    owners.add(owner_of(upstream))
     return owners

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 from jsonschema import Draft7Validator
+from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError
 from envbuild.inputs.spec import read_spec
 from envbuild.lock import text as locktext
+from envbuild.rules.knowledge import KnowledgeFile
 from envbuild.spec.schema import MODELS
 from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.schema import schema_text
@@ -46,7 +48,7 @@ def test_a_page_is_up_to_date(name: str, golden: Callable[[Path, str], None]) ->
 
 
 def test_there_is_a_page_for_each_file_of_people_and_for_the_lock() -> None:
-    assert {f"{name}.md" for name in (*MODELS, "lock", "oracles")} == PAGES.keys()
+    assert {f"{name}.md" for name in (*MODELS, "knowledge", "lock", "oracles")} == PAGES.keys()
     assert {path.name for path in reference.PAGES.glob("*.md")} == {*PAGES, "cli.md", *OTHERS}
 
 
@@ -62,7 +64,8 @@ def test_an_example_keeps_to_its_model_and_schema(name: str, path: Path) -> None
         lock = locktext.load(path.read_bytes(), path)
         assert locktext.load(locktext.dump(lock).encode(), path) == lock
     else:
-        assert MODELS[name].model_validate(document.value)
+        model: type[BaseModel] = KnowledgeFile if name == "knowledge" else MODELS[name]
+        assert model.model_validate(document.value)
     value = json.loads(json.dumps(document.value))
     assert list(Draft7Validator(json.loads(schema_text(name))).iter_errors(value)) == []
 

@@ -52,9 +52,9 @@ class Srun(Launcher):
 
 
 def choose(context: LaunchContext) -> Srun:
-    """Choose the PMI by which ranks find each other."""
+    """Choose the PMI by which ranks find each other, unless the user names it."""
     family, _ = context.running_mpi
-    choice = choose_pmi_of(context) if family else None
+    choice = choose_pmi_of(context) if family and not context.user_names_pmi else None
     return Srun(
         pmi=choice.type if choice is not None else "",
         family=launcher_family(family),

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.conftest import ROOT, Desk
 from tests.support.pages import Command, File, script, steps, wrong
 from tests.support.places import make_place
+from tests.support.registry import serving
 
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
@@ -33,6 +34,7 @@ def test_the_pages_that_people_follow_are_run() -> None:
     assert {
         "tutorials/first-image.md",
         "tutorials/extend.md",
+        "tutorials/share-an-image.md",
         "tutorials/add-a-toolkit.md",
         *(
             f"howto/{name}.md"
@@ -57,7 +59,9 @@ def test_it_does_what_it_says(desk: Desk, image: Path, shared: Path, page: Path)
     program = f'{LMOD}\n{BUFFERED}\nexport PATH="{desk.command.parent}:$PATH"\nexec 2>&1\n{script(page)}'
     # Not by its standard input, which what it starts may read.
     typed = desk.write(f"{page.stem}.sh", program)
-    done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None)
+    with serving() as registry:
+        variables = {"REGISTRY": f"{registry.host}/envs"}
+        done = desk.run(["bash", "--noprofile", "--norc", typed], cwd=place, code=None, env=variables)
     assert wrong(page, done.stdout) == []
 
 

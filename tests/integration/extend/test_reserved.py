@@ -207,6 +207,15 @@ def test_what_is_left_out_is_not_taken_over(image: Path, tmp_path: Path) -> None
     assert "hint: requested: /opt/x, /opt/y, A, B" in said or "hint: did you mean `/opt/" in said
 
 
+def test_nothing_is_made_without_all_that_was_added(image: Path, tmp_path: Path) -> None:
+    like = extended(tmp_path, {"/opt/x": b"theirs\n"}, {"A": "theirs"})
+    request = (image, "--like", like, "--store", tmp_path / "s", "-o", tmp_path / "new.sqfs")
+    said = run(*request, "--without", "/opt/x", "--without", "A", code=2)
+    assert "error: `--without` leaves out all that was added to `theirs.sqfs`\n" in said
+    assert f"hint: the image without it is `{image}` as it is\n" in said
+    assert not (tmp_path / "new.sqfs").exists()
+
+
 def test_an_image_of_ours_reserves_what_its_spec_reserves(ground: Ground) -> None:
     desk = ground.desk("reserved")
     (desk / "note.txt").write_text("a note\n")

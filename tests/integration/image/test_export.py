@@ -28,6 +28,7 @@ from tests.integration.conftest import make_desk
 from tests.integration.image.conftest import LOCK, Sample
 from tests.support import trees, users
 from tests.support.images import read_sif
+from tests.support.podman import podman, podman_home
 from tests.support.squashfs_images import assert_kernel_accepts, list_with_unsquashfs
 
 FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
@@ -222,18 +223,6 @@ def test_charliecloud_sets_the_variables_as_they_are(sample: Sample, room: Path)
     assert got["PATH"].startswith("/opt/env/bin:/opt/mpi/bin:/usr/local/sbin")
 
 
-def podman(home: Path, *words: str | Path) -> str:
-    """Run podman with its storage below a directory of the test's."""
-    own: list[str | Path] = ["--root", home / "storage", "--runroot", home / "run", "--storage-driver", "vfs"]
-    own += ["--log-level", "error", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
-    # The home directory may hold settings for another storage.
-    env = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(home), "HOME": str(home)}
-    argv = ["podman", *own, *words]
-    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def members_of(archive: Path) -> Mapping[str, tuple[object, ...]]:
     """Return path → kind, mode, owner and content or target."""
     kinds = {tarfile.DIRTYPE: "directory", tarfile.REGTYPE: "file", tarfile.SYMTYPE: "link"}
@@ -250,8 +239,11 @@ def members_of(archive: Path) -> Mapping[str, tuple[object, ...]]:
 def test_podman_reads_an_oci_archive(sample: Sample, room: Path) -> None:
     """It compares every digest, lays the layers over one another by itself, and knows the variables."""
     exported(sample.image, "oci", room / "oci")
-    home = room / "home"
-    home.mkdir()
+    with podman_home() as home:
+        check_with_podman(sample, room, home)
+
+
+def check_with_podman(sample: Sample, room: Path, home: Path) -> None:
     podman(home, "pull", "--quiet", f"oci-archive:{room}/oci")
     (told,) = json.loads(podman(home, "image", "inspect", "localhost/demo:2026.11"))
     assert "PATH=/opt/env/bin:/opt/mpi/bin:/usr/local/sbin" in ";".join(told["Config"]["Env"])

@@ -19,7 +19,7 @@ import pytest
 from envbuild.errors import BuildError
 from envbuild.image import oci
 from envbuild.image.file import ImageFile
-from envbuild.image.oci import oci_image, write_archive
+from envbuild.image.oci import layer_contents, oci_image, pack_layer, write_archive
 from envbuild.system import squashfs
 from tests.support import trees
 from tests.support.images import read_sif
@@ -141,8 +141,10 @@ def archived(image: Path, out: Path, advanced: Callable[[int], None] = lambda _:
     work = out.with_name(f"work of {out.name}")
     work.mkdir()
     with ImageFile.open(image) as opened:
-        converted = oci_image(opened, work, advanced=advanced)
-    write_archive(out, converted)
+        contents = layer_contents(opened)
+        packed = [pack_layer(opened.root, content, work, advanced=advanced) for content in contents]
+        converted = oci_image(opened, contents, packed)
+    write_archive(out, converted, work)
     return out, converted.digest
 
 
@@ -223,10 +225,13 @@ def test_the_base_and_what_is_large_have_a_layer_each(archive: Archive) -> None:
         name: {f"/{one.name}" for one, _ in entries(packed) if one.isreg()}
         for name, packed in archive.layers.items()
     }
-    assert list(files) == ["base", "wheel:large", "rest"]
+    assert list(files) == ["base", "wheel:large", "wheel:small", "files", "rest"]
     assert {"/usr/bin/same", "/usr/bin/alike", "/usr/lib/system", "/etc/replaced"} <= files["base"]
     assert files["wheel:large"] == {f"{SITE}/large/code.so", f"{SITE}/large/note", f"{SITE}/shared/large"}
-    assert {f"{SITE}/small/code", f"{SITE}/shared/small", f"{SITE}/large/replaced"} <= files["rest"]
+    assert files["wheel:small"] == {f"{SITE}/small/code", f"{SITE}/shared/small"}
+    assert f"{SITE}/large/replaced" in files["files"]
+    # What has no bytes of its own.
+    assert files["rest"] == {f"{SITE}/large/__init__.py", f"{SITE}/small/__init__.py", f"{SITE}/large/hole"}
 
 
 def test_images_that_share_a_large_layer_share_its_blob(
@@ -244,8 +249,9 @@ def test_images_that_share_a_large_layer_share_its_blob(
     }
     trees.write_image(other, changed, name="other")
     found = read_archive(*archived(other, tmp_path / "archive"))
-    assert list(found.layers) == ["base", "wheel:large", "rest"]
+    assert list(found.layers) == ["base", "wheel:more", "wheel:large", "files", "rest"]
     assert found.layers["wheel:large"] == archive.layers["wheel:large"]
+    assert found.layers["files"] == archive.layers["files"]
     assert found.layers["base"] != archive.layers["base"]
     assert found.layers["rest"] != archive.layers["rest"]
     assert applied(list(found.layers.values())) == shown_of(other, tmp_path / "unpacked")
@@ -257,8 +263,18 @@ def test_images_on_one_base_share_its_blob(layers: dict[str, Path], archive: Arc
     trees.write_image(first, {name: layers[name] for name in ("base", "system", "wheel:small")})
     trees.write_image(second, {name: layers[name] for name in ("base", "system")})
     one, other = (read_archive(*archived(path, path.with_suffix(".oci"))) for path in (first, second))
-    assert list(one.layers) == ["base", "rest"]
+    assert list(one.layers) == ["base", "wheel:small", "rest"]
     assert one.layers["base"] == other.layers["base"] != archive.layers["base"]
+
+
+def many_packages(directory: Path, count: int) -> dict[str, Path]:
+    layers = {"base": pack(directory, "base", {"/etc/base": ("base\n", 0o644)}, {}, [])}
+    for number in range(count):
+        content = random_bytes(number, 1000 + 10 * number)
+        layers[f"wheel:{number}"] = pack(
+            directory, str(number), {f"/opt/env/{number}": (content, 0o644)}, {}, []
+        )
+    return layers
 
 
 def test_there_are_never_more_layers_than_runtimes_mount(
@@ -266,17 +282,27 @@ def test_there_are_never_more_layers_than_runtimes_mount(
 ) -> None:
     """Docker mounts 127; the largest packages have their own."""
     monkeypatch.setattr(oci, "_LARGE_BYTES", 1)
-    layers = {"base": pack(tmp_path, "base", {"/etc/base": ("base\n", 0o644)}, {}, [])}
-    for number in range(70):
-        content = random_bytes(number, 1000 + 10 * number)
-        layers[f"wheel:{number}"] = pack(
-            tmp_path, str(number), {f"/opt/env/{number}": (content, 0o644)}, {}, []
-        )
+    layers = many_packages(tmp_path, 200)
     image = tmp_path / "image.sif"
     trees.write_image(image, layers)
     found = read_archive(*archived(image, tmp_path / "archive"))
-    assert list(found.layers) == ["base", *(f"wheel:{number}" for number in range(10, 70)), "rest"]
+    assert {"base", *(f"wheel:{number}" for number in range(140, 200)), "rest"} <= found.layers.keys()
+    assert len(found.layers) < 127
     assert applied(list(found.layers.values())) == shown_of(image, tmp_path / "unpacked")
+
+
+def test_one_package_more_changes_one_small_layer(tmp_path: Path) -> None:
+    """However many packages there are."""
+    layers = many_packages(tmp_path, 150)
+    more, less = tmp_path / "more.sif", tmp_path / "less.sif"
+    trees.write_image(more, layers)
+    trees.write_image(less, {name: blob for name, blob in layers.items() if name != "wheel:75"})
+    known, changed = (
+        set(read_archive(*archived(path, path.with_suffix(".oci"))).layers.values()) for path in (less, more)
+    )
+    # That of the package, and the rest with its directories.
+    assert len(changed - known) <= 2
+    assert sum(len(packed) for packed in changed - known) < sum(map(len, changed)) / 20
 
 
 def test_documents_tell_what_the_image_is(archive: Archive, golden: Callable[[Path, str], None]) -> None:

@@ -75,6 +75,19 @@ def test_the_files_tell_facts(tmp_path: Path) -> None:
     assert simulate(scan).libraries()["libc.so.6"] == versions
 
 
+def test_an_image_is_explained_at_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = image(tmp_path)
+    here = site(tmp_path, "architecture: arm64\nscheduler: {name: slurm, mpi_types: [pmi2]}\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(path), "--site", str(here), "--store", str(tmp_path / "store"), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    verdicts = {rule["id"]: rule["verdict"] for rule in document["rules"]}
+    assert (ended.value.code, document["verdict"], document["sites"]) == (4, "reject", ["here"])
+    assert (verdicts["ARCH.same"], verdicts["PMI.intersection"]) == ("reject", "ok")
+    origins = {fact["path"]: fact["origin"] for rule in document["rules"] for fact in rule["facts"]}
+    assert (origins["mpi.version"], origins["architecture.host"]) == ("lock", "site:here")
+
+
 def test_what_the_files_tell_a_host_that_lends_its_mpi(tmp_path: Path) -> None:
     ask = Elf(needed=("libmpi.so.12",), undefined=("MPI_Init",))
     layer: Layer = {

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Desk
-from tests.support.places import make_place
+from tests.support.podman import podman, podman_home
 from tests.support.torture.ground import Ground
 
 SPEC = 'name: on-image\nversion: "1"\nbase: {base}\n'
 
 
 @pytest.fixture(scope="module")
-def image(ground: Ground, shared: Path, registry: tuple[str, Path], environment: dict[str, str]) -> str:
+def image(ground: Ground, registry: tuple[str, Path], environment: dict[str, str]) -> str:
     """Push a root, and a layer that hides and adds files, by gzip, zstd and as an index; return its name."""
-    name, work = f"{registry[0]}/team/root", make_place(shared, "oci")  # podman takes short paths alone
-    storage = ("--root", work / "storage", "--runroot", work / "run", "--storage-driver", "vfs")
+    name = f"{registry[0]}/team/root"
     trust = ("--tls-verify=false", "--authfile", environment["REGISTRY_AUTH_FILE"])
-
-    def podman(*words: str | Path) -> str:
-        done = subprocess.run(["podman", *storage, *words], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    podman("import", ground.place / "root.tar", "localhost/root:1")
-    container = podman("create", "localhost/root:1", "true")
-    mount = "rm $1/usr/bin/sleep && mkdir $1/opt/own && echo mine > $1/opt/own/file"
-    change = f'set -- "$(podman {" ".join(map(str, storage))} mount {container})" && {mount}'
-    podman("unshare", "sh", "-c", change)
-    podman("commit", "--quiet", container, "localhost/root:2")
-    for form in ("gzip", "zstd"):
-        podman("push", *trust, "--compression-format", form, "localhost/root:2", f"{name}:{form}")
-    for tag, architectures in (("both", ("arm64", "amd64")), ("other", ("arm64",))):
-        podman("manifest", "create", tag)
-        for architecture in architectures:
-            podman("manifest", "add", *trust, "--arch", architecture, tag, f"docker://{name}:gzip")
-        podman("manifest", "push", *trust, "--all", tag, f"docker://{name}:{tag}")
-    podman("unshare", "rm", "-rf", work / "storage")
+    with podman_home() as home:
+        podman(home, "import", ground.place / "root.tar", "localhost/root:1")
+        container = podman(home, "create", "localhost/root:1", "true").strip()
+        storage = f"--root {home}/storage --runroot {home}/run --storage-driver vfs"
+        change = "rm $1/usr/bin/sleep && mkdir $1/opt/own && echo mine > $1/opt/own/file"
+        mounted = f'set -- "$(podman {storage} mount {container})" && {change}'
+        podman(home, "unshare", "sh", "-c", mounted)
+        podman(home, "commit", "--quiet", container, "localhost/root:2")
+        for form in ("gzip", "zstd"):
+            podman(home, "push", *trust, "--compression-format", form, "localhost/root:2", f"{name}:{form}")
+        for tag, architectures in (("both", ("arm64", "amd64")), ("other", ("arm64",))):
+            podman(home, "manifest", "create", tag)
+            for architecture in architectures:
+                podman(home, "manifest", "add", *trust, "--arch", architecture, tag, f"docker://{name}:gzip")
+            podman(home, "manifest", "push", *trust, "--all", tag, f"docker://{name}:{tag}")
     return name
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from tests.integration.conftest import Desk
+from tests.support.podman import podman, podman_home
 
 
 def test_an_image_and_one_package_more_travel(
@@ -61,6 +62,29 @@ def test_apptainer_pulls_the_same_tag(
     store = desk.place / "a-fourth-store"
     desk.envbuild("pull", name, "-o", "ours.sif", "--store", store, env=environment)
     assert filecmp.cmp(small_image, desk.place / "ours.sif", shallow=False)
+
+
+def test_podman_pulls_an_oci_image_and_one_package_more(
+    desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
+) -> None:
+    name = f"{registry[0]}/team/oci"
+    words: list[str | Path] = ["--format", "oci", "--json"]
+    first = json.loads(desk.envbuild("push", small_image, f"{name}:1", *words, env=environment).stdout)
+    assert first["sent"] == first["parts"]
+    again = json.loads(desk.envbuild("push", small_image, f"{name}:1", *words, env=environment).stdout)
+    assert (again["sent_bytes"], again["digest"]) == (0, first["digest"])
+    desk.envbuild("extend", small_image, "tabulate", "--env", "TRAVELS=yes", "-o", "more-oci.sif")
+    more = json.loads(desk.envbuild("push", "more-oci.sif", f"{name}:2", *words, env=environment).stdout)
+    assert more["sent_bytes"] < 2_000_000 < first["sent_bytes"]
+    login = ("--authfile", environment["REGISTRY_AUTH_FILE"], "--tls-verify=false")
+    with podman_home() as home:
+        podman(home, "pull", "--quiet", *login, f"{name}:2")
+        (shown,) = json.loads(podman(home, "image", "inspect", f"{name}:2"))
+        assert shown["Digest"] == more["digest"]
+        assert "TRAVELS=yes" in shown["Config"]["Env"]
+        podman(home, "create", "--name", "one", f"{name}:2", "true")
+        podman(home, "cp", "one:/.envbuild/manifest.json", home / "manifest.json")
+        assert json.loads((home / "manifest.json").read_text())["name"] == "on-mpich"
 
 
 def test_another_name_of_the_registry_costs_nothing(

@@ -31,6 +31,7 @@ from envbuild.system import apptainer, host, tools
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.reproduce import reproduce_image
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.sign import make_key, sign_image, verify_image
 from tests.support import trees
 from tests.support.images import compose_layers
 from tests.support.resolved_specs import lock_of, resolved, wheel
@@ -90,6 +91,53 @@ def test_the_same_bytes_from_an_empty_store(tmp_path: Path, settings: Settings) 
     assert found.expected == found.observed
     assert "the same bytes" in format_reproduced(found)
     assert not (settings.store.path / "layers").exists(), "the ordinary store was built in"
+
+
+def test_a_second_party_signs_that_it_built_the_same_bytes(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools()
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    builder, other = (make_key(tmp_path / name) for name in ("builder.key", "other.key"))
+    sign_image(image, builder.private, settings)
+    found = reproduce_image(image, settings, offline=True, key=other.private)
+    assert found.signed_by == other.fingerprint
+    assert "signed by key" in format_reproduced(found)
+    verified = verify_image(image, [builder.public, other.public], emit=ignore)
+    assert verified.passed
+    assert [(entry.kind, entry.key, entry.result) for entry in verified.statements] == [
+        ("provenance", builder.fingerprint, ""),
+        ("bill", builder.fingerprint, ""),
+        ("provenance", other.fingerprint, "built again, with the same bytes"),
+    ]
+    # Signatures change no bytes that are compared.
+    assert reproduce_image(image, settings, offline=True).same
+
+
+def test_what_differs_is_not_signed(tmp_path: Path, settings: Settings) -> None:
+    pins = real_tools()
+    image = make(tmp_path, plan_of(pins, content="Wg=="), plan_of(pins), pins)
+    key, before = make_key(tmp_path / "other.key").private, image.read_bytes()
+    assert reproduce_image(image, settings, offline=True, key=key).signed_by == ""
+    assert image.read_bytes() == before
+
+
+def test_an_image_that_is_put_in_its_place_is_not_signed(tmp_path: Path) -> None:
+    pins = real_tools()
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins)
+    (tmp_path / "else").mkdir()
+    other = make(tmp_path / "else", plan_of(pins, content="Wg=="), plan, pins)
+    before = other.read_bytes()
+
+    def replacing(event: Event) -> None:
+        if isinstance(event, TaskStarted) and event.task == "compare":
+            other.replace(image)
+
+    settings = Settings(store=Store(tmp_path / "store"), emit=replacing)
+    key = make_key(tmp_path / "a.key").private
+    with pytest.raises(RequestError, match="was replaced while it was built again, and is not signed"):
+        reproduce_image(image, settings, offline=True, key=key)
+    assert image.read_bytes() == before
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -127,26 +127,47 @@ def test_the_kernel_of_an_image_does_not_start_another_one(installation, tmp_pat
     assert f"\nenvbuild:     envbuild kernel install {path}\n" in start().stderr
 
 
-def test_an_image_of_another_tool_starts_in_the_locale_that_it_has(installation):
-    def seen(locale: str) -> str:
-        described = DescribedImage(
-            name="theirs",
-            version="1",
-            summary="",
-            digest=f"sha256:{'0' * 64}",
-            architecture="amd64",
-            base="image",
-            glibc="2.36",
-            python="3.11",
-            accelerator="cpu",
-            locale=locale,
-        )
-        text = launcher_text(replace(installation, runnable=described))
-        script = text.split("\n# Every command")[0] + '\nprintf "%s" "${LC_ALL:-}"\n'
-        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "de_DE.UTF-8"}
-        return subprocess.run(
-            ["/bin/sh", "-eu"], input=script, env=env, capture_output=True, text=True, check=True
-        ).stdout
+def described(*, locale: str = "") -> DescribedImage:
+    """Return an image of another tool, with what is known of it."""
+    return DescribedImage(
+        name="theirs",
+        version="1",
+        summary="",
+        digest=f"sha256:{'0' * 64}",
+        architecture="amd64",
+        base="image",
+        glibc="2.36",
+        python="3.11",
+        accelerator="cpu",
+        locale=locale,
+    )
 
-    assert seen("C.UTF-8") == "C.UTF-8"
-    assert seen("") == "de_DE.UTF-8"
+
+def shown(installation: Installation, *names: str, **env: str) -> list[str]:
+    """Run the settings of a launcher, and return what its commands would get of these variables."""
+    show = "".join(f"\nprintf '%s\\n' \"${{{name}:-}}\"" for name in names)
+    script = launcher_text(installation).split("\n# Every command")[0] + show
+    env = {"PATH": "/usr/bin:/bin", **env}
+    return subprocess.run(
+        ["/bin/sh", "-eu"], input=script, env=env, capture_output=True, text=True, check=True
+    ).stdout.split("\n")[: len(names)]
+
+
+def test_an_image_of_another_tool_starts_in_the_locale_that_it_has(installation):
+    def seen(locale: str) -> list[str]:
+        theirs = replace(installation, runnable=described(locale=locale))
+        return shown(theirs, "LC_ALL", LC_ALL="de_DE.UTF-8")
+
+    assert seen("C.UTF-8") == ["C.UTF-8"]
+    assert seen("") == ["de_DE.UTF-8"]
+
+
+def test_the_mpiexec_of_an_image_of_another_tool_stays_on_its_host(installation):
+    """In a job it would take the job's nodes, which neither srun nor ssh of the image reaches."""
+    names = ("HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP", "PRTE_MCA_ras")
+    theirs = replace(installation, runnable=described())
+    off = "^slurm,pbs,tm,lsf,gridengine"
+    assert shown(theirs, *names) == ["fork", "fork", off]
+    # The user's own choice stays. An image of envbuild sets them itself.
+    assert shown(theirs, *names, HYDRA_LAUNCHER="ssh") == ["ssh", "fork", off]
+    assert shown(installation, *names) == ["", "", ""]

@@ -64,6 +64,33 @@ def test_a_directory_that_cannot_be_one(
     assert f"hint: {hint}" in text
 
 
+@pytest.mark.parametrize("command", [["build"], ["lock"], ["plan"], ["add"], ["fetch", "--to", "x"]])
+@pytest.mark.parametrize(
+    ("files", "hint"),
+    [
+        (["envbuild.yaml"], "name the spec in it: 'my specs/envbuild.yaml'"),
+        (["a.yaml", "spec.yaml", "b.yml"], "name the spec in it: 'my specs/spec.yaml'"),
+        (["a.yaml", "b.yml"], "name one of its files: 'my specs/a.yaml', 'my specs/b.yml'"),
+        (["README"], "`envbuild init 'my specs'` writes a first spec in it"),
+    ],
+)
+def test_a_directory_given_as_a_spec(
+    command: list[str],
+    files: list[str],
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my specs").mkdir()
+    for name in files:
+        Path("my specs", name).touch()
+    words = [*command, "my specs", *(["scipy"] if command == ["add"] else []), "--store", "s"]
+    expected = f"error: `my specs` is a directory, not a file\n\nhint: {hint}\n"
+    assert run(words, capsys) == (2, "", expected)
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -129,7 +156,7 @@ def test_an_image_of_a_similar_name_is_named(
         ["cache", "unpin", "x"],
         ["sbom", "-o", "z", "HERE/t.yaml"],
         ["site", "probe", "-o", "x"],
-        ["recipes", "new", "a", "1"],
+        ["recipes", "new", "a", "1", "--offline"],
         ["init", "--version", "1"],
         ["launch", "HERE/t.yaml", "--", "python", "--help"],
         ["nonsense"],
@@ -171,7 +198,7 @@ _WRITING = {
     "fetch": ["fetch", "t.yaml", "--to", "PLACE"],
     "layer": ["layer", "export", "t.yaml", "--to", "PLACE"],
     "module": ["module", "install", "t.sif", "--root", "PLACE"],
-    "recipes": ["recipes", "new", "a", "1", "--dir", "PLACE"],
+    "recipes": ["recipes", "new", "a", "1", "--offline", "--dir", "PLACE"],
     "init": ["init", "PLACE", "--yes"],
     "lock": ["lock", "store/pins/t.yaml"],
 }

@@ -182,6 +182,9 @@ def test_a_version_that_no_recipe_has_is_reported_at_its_line(capsys: pytest.Cap
         (["-f", "pytorch@2.5"], "; `--no-proven` takes 2.5 without a test result"),
         (["-f", "pytorch", "--accelerator", "nvidia"], "write `--accelerator` as one of: cpu, cuda@13.0"),
         (["-f", "horovod", "--mpi", "none"], "add a line such as `--mpi mpich`"),
+        (["-f", "mpich", "--mpi", "none"], "hint: name it with `--mpi`\n"),
+        (["--fabric", "pytorch"], "hint: name it with `--framework`\n"),
+        (["-f", "caffe", "--base", "debian-12"], "hint: remove `--base` to let envbuild choose a"),
     ],
 )
 def test_hints_name_options(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from envbuild.rules.judge import RuleResult
 from envbuild.spec.model import Excuse
 from envbuild.store.report import Report
 from envbuild.workflows.check import CheckedImage, PartitionFit
+from envbuild.workflows.explain import Explanation
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()
 # Keys of the documents that are names: page and document are compared without them.
@@ -71,6 +72,26 @@ def test_the_keys_of_a_check() -> None:
     document = json.loads(json.dumps(checked.document()))
     assert keys_of_page("envbuild check --json") == keys(document)
     assert f"| `schema` | `{document['schema']}` |" in section_of_page("envbuild check --json")
+
+
+def test_the_keys_of_an_explanation() -> None:
+    rule = RuleResult(
+        rule="A.b",
+        title="t",
+        outcome="unknown",
+        facts={"driver.version": Fact("580", "site:a")},
+        missing=("glibc.host",),
+        reason="r",
+        hint="h",
+        source="s",
+    )
+    explained = Explanation(
+        subject="a.yaml", sites=("a",), results=(rule,), silenced={"A.b": "why"}, unread=("x",)
+    )
+    document = json.loads(json.dumps(explained.document()))
+    found = {key.replace("silenced.A.b", "silenced.NAME") for key in keys(document)}
+    assert keys_of_page("envbuild explain --json") == found
+    assert f"| `schema` | `{document['schema']}` |" in section_of_page("envbuild explain --json")
 
 
 def keys(value: Any, path: str = "") -> set[str]:

@@ -41,6 +41,8 @@ SHIPPED = {
     "docs/reference/examples/job.yaml": "job",
     "docs/reference/examples/base*.yaml": "base",
     "docs/reference/examples/site.yaml": "site",
+    "docs/reference/examples/knowledge.yaml": "knowledge",
+    "envbuild/rules/knowledge/*.yaml": "knowledge",
 }
 FILES = sorted(
     (path.relative_to(TOP).as_posix(), name)
@@ -72,7 +74,7 @@ def test_the_command_prints_it(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert (ended.value.code, said.out, said.err) == (0, schema_text(name), "")
 
 
-@pytest.mark.parametrize("name", sorted({*MODELS, "lock"}))
+@pytest.mark.parametrize("name", sorted({*MODELS, "knowledge", "lock"}))
 def test_every_key_has_a_description(name: str) -> None:
     schema = json.loads(schema_text(name))
     Draft7Validator.check_schema(schema)

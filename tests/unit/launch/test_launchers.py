@@ -171,6 +171,20 @@ def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
     assert pmi_doubt(choose_pmi_of(may)) == expected
 
 
+def test_a_type_that_the_mpi_surely_speaks_comes_before_a_listed_one_that_it_may_not_speak() -> None:
+    """srun refuses the first with a message; by the second each rank would run alone, with exit code 0."""
+    part = SiteScheduler(name="slurm", mpi_types=("none", "pmix"), more_mpi_types=True)
+    intel = context(family="intel-mpi", version="2021.18.0", site=Site(name="roihu", scheduler=part))
+    choice = choose_pmi_of(intel)
+    assert (choice.type, choice.outcome) == ("pmi2", "unknown")
+    assert choice.reason.endswith("speaks pmi2, and of the types of `srun --mpi` only none, pmix are known")
+    # Of a whole list, only the other one is left; an MPI that surely speaks none has only those it may speak.
+    whole = choose_pmi_of(replace(intel, site=slurm("none", "pmix")))
+    assert (whole.type, whole.outcome) == ("pmix", "unknown")
+    older = choose_pmi_of(replace(intel, family="openmpi", version="4.1.4"))
+    assert (older.type, older.outcome) == ("pmix", "unknown")
+
+
 def test_an_srun_that_does_not_answer_leaves_what_the_site_lists() -> None:
     def silent() -> tuple[str, ...]:
         raise MachineError("no answer", hint="wait")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from envbuild.system import host
 from tests.support.small_images import UNREAD, small_image
 
 SITES = Path(__file__).parents[3] / "sites"
+GOLDEN = Path(__file__).parents[2] / "golden" / "shipped-sites"
 MPIS = {"mpich": "5.0.2", "openmpi": "5.0.11", "intel-mpi": "2021.18.1"}
 ACCELERATORS = {"nvidia": "cuda@13.0", "amd": "rocm@7.2"}
 # Some of those that are misleading: others would change the programs of this test as well.
@@ -190,8 +193,8 @@ def of_script(env: dict[str, str], scheduler: str = "sbatch") -> Rank:
     return started(["script", "python", "train.py"], env)
 
 
-def of_module(env: dict[str, str], pmi: str, devices: dict[str, Path]) -> Rank:
-    run("module", "install", "demo.sif", "--root", "apps", "--link", "--site", "here.yaml")
+def of_module(env: dict[str, str], pmi: str, devices: dict[str, Path], *, site: str = "here.yaml") -> Rank:
+    run("module", "install", "demo.sif", "--root", "apps", "--link", "--site", site)
     home = Path("apps/envs/demo/2026.11")
     launcher = home / "bin/launcher"
     text = launcher.read_text()
@@ -262,6 +265,86 @@ def test_launch_script_and_module_start_the_same_ranks(
     # Root starts in a user namespace. Where a script or a line starts, the user is not known to be root.
     by_root = ["--userns"] if os.geteuid() == 0 else []
     assert [flag for flag in module.flags if flag not in by_root] == expected
+
+
+def output_or_refusal(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    """Run a command, and return its output, or the first line of its error."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as done:
+        main([*words])
+    captured = capsys.readouterr()
+    if done.value.code in (0, None):
+        return captured.out, ""
+    return "", captured.err.partition("error: ")[2].splitlines()[0]
+
+
+def defaults_of(text: str) -> set[str]:
+    """Return the names of the variables that a batch script sets for its ranks."""
+    return {*re.findall(r"\|\| export (\w+)=", text)}
+
+
+@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.slow)])
+def test_at_each_shipped_site_as_it_is_they_agree_or_refuse_for_the_same_reason(
+    mpi: str,
+    bench: Path,
+    capsys: pytest.CaptureFixture[str],
+    golden: Callable[[Path, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The expected text has what each of the three does at each site."""
+    job = {**os.environ}
+    for variable in JOB:
+        monkeypatch.delenv(variable)
+    lines = []
+    for name, site in SHIPPED.items():
+        for path in ("demo.sif", "script"):
+            Path(path).unlink(missing_ok=True)
+        small_image(
+            bench, UNREAD, name="demo.sif", mpi=mpi, mpi_family=mpi, recipes={mpi: MPIS[mpi]},
+            accelerator="cpu", architecture=site.get("architecture", host.architecture()),
+        )  # fmt: skip
+        line, no_line = output_or_refusal(
+            capsys, "launch", "--dry-run", "--site", name, "demo.sif", "--", "python", "train.py"
+        )
+        runtimes = {runtime["name"] for runtime in site.get("runtimes", ())}
+        by_apptainer = not runtimes or runtimes & {"apptainer", "singularityce"}
+        words = ["--runtime", "apptainer"] if not runtimes else []
+        words += [] if by_apptainer else ["--image", "demo"]
+        _, no_script = output_or_refusal(
+            capsys, "export", "demo.sif", "--format", "sbatch", "--site", name, "-o", "script", *words
+        )
+        script = "" if no_script else Path("script").read_text()
+        start = script.rstrip().rpartition("\n")[2]
+        lines += [
+            f"# {name}",
+            f"launch: {line.strip() or f'refused: {no_line}'}",
+            f"script: {start or f'refused: {no_script}'}",
+        ]
+        if "scheduler" not in site:
+            # Nothing says that jobs start by srun: a script is refused, and a line is for one machine.
+            assert "names no scheduler" in no_script
+            assert line.startswith("apptainer ")
+            continue
+        pmi, pmi_of_script = (re.findall(r"--mpi=(\w+)", text) for text in (line, start))
+        if any(mpi in runtime.get("host_mpi", ()) for runtime in site.get("runtimes", ())):
+            # Ranks of the script run on the site's MPI, whose type of PMI is the site's default.
+            assert script
+            assert not pmi_of_script
+        else:
+            assert (pmi, no_line) == (pmi_of_script, no_script), name
+        # The user of a module names the type: a module also starts where the others do not know it.
+        (pmi_of_user,) = pmi or [{"mpich": "pmi2", "openmpi": "pmix"}[mpi]]
+        module = of_module(job, pmi_of_user, {}, site=name)
+        assert module.stderr == "", name
+        variables = module.variables.keys() - {"PYTHONNOUSERSITE", "ENVBUILD_INSIDE"}
+        lines.append(f"module: srun --mpi={pmi_of_user} python, with {' '.join(sorted(variables))}")
+        if line and by_apptainer:
+            of_line = {
+                word.partition("=")[0] for before, word in pairwise(shlex.split(line)) if before == "--env"
+            }
+            assert variables == of_line == defaults_of(script), name
+    text = "\n".join(lines).replace(str(bench), "")
+    golden(GOLDEN / f"{mpi}.txt", f"{text}\n")
 
 
 @pytest.mark.parametrize("mpi", MPIS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from envbuild.rules.facts import FACTS
+from envbuild.rules.facts import FACTS, shown
 from envbuild.rules.judge import RULES
+from envbuild.rules.knowledge import Row, shipped
 from envbuild.rules.rulebook import judge
 from envbuild.rules.tables import tables
 
@@ -15,24 +16,60 @@ LINE = "<!-- Generated below this line: `pytest --update-golden tests/unit/rules
 OTHERWISE = {"error": "refused", "warning": "warning", "note": "reported as unknown"}
 
 
+def conditions(facts: Mapping[str, str | bool]) -> str:
+    return ", ".join(f"`{path}` {shown(wanted)}" for path, wanted in facts.items())
+
+
+def rows() -> Iterator[Row]:
+    return (row for row, _ in shipped().rows)
+
+
 def generated() -> Iterator[str]:
-    yield from ("", "| rule | holds in a good stack | otherwise | seen |", "|---|---|---|---|")
+    yield from (
+        "",
+        "### Functions",
+        "",
+        "| rule | holds in a good stack | otherwise | seen |",
+        "|---|---|---|---|",
+    )
     for rule in RULES:
         of_unknown = (
             "; a warning if a fact is unknown" if rule.severity == "error" else ", also of unknown facts"
         )
         otherwise = OTHERWISE[rule.severity] + (of_unknown if rule.warn_if_unknown else "")
         yield f"| `{rule.id}` | {rule.title} | {otherwise} | {rule.seen} |"
+    yield from (
+        "",
+        "### Rows",
+        "",
+        "| rule | if | needs | why | otherwise | seen |",
+        "|---|---|---|---|---|---|",
+    )
+    for row in rows():
+        needs = conditions(row.needs) or (f"fixed in {row.fixed_in}" if row.fixed_in else "known to be bad")
+        cells = (conditions(row.if_), needs, row.reason, OTHERWISE[row.severity], row.seen)
+        yield f"| `{row.rule}` | {' | '.join(cells)} |"
     yield from ("", "## Sources of the rules", "")
     for rule in RULES:
         yield f"- `{rule.id}`: {'; '.join(rule.source)}"
+    for name, sources in sorted(sources_of_rows().items()):
+        yield f"- `{name}`: {'; '.join(sources)}"
     yield from ("", "## Tables", "")
     for name, table in sorted(tables().items()):
         columns, source = ", ".join(table.columns), "; ".join(table.source)
         yield f"- `{name}` (by {columns}): {table.summary.rstrip('.')}. {source} (seen {table.seen})."
-    yield from ("", "## All facts", "", "| fact | meaning |", "|---|---|")
-    for path, meaning in FACTS.items():
-        yield f"| `{path}` | {meaning} |"
+    yield from ("", "## All facts", "", "| fact | kind | meaning |", "|---|---|---|")
+    for path, declared in FACTS.items():
+        kind = f"version ({declared.scheme})" if declared.kind == "version" else declared.kind
+        yield f"| `{path}` | {kind} | {declared.meaning} |"
+
+
+def sources_of_rows() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows():
+        if row.source not in found.setdefault(row.rule, []):
+            found[row.rule].append(row.source)
+    return found
 
 
 def test_the_page_is_up_to_date(golden: Callable[[Path, str], None]) -> None:

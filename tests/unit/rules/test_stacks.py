@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuild.rules.facts import FACTS
-from envbuild.rules.judge import RULES
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rulebook import judge, rule_ids
 from tests.unit.rules.stacks import cases, good, stack
 
 CASES = cases()
@@ -45,15 +44,16 @@ def test_no_rule_refuses_a_good_stack(name: str) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.id for rule in RULES} == {case.rule for case in CASES.values()}
+    assert {*rule_ids()} == {case.rule for case in CASES.values()}
 
 
 def test_rules_read_all_facts_of_the_vocabulary_and_no_others() -> None:
     verdicts = [verdict for facts in (*STACKS.values(), {}) for verdict in judge(facts)]
     paths = {path for verdict in verdicts for path in (*verdict.facts, *verdict.missing) if "[" not in path}
-    read = {re.sub(r"^frameworks\.[a-z]+\.", "frameworks.NAME.", path) for path in paths}
-    # A build's toolkit chooses the row of a table alone.
-    assert read == FACTS.keys() - {"frameworks.NAME.toolkit"}
+    named = (re.sub(r"^frameworks\.[a-z]+\.", "frameworks.NAME.", path) for path in paths)
+    read = {re.sub(r"^packages\.[a-z-]+$", "packages.NAME", path) for path in named}
+    # A build's toolkit chooses the row of a table alone, and the list of packages says which are absent.
+    assert read == FACTS.keys() - {"frameworks.NAME.toolkit", "packages"}
 
 
 def test_a_driver_that_the_site_does_not_give_is_a_warning() -> None:
@@ -61,8 +61,18 @@ def test_a_driver_that_the_site_does_not_give_is_a_warning() -> None:
     del facts["driver.version"]
     (verdict,) = [verdict for verdict in judge(facts) if verdict.rule == "CUDA.driver-floor"]
     assert (verdict.outcome, verdict.warn, verdict.missing) == ("unknown", True, ("driver.version",))
-    assert verdict.reason == "CUDA 13.0 needs a driver of at least 580, and the site's driver is not known"
+    assert verdict.reason == "CUDA 13 needs a driver of at least 580, and driver.version is not known"
     assert verdict.hint.startswith("`envbuild site probe` on a compute node reports the driver")
+
+
+def test_a_driver_below_the_floor_warns_if_a_compatibility_package_may_be_there() -> None:
+    facts = dict(STACKS["c01-cuda-13-needs-r580"])
+    del facts["cuda.forward_compat"]
+    (verdict,) = [verdict for verdict in judge(facts) if verdict.rule == "CUDA.driver-floor"]
+    assert (verdict.outcome, verdict.warn, verdict.missing) == ("unknown", True, ("cuda.forward_compat",))
+    assert verdict.reason.startswith(
+        "CUDA 13 needs a driver of at least 580, and driver.version is 575.57.08"
+    )
 
 
 @settings(deadline=None, max_examples=300)

@@ -103,7 +103,7 @@ def test_a_version_without_proof_is_taken_if_the_spec_says_so(
     text = SPEC.replace("[pytorch]", f"['{asked}']")
     with pytest.raises(RequestError, match="no proven version of `pytorch`") as caught:
         read_spec(write(tmp_path / "spec.yaml", text))
-    assert f"`proven: false` in the spec takes {version} without a test result" in caught.value.hint
+    assert f"`proven: false` takes {version} without a test result" in caught.value.hint
     result = read_spec(write(tmp_path / "spec.yaml", text + "proven: false\n"))
     assert [(chosen.version, chosen.is_proven) for chosen in result.recipes] == [
         ("5.0.2", True),

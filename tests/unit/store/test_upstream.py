@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from envbuild.errors import MachineError, RequestError
+from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.records import read_record
 from envbuild.store.store import Store
-from envbuild.store.upstream import Upstream
 from envbuild.system.descriptors import with_real_paths
 from envbuild.system.sealing import sealed
 from tests.support.stores import key, layer
@@ -24,12 +24,12 @@ def theirs(tmp_path: Path) -> Store:
 
 
 def ours(theirs: Store) -> Store:
-    return Store(theirs.path.with_name("ours"), [Upstream(theirs.path, [os.geteuid()])])
+    return Store(theirs.path.with_name("ours"), [DirectoryUpstream(theirs.path, [os.geteuid()])])
 
 
 def refusal(path: Path, owner: int | None = None) -> str:
     with pytest.raises((RequestError, MachineError)) as caught:
-        Upstream(path, [os.geteuid() if owner is None else owner])
+        DirectoryUpstream(path, [os.geteuid() if owner is None else owner])
     return caught.value.problem
 
 
@@ -121,7 +121,7 @@ def test_others_may_neither_write_to_it_nor_replace_it(public: Path, mode: int) 
     public.chmod(mode)
     assert f"they can write to `{public}`" in refusal(theirs.path)
     public.chmod(mode | 0o1000)
-    Upstream(theirs.path, [os.geteuid()])
+    DirectoryUpstream(theirs.path, [os.geteuid()])
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The lock and its plan are given; layers are packed, spliced and checked as ever.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,71 +12,12 @@ from typing import Any
 
 import pytest
 
-from envbuild.cli.main import main
-from envbuild.plan.model import BuildPlan, Compression, FilesStep, InlineFile, Layer, layer_key
 from envbuild.squashfs.format import Compressor
-from envbuild.system.apptainer import Apptainer
-from envbuild.workflows import build as workflow
-from envbuild.workflows import plan as plan_workflow
-from envbuild.workflows.lock import Locked
-from envbuild.workflows.settings import Settings
 from tests.support.images import file_system, read_manifest, read_sif
-from tests.support.resolved_specs import bare_lock, resolved
+from tests.support.planned_builds import Bench
 from tests.support.stores import flip
 
 Run = Callable[..., tuple[int, Any, str]]
-
-
-def layer(name: str, compression: Compression, **files: str) -> Layer:
-    entries = tuple(
-        InlineFile(path=f"/etc/{path}", content=base64.b64encode(text.encode()).decode())
-        for path, text in files.items()
-    )
-    step = FilesStep(files=entries, tools=())
-    return Layer(name=name, key=layer_key(step, (), compression), step=step, compression=compression)
-
-
-class Bench:
-    """A spec whose layers a test decides."""
-
-    def __init__(self, place: Path) -> None:
-        self.spec = place / "demo.yaml"
-        self.spec.write_text('name: demo\nversion: "1"\n')
-        self.image = place / "demo.sif"
-        self.files = {"base": {"os-release": "ID=debian\n"}, "venv": {"motd": "hello\n"}}
-
-    def locked(self) -> Locked:
-        path = self.spec.with_suffix(".lock.yaml")
-        return Locked(resolved=resolved(path=self.spec), lock=bare_lock(), path=path, changes=())
-
-    def plan(self, _: Locked, *, compression: Compression = "zstd") -> BuildPlan:
-        layers = tuple(layer(name, compression, **files) for name, files in self.files.items())
-        return BuildPlan(layers=layers, image=tuple(self.files), tools=())
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for module in (workflow, plan_workflow):
-        monkeypatch.setattr(module, "lock_spec", lambda *_, **__: made.locked())
-        monkeypatch.setattr(module, "plan_image", made.plan)
-    monkeypatch.setattr(
-        Settings, "find_apptainer", lambda *_: Apptainer(program=Path("/nowhere"), version="1.4.5")
-    )
-    return made
-
-
-@pytest.fixture
-def run(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(verb: str, *words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([verb, str(bench.spec), "--store", str(tmp_path / "store"), *words])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    return call
 
 
 @pytest.fixture

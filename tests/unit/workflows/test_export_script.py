@@ -279,7 +279,16 @@ def test_what_is_for_no_gpu_asks_for_none() -> None:
         ("sbatch", "perlmutter-gpu", "", "", "podman-hpc does not start `demo.sif` itself"),
         ("sbatch", "perlmutter-gpu", "", "-v", "'-v' cannot name an image"),
         ("sbatch", "perlmutter-gpu", "", "a\tb", "'a\\tb' cannot name an image"),
-        ("sbatch", "local", "", "x", "the site `local` has no runtime: it names none"),
+        (
+            "sbatch",
+            "local",
+            "",
+            "x",
+            "`--format sbatch` is for Slurm, and the site `local` names no scheduler",
+        ),
+        ("pbs", "local", "", "x", "`--format pbs` is for PBS, and the site `local` names no scheduler"),
+        ("sbatch", "puhti", "sarus", "x", "the site `puhti` has no runtime `sarus`: it has apptainer"),
+        ("sbatch", "leonardo-booster", "", "x", "`leonardo-booster` has no runtime: it names none"),
         ("sbatch", "alps-daint", "", "x", "ARCH.same: the image is for amd64, and the host is arm64"),
         ("sbatch", "frontier", "", "", "the site `frontier` names no type of `srun --mpi`"),
         (

@@ -343,6 +343,14 @@ def test_a_dry_run_for_a_named_site_takes_the_facts_of_that_site(
         bench.line()
 
 
+def test_a_dry_run_for_a_named_site_is_judged_by_that_site_s_architecture(bench: Bench) -> None:
+    bench.is_for("arm64")
+    bench.site(Site(name="there", architecture="arm64"))
+    assert bench.line_for("there")[:3] == START
+    with pytest.raises(RequestError, match=r"the image is for arm64, and the host is amd64\n"):
+        bench.line()
+
+
 def test_a_dry_run_for_a_site_without_types_is_refused_as_export_refuses_it(bench: Bench) -> None:
     """Even if this machine has an srun: it is that of another site."""
     bench.srun("pmi2 pmix")

@@ -17,10 +17,10 @@ from envbuild.cli.main import main
 from envbuild.errors import RequestError
 from envbuild.plan.model import FilesStep, Layer
 from envbuild.store import transfer
+from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.records import LayerRecord, record_name
 from envbuild.store.store import Store
-from envbuild.store.upstream import Upstream
 from envbuild.store.verify import verify
 from envbuild.system.sealing import sealed
 from envbuild.workflows import layer as workflow
@@ -273,13 +273,13 @@ def test_the_directory_that_was_checked_is_the_one_that_is_read(
     link = layers.path.with_name("link")
     link.symlink_to(layers.path)
 
-    def opened(*arguments: Any) -> Upstream:
-        upstream = Upstream(*arguments)
+    def opened(*arguments: Any) -> DirectoryUpstream:
+        upstream = DirectoryUpstream(*arguments)
         link.unlink()
         link.symlink_to(theirs.path)
         return upstream
 
-    monkeypatch.setattr(transfer, "Upstream", opened)
+    monkeypatch.setattr(transfer, "DirectoryUpstream", opened)
     run("import", link)
     assert [record.name for record in store.records()] == ["a"]
 

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from envbuild.cli.recipes import format_checked
-from envbuild.errors import EnvbuildError, MachineError
+from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.jobs.judge import Job
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.controls import MutatedJob, every_rank_alone, missed_by
+from envbuild.resolve.index import OfferedRelease
 from envbuild.spec.job import Control
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
+from envbuild.workflows import recipe_new
 from envbuild.workflows.recipe_check import CheckedRecipe, check_recipe
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
@@ -55,6 +57,36 @@ def test_a_new_one_keeps_the_rules_once_its_readme_and_job_are_written(recipes: 
     checked = check(recipes)
     assert (checked.controls, checked.ran, checked.passed) == (2, {}, True)
     assert format_checked(checked) == "thing: keeps the rules; 1 job, 2 controls"
+
+
+@pytest.mark.parametrize("path", ["thing", "thing/recipe.yaml", "../recipes/thing/"])
+def test_one_is_checked_by_its_path(recipes: Path, path: str) -> None:
+    settings = Settings.of(store=recipes.parent, apptainer=None, recipes=[], site=None)
+    assert check_recipe(f"{recipes}/{path}", settings).recipe.name == "thing"
+
+
+def test_a_directory_beside_the_user_is_enough(recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(recipes)
+    settings = Settings.of(store=recipes.parent, apptainer=None, recipes=[], site=None)
+    assert check_recipe("thing", settings).recipe.name == "thing"
+    monkeypatch.chdir("thing")
+    assert check_recipe("./", settings).recipe.name == "thing"
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("none", "there is no recipe at `"),
+        ("thing/verify", "there is no recipe at `"),
+        ("Thing", "`Thing` is not a valid recipe name"),
+    ],
+)
+def test_a_path_without_a_recipe_is_refused(recipes: Path, path: str, problem: str) -> None:
+    (recipes / "Thing").symlink_to("thing")
+    settings = Settings.of(store=recipes.parent, apptainer=None, recipes=[], site=None)
+    with pytest.raises(EnvbuildError) as caught:
+        check_recipe(f"{recipes}/{path}", settings)
+    assert caught.value.problem.startswith(problem)
 
 
 def test_what_is_left_to_write_is_told(tmp_path: Path) -> None:
@@ -101,7 +133,11 @@ def _in(file: str, old: str, new: str) -> Callable[[Path], None]:
         (_no_readme, ["there is no README.md beside the recipe [thing]"]),
         (
             _no_python,
-            ["not valid Python: '(' was never closed (<unknown>, line 1) [thing/verify/stray.py]"],
+            ["not valid Python: '(' was never closed [thing/verify/stray.py:1:6]"],
+        ),
+        (
+            _in(JOB, "    main()\n", "    main(\n"),
+            ["not valid Python: '(' was never closed [thing/verify/sums.py:30:9]"],
         ),
         (
             _in("README.md", "# thing\n", "thing\n"),
@@ -324,6 +360,48 @@ def test_words_that_no_recipe_may_hold_are_told_once_each(tmp_path: Path) -> Non
     assert told == [("VERSION: `==2`", None), ("--distribution: `a b`", None), ("--import: `c-d`", None)]
     assert all(error.hint for error in caught.value.each())
     assert not (tmp_path / "recipes").exists()
+
+
+@pytest.mark.parametrize(
+    ("release", "found", "base"),
+    [
+        (OfferedRelease(wheels_for=("3.9", "3.11", "3.13")), "a wheel for Python 3.9, 3.11 and 3.13", ""),
+        (
+            OfferedRelease(wheels_for=("3.11",)),
+            "a wheel for Python 3.11, and none for Python 3.9 and 3.13: see `base` in recipe.yaml",
+            ">=3.11,<3.13",
+        ),
+        (
+            OfferedRelease(has_source=True),
+            "no wheel for Python 3.9, 3.11 and 3.13, only a source archive: build it with `source`"
+            " in recipe.yaml",
+            "",
+        ),
+        (None, "the index cannot be asked, so nothing is known of its files", ""),
+    ],
+)
+def test_a_new_one_is_for_the_pythons_that_the_index_has_wheels_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: OfferedRelease | None, found: str, base: str
+) -> None:
+    monkeypatch.setattr(recipe_new, "offered_release", lambda *_: release)
+    written = new_recipe("thing", "1.2", tmp_path, ask_index=True)
+    assert (written.release, written.found) == ("thing 1.2", found)
+    path = written.directory / "recipe.yaml"
+    assert load(Recipe, path.read_bytes(), path).value.base.python == base
+
+
+@pytest.mark.parametrize(
+    ("newest", "hint"), [("1.1", "its newest release is 1.1; with `--offline`"), ("", "check the name; with")]
+)
+def test_a_release_that_the_index_lacks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: str, hint: str
+) -> None:
+    monkeypatch.setattr(recipe_new, "offered_release", lambda *_: OfferedRelease(newest=newest))
+    with pytest.raises(RequestError, match=r"the index has no thing 1\.2") as caught:
+        new_recipe("thing", "1.2", tmp_path, ask_index=True)
+    assert caught.value.hint.startswith(hint)
+    assert [*tmp_path.iterdir()] == []
+    assert new_recipe("thing", "1.2", tmp_path).found == ""
 
 
 @pytest.mark.parametrize("name", ["123", "true", "1e3"])

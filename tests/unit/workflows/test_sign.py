@@ -32,6 +32,7 @@ from envbuild.store import verdicts
 from envbuild.store.report import Report
 from envbuild.system import keys
 from envbuild.system.keys import PrivateKey, PublicKey
+from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.sign import Verified, make_key, sign_image, verify_image
 from tests.support import trees
@@ -169,6 +170,36 @@ def test_the_verdict_of_the_last_test_is_signed(
     assert predicate["passedTests"] == ["a/ranks"]
     assert predicate["failedTests"] == [name for status, name in checks if status == "FAIL"]
     assert predicate["configuration"][0]["digest"] == {"sha256": "ab" * 32}
+
+
+@pytest.mark.parametrize(("status", "result"), [("PASS", "PASSED"), ("FAIL", "FAILED")])
+def test_a_test_signs_its_verdict(
+    image: Path, key: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, status: str, result: str
+) -> None:
+    report = Report(
+        name="demo",
+        version="1",
+        digest=read_manifest(image).digest,
+        ranks=2,
+        checks=[CheckResult("PASS", "a/ranks", "2", "2"), CheckResult(status, "a/sum", "1", "1")],
+        fingerprint="sha256:" + "ab" * 32,
+        facts={"kernel": "6.1"},
+        when="2026-11-21T01:00:00Z",
+    )
+    monkeypatch.setattr(testing, "_test", lambda *_: report)
+    before = image.read_bytes()
+    with pytest.raises(RequestError, match="a quick test has no verdict to sign"):
+        testing.test_image(testing.TestRequest(image=image, key=key, quick=True), settings)
+    assert image.read_bytes() == before
+    testing.test_image(testing.TestRequest(image=image, key=key), settings)
+    verified = verify(image, key, require=("provenance", "bill", "verdict"))
+    assert verified.passed
+    assert verified.statements[-1].result.startswith(f"{result}, ")
+
+
+def test_a_key_that_is_not_one_stops_before_the_test(image: Path, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"none\.key"):
+        testing.test_image(testing.TestRequest(image=image, key=tmp_path / "none.key"), settings)
 
 
 def test_a_test_that_proved_nothing_is_not_signed(image: Path, key: Path, settings: Settings) -> None:
@@ -474,4 +505,7 @@ def test_the_commands(
     assert document["sha256"] == digest.removeprefix("sha256:")
     assert run("verify", str(image), "--key", f"{key}.pub", "--require", "x") == 2
     assert run("sign", str(image)) == 2
+    for verb in ("test", "reproduce"):
+        assert run(verb, str(image), "--sign") == 2
+        assert run(verb, str(image), "--key", str(key)) == 2
     assert run("sign", str(image), "--new-key", str(key)) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from envbuild.errors import Location, MachineError, RequestError, render
 from envbuild.lock.diff import diff
-from envbuild.resolve.index import without_wheels
+from envbuild.resolve.index import OfferedRelease, offered_release, without_wheels
 from envbuild.spec.python_platform import target_of
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ResolvedSpec
@@ -20,7 +20,7 @@ from tests.support.mirrors import (
     write_index,
     write_wheel,
 )
-from tests.support.resolve_desk import Desk, versions
+from tests.support.resolve_desk import PLATFORM, Desk, versions
 from tests.support.resolved_specs import MPICH_DIGEST, base_image, chosen
 
 
@@ -124,6 +124,31 @@ def test_what_has_no_wheel_for_a_base_is_known_without_resolving(desk: Desk) -> 
     assert without_wheels(asked, sources, target_of(base_image(), "amd64")) == {*asked[1:]}
     closed = replace(sources, indexes=("http://127.0.0.1:9/simple",))
     assert without_wheels(asked, closed, target_of(base_image(), "amd64")) is None
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        (("gamma", "1.0"), OfferedRelease(wheels_for=("3.11", "3.13"))),
+        (("native", "1.0"), OfferedRelease(wheels_for=("3.11",))),
+        (("source-only", "1.0"), OfferedRelease(has_source=True)),
+        (("gamma", "9.0"), OfferedRelease(newest="1.5")),
+        (("absent", "1.0"), OfferedRelease()),
+    ],
+)
+def test_what_an_index_has_of_a_release(
+    desk: Desk, release: tuple[str, str], expected: OfferedRelease
+) -> None:
+    desk.archive_only("source-only")
+    write_wheel(desk.wheels, "native", "1.0", tag=PLATFORM)
+    write_index(desk.server.root, sorted(desk.wheels.glob("*.whl")))
+    targets = [
+        replace(target_of(base_image(), "amd64"), version=version, abi=abi)
+        for version, abi in (("3.11", "cp311"), ("3.13", "cp313"))
+    ]
+    assert offered_release(*release, desk.machine().python, targets) == expected
+    closed = replace(desk.machine().python, indexes=("http://127.0.0.1:9/simple",))
+    assert offered_release(*release, closed, targets) is None
 
 
 def test_the_first_index_that_answers_is_used(desk: Desk) -> None:

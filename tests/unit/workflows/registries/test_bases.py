@@ -27,7 +27,7 @@ from envbuild.workflows.fetch import fetch_pins
 from envbuild.workflows.lock import lock_changes, lock_spec, read_locked
 from envbuild.workflows.plan import plan_image, show_plan
 from envbuild.workflows.settings import Settings
-from tests.support.oci_images import LAYER, OS_RELEASE, ROOT, Shelf, gzipped, tar, zstd
+from tests.support.oci_images import CONFIG, LAYER, OS_RELEASE, ROOT, Shelf, gzipped, tar, zstd
 from tests.support.registry import Registry
 from tests.support.roots import TEXTS, entry
 
@@ -379,10 +379,13 @@ REFUSED: dict[str, tuple[Callable[[Shelf], object], str, str]] = {
         "is not an image",
         "`envbuild pull`",
     ),
+    "a configuration without end": (
+        lambda shelf: shelf.image([BELOW], "1", config={**shelf.blob(b"{}", CONFIG), "size": 1 << 40}),
+        "has a configuration of more than 4 MiB",
+        "",
+    ),
     "a configuration that is not JSON": (
-        lambda shelf: shelf.image(
-            [BELOW], "1", config=shelf.blob(b"[", "application/vnd.oci.image.config.v1+json")
-        ),
+        lambda shelf: shelf.image([BELOW], "1", config=shelf.blob(b"[", CONFIG)),
         "that is not JSON",
         "",
     ),

@@ -1,0 +1,95 @@
+"""Reads a file of facts: a stack as somebody describes it, without an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type
+from envbuild.spec.yamlfile import MAX_BYTES, Document, Loc, read_yaml
+from envbuild.system.files import read_input
+
+# Distributions that people name for a framework.
+_FRAMEWORKS = {"torch": "pytorch", "jaxlib": "jax"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedFacts:
+    """The facts of a file."""
+
+    facts: dict[str, Fact]
+    """Their sources are the lines of the file."""
+    unread: tuple[str, ...]
+    """Keys that are not facts."""
+
+
+def read_facts(path: Path) -> StatedFacts:
+    """Read a YAML or JSON file of facts: ``cuda.toolkit: "13.0"``, or nested ``cuda: {toolkit: "13.0"}``.
+
+    A fact that is absent, or null, is unknown. RequestError: a value is not of the kind of its fact; all are
+    reported at once.
+    """
+    document = read_yaml(read_input(path, limit_bytes=MAX_BYTES), path)
+    facts: dict[str, Fact] = {}
+    unread: list[str] = []
+    errors: list[EnvbuildError] = list(document.errors)
+    for name, loc, value in _leaves(document.value):
+        declared = fact_type(name)
+        if declared is None:
+            unread.append(name)
+            continue
+        try:
+            read = _value(declared, name, loc, value, document)
+        except EnvbuildError as error:
+            errors.append(error)
+            continue
+        if read is not None:
+            facts[name] = fact_at(read, document.at(*loc), str(path))
+    raise_all(errors)
+    named = {name.split(".")[1] for name in facts if name.startswith("frameworks.")}
+    if "frameworks" not in facts and named:
+        facts["frameworks"] = Fact(tuple(sorted(named)), str(path))
+    return StatedFacts(facts=facts, unread=tuple(unread))
+
+
+def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator[tuple[str, Loc, Any]]:
+    """Yield each value with its name, dots for nested mappings, and its place."""
+    for key, entry in value.items():
+        name = f"{above}.{key}" if above else key
+        group, _, rest = name.partition(".")
+        if group == "frameworks" and rest:
+            framework, dot, part = rest.partition(".")
+            name = f"{group}.{_FRAMEWORKS.get(framework, framework)}{dot}{part}"
+        if isinstance(entry, dict) and (entry or name not in FACTS):
+            yield from _leaves(entry, name, (*steps, key))
+        else:
+            yield name, (*steps, key), entry
+
+
+def _value(declared: FactType, name: str, loc: Loc, value: object, document: Document) -> Value | None:
+    """Return a value as its fact has it; None for null."""
+    if value is None:
+        return None
+    at = document.at(*loc)
+    if declared.kind == "flag":
+        if not isinstance(value, bool):
+            raise RequestError(
+                f"`{name}` is not `true` or `false`", at=at, hint=f"it says {declared.meaning}"
+            )
+        return value
+    entries = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(entry, dict | tuple) for entry in entries):
+        raise RequestError(f"`{name}` is not text", at=at, hint=f"it is the {declared.meaning}")
+    if isinstance(value, tuple) and declared.kind != "list":
+        raise RequestError(f"`{name}` is one value, not a list", at=at, hint=f"it is the {declared.meaning}")
+    # As they are written: 13.0 is not the number 13.
+    texts = [
+        entry if isinstance(entry, str) else document.words[(*loc, number) if entries is value else loc]
+        for number, entry in enumerate(entries)
+    ]
+    if name == "frameworks":
+        texts = [_FRAMEWORKS.get(text, text) for text in texts]
+    return tuple(texts) if declared.kind == "list" else texts[0]

@@ -1,0 +1,160 @@
+"""Knowledge of stacks as data: files of rows, of envbuild, of a centre and of a user. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from envbuild.errors import did_you_mean
+from envbuild.rules.facts import FACTS, fact_type, shown
+from envbuild.rules.judge import Occasion, Severity
+from envbuild.rules.versions import range_problem
+from envbuild.spec.fields import Format
+from envbuild.spec.load import load
+from envbuild.spec.model import Model, Text, errors_below, full_match
+
+UNREAD = "?"
+"""The need of a row that says that the answer has not been read: the result is unknown."""
+_DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+MAX_ROWS = 20_000
+_FACTS_PAGE = "see docs/reference/rules.md"
+RuleId = Annotated[str, full_match(r"[A-Z][A-Z0-9]*\.[a-z0-9][a-z0-9.-]*", "an id, such as `SITE.driver`")]
+Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`")]
+Line = Annotated[Text, Field(min_length=1)]
+
+
+def _problem(path: object, wanted: object, *, is_need: bool) -> str:
+    """Return why a condition cannot be judged; empty if it can."""
+    declared = fact_type(str(path))
+    if declared is None:
+        return f"there is no fact `{path}`; {did_you_mean(str(path), tuple(FACTS)) or _FACTS_PAGE}"
+    if not isinstance(wanted, str | bool):
+        return "expected text in quotes, `true` or `false`"
+    if not wanted and wanted is not False:
+        return "must not be empty"
+    if wanted == UNREAD:
+        return "" if is_need else "`?` stands in `needs` alone"
+    if declared.kind == "flag" or isinstance(wanted, bool):
+        is_flag = declared.kind == "flag" and isinstance(wanted, bool)
+        return "" if is_flag else f"`{path}` is a {declared.kind}, and `{shown(wanted)}` is not one"
+    return range_problem(wanted, declared.scheme) if declared.kind == "version" else ""
+
+
+def _conditions(conditions: object, *, is_need: bool) -> object:
+    entries = conditions.items() if isinstance(conditions, Mapping) else ()
+    found = {(str(path),): _problem(path, wanted, is_need=is_need) for path, wanted in entries}
+    problems: dict[tuple[str | int, ...], str] = {(*steps,): text for steps, text in found.items() if text}
+    if problems:
+        raise errors_below(problems)
+    return conditions
+
+
+_Conditions = Annotated[
+    dict[str, str | bool], Field(min_length=1), BeforeValidator(partial(_conditions, is_need=False))
+]
+_Needs = Annotated[dict[str, str | bool], BeforeValidator(partial(_conditions, is_need=True))]
+# Facts → when a row that reads them is judged beside `lock` and `check`.
+_OCCASIONS: Mapping[str, tuple[Occasion, ...]] = {
+    "fabric": ("fabric",),
+    "host_mpi": ("host-mpi",),
+    "runtime": ("start",),
+    "scheduler": ("job", "export"),
+}
+
+
+class Row(Model):
+    """A row: a stack whose facts are as `if` says needs those of `needs`."""
+
+    rule: RuleId
+    """Id of the rule that the row belongs to: a shipped one, or one of your own."""
+    if_: Annotated[_Conditions, Field(alias="if")]
+    """Facts of the stacks that the row is about. Of a version a range (`>=12,<13`); of a text its value, or
+    `!=` and a value; of a list an entry that it contains, or `!=` and one that it lacks; of a flag `true` or
+    `false`."""
+    needs: _Needs = {}
+    """Facts that such a stack needs, in the same form. `?` says that it is not known what it needs. A row
+    without `needs` names a stack that is known to be bad."""
+    reason: Line
+    """Why, in a sentence without a full stop."""
+    severity: Severity = "error"
+    """`error` refuses the stack, `warning` warns, `note` reports it as unknown."""
+    source: Line
+    """Where this was read: an address, or a document with its version."""
+    seen: Date
+    """When it was read."""
+    fix: Line
+    """The smallest change that helps."""
+    fixed_in: Text = ""
+    """The release that is good again, of a stack that is known to be bad."""
+
+    @property
+    def subject(self) -> str:
+        """The framework that it is about; empty for none."""
+        named = (path.split(".") for path in self.if_ if path.startswith("frameworks."))
+        return next((parts[1] for parts in named), "")
+
+    @property
+    def occasions(self) -> frozenset[Occasion]:
+        """When it is judged beside `lock` and `check`: where facts that it reads come in."""
+        groups = {path.partition(".")[0] for path in (*self.if_, *self.needs)}
+        return frozenset(occasion for group in groups for occasion in _OCCASIONS.get(group, ()))
+
+
+class Silence(Model):
+    """A shipped rule that refuses nothing and warns of nothing at a centre."""
+
+    rule: RuleId
+    """Id of the rule."""
+    reason: Line
+    """Why it does not count there, in a sentence without a full stop."""
+    date: Date
+    """When that was decided."""
+
+
+class KnowledgeFile(Model):
+    """A file of knowledge: rows, and rules that do not count at a centre."""
+
+    schema_: Annotated[Format, Field(alias="schema")] = 1
+    """Format of the file."""
+    rows: Annotated[tuple[Row, ...], Field(max_length=MAX_ROWS)] = ()
+    """What goes together. Rows add to those of envbuild, and none takes the place of another."""
+    silences: tuple[Silence, ...] = ()
+    """Shipped rules that do not count at this centre; only in `/etc/envbuild/knowledge`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """All rows that count, with the file that each comes from, and the silenced rules."""
+
+    rows: tuple[tuple[Row, str], ...] = ()
+    """Rows, and the file of each; empty for envbuild's own."""
+    silences: Mapping[str, str] = field(default_factory=dict)
+    """Id of a rule → why it does not count, with date and file."""
+
+    def with_file(self, file: KnowledgeFile, path: str) -> Knowledge:
+        """Return this knowledge and that of a file."""
+        silences = {entry.rule: f"{entry.reason} ({entry.date}, {path})" for entry in file.silences}
+        rows = tuple((row, path) for row in file.rows)
+        return Knowledge(rows=(*self.rows, *rows), silences={**self.silences, **silences})
+
+    def of_rule(self, rule: str) -> tuple[Row, ...]:
+        """Return the rows of a rule."""
+        return tuple(row for row, _ in self.rows if row.rule == rule)
+
+
+@cache
+def shipped() -> Knowledge:
+    """Return the knowledge of this program."""
+    knowledge = Knowledge()
+    directory = resources.files("envbuild.rules") / "knowledge"
+    for file in sorted(directory.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".yaml"):
+            loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
+            knowledge = knowledge.with_file(loaded.value, "")
+    return knowledge

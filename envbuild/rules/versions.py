@@ -1,0 +1,120 @@
+"""Versions and ranges of them, by the scheme of the fact that they belong to. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+Scheme = Literal["pep440", "vendor", "branch", "debian"]
+"""How versions of a fact are compared.
+
+``pep440``: as Python's packages. ``vendor``: by the numbers at their beginning; ``3.4a2`` and ``3.4amzn1``
+are 3.4. ``branch``: the same, and a version that says less than the limit is undecided: driver ``580`` may be
+580.65.06, and CUDA ``12`` may be 12.4. ``debian``: as dpkg compares them.
+"""
+
+_CLAUSE = re.compile(r"(>=|<=|==|!=|<|>) *([A-Za-z0-9][A-Za-z0-9.+~:_-]*(?:\.\*)?)")
+_NUMBERS = re.compile(r"[^0-9]?([0-9]+(?:\.[0-9]+)*)")
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def range_problem(text: str, scheme: Scheme) -> str:
+    """Return why a text is not a range of versions of a scheme, such as ``>=12,<13``; empty if it is one."""
+    clauses = [_CLAUSE.fullmatch(clause.strip()) for clause in text.split(",")]
+    example = f"`{text}` is not a range of versions, such as `>=12,<13`, `==12.*` or `!=2.1.0`"
+    if not all(clauses):
+        return example
+    if scheme == "pep440":
+        try:
+            SpecifierSet(text)
+        except InvalidSpecifier:
+            return example
+    limits = [clause[2] for clause in clauses if clause]
+    if scheme in ("vendor", "branch") and not all(_numbers(limit) for limit in limits):
+        return example
+    return "" if scheme != "debian" or not any(".*" in limit for limit in limits) else example
+
+
+@lru_cache(maxsize=1 << 16)
+def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
+    """Return whether a version is in a range; None if that is undecided, or it cannot be compared."""
+    if scheme == "pep440":
+        known = _python_version(version)
+        return None if known is None else SpecifierSet(text).contains(known, prereleases=True)
+    outcomes = [_meets(version, operation, limit, scheme) for operation, limit in _clauses(text)]
+    return False if False in outcomes else None if None in outcomes else True
+
+
+def _clauses(text: str) -> Iterator[tuple[str, str]]:
+    matches = (_CLAUSE.fullmatch(clause.strip()) for clause in text.split(","))
+    return ((match[1], match[2]) for match in matches if match)
+
+
+def _python_version(text: str) -> Version | None:
+    """Return a version of Python's packages; of a vendor's own form the leading numbers."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        numbers = _NUMBERS.match(text)
+        return Version(numbers[1]) if numbers else None
+
+
+def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | None:
+    if scheme == "debian":
+        return _COMPARE[operation](_debian_key(version), _debian_key(limit))
+    known, bound = _numbers(version), _numbers(limit)
+    if not known:
+        return None
+    says_less = scheme == "branch" and len(known) < len(bound) and bound[: len(known)] == known
+    if limit.endswith(".*"):
+        if says_less:
+            return None
+        return _COMPARE[operation](known[: len(bound)], bound)
+    if says_less and any(bound[len(known) :]):
+        return None
+    size = max(len(known), len(bound))
+    padded = [(*numbers, *[0] * (size - len(numbers))) for numbers in (known, bound)]
+    return _COMPARE[operation](*padded)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers at the beginning of a version, behind one letter (``v2.19.3``, ``R580``)."""
+    match = _NUMBERS.match(text)
+    return tuple(int(number) for number in match[1].split(".")) if match else ()
+
+
+def _debian_key(version: str) -> tuple[Any, ...]:
+    """Return what sorts as dpkg sorts versions (deb-version(7)): epoch, upstream version, revision."""
+    epoch, colon, rest = version.partition(":")
+    upstream, dash, revision = (rest if colon else version).rpartition("-")
+    return (
+        int(epoch) if colon and epoch.isdigit() else 0,
+        _debian_part(upstream if dash else revision),
+        _debian_part(revision if dash else ""),
+    )
+
+
+def _debian_part(text: str) -> tuple[Any, ...]:
+    """Return alternating texts and numbers; a tilde sorts before the end, and letters before other signs."""
+    key: list[Any] = []
+    for word, number in re.findall(r"([^0-9]*)([0-9]*)", text):
+        key += [(*(_debian_order(char) for char in word), 0), int(number or 0)]
+    return tuple(itertools.chain(key, [(0,), 0]))
+
+
+def _debian_order(char: str) -> int:
+    return -1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256

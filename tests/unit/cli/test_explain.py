@@ -1,0 +1,180 @@
+"""`envbuild explain --facts`: the chain of a stack that somebody describes, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.system import files
+
+GOOD = """\
+frameworks.pytorch: {version: 2.13.0, toolkit: 13.0, accelerator: cuda}
+python.version: 3.10
+architecture: {image: amd64, host: amd64}
+cuda: {toolkit: 13.0, forward_compat: false, majors: [13]}
+gpus: {vendor: nvidia, architectures: [sm_90]}
+driver.version: 580.95.05
+"""
+ROWS = """\
+rows:
+  - rule: SITE.no-580
+    if: {gpus.vendor: nvidia}
+    needs: {driver.version: ">=590"}
+    reason: our nodes hang with older drivers
+    severity: warning
+    source: ticket 4711
+    seen: "2026-11-20"
+    fix: use the other partition
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *words])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def explained(capsys: pytest.CaptureFixture[str], text: str, *words: str, name: str = "f.yaml") -> Any:
+    Path(name).write_text(text)
+    code, out, err = run(capsys, "--facts", name, "--json", *words)
+    document = json.loads(out)
+    assert err == ""
+    assert code == (4 if document["verdict"] == "reject" else 0)
+    return document
+
+
+def rule(document: Any, rule_id: str) -> Any:
+    (found,) = [entry for entry in document["rules"] if entry["id"] == rule_id]
+    return found
+
+
+def test_a_good_stack_is_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    document = explained(capsys, GOOD)
+    assert document["verdict"] == "ok"
+    floor = rule(document, "CUDA.driver-floor")
+    assert (floor["verdict"], floor["fix"], floor["silenced"]) == ("ok", "", "")
+    facts = {fact["path"]: (fact["value"], fact["origin"]) for fact in floor["facts"]}
+    # As it is written, and with its line.
+    assert facts["cuda.toolkit"] == ("13.0", "f.yaml:4:17")
+    assert facts["driver.version"] == ("580.95.05", "f.yaml:6:17")
+    assert "(seen 2026-" in floor["source"]
+    assert rule(document, "PYTHON.framework-range")["facts"][-1]["value"] == "3.10"
+    assert {"pmi.spoken", "fabric.name"} <= set(document["lacking"])
+
+
+def test_the_same_stack_in_dotted_keys_and_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    flat = {
+        "frameworks": ["torch"],
+        "frameworks.torch.version": "2.13.0",
+        "frameworks.torch.toolkit": "13.0",
+        "frameworks.torch.accelerator": "cuda",
+        "gpus.vendor": "nvidia",
+        "gpus.architectures": ["sm_70"],
+        "architecture.image": "amd64",
+    }
+    document = explained(capsys, json.dumps(flat), name="f.json")
+    assert rule(document, "GPU.arch-in-build")["verdict"] == "reject"
+    assert rule(document, "GPU.arch-in-build")["subject"] == "pytorch"
+
+
+def test_a_stack_is_refused_with_the_smallest_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.yaml").write_text(GOOD.replace("580.95.05", "570.86"))
+    code, out, _ = run(capsys, "--facts", "f.yaml")
+    assert code == 4
+    assert (
+        "reject   CUDA.driver-floor: CUDA 13 needs a driver of at least 580, and driver.version is 570.86\n"
+        in out
+    )
+    assert "         driver.version = 570.86 (f.yaml:6:17)\n" in out
+    assert "         fix: take a build for an older major release of CUDA, or another site\n" in out
+    assert out.endswith("verdict: reject, f.yaml\n")
+    # From the framework down.
+    assert out.index("GPU.arch-in-build") < out.index("PYTHON.") < out.index("CUDA.driver-floor")
+
+
+def test_rules_that_lack_facts_are_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.yaml").write_text(GOOD)
+    _, out, _ = run(capsys, "--facts", "f.yaml")
+    assert "rules (`-v` lists them), for want of: " in out
+    assert "PMI.intersection" not in out
+    _, out, _ = run(capsys, "-v", "--facts", "f.yaml")
+    assert "unknown  PMI.intersection: not known: `pmi.spoken`\n" in out
+
+
+def test_nothing_known_and_what_has_not_been_read_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert explained(capsys, "{}")["verdict"] == "unknown"
+    document = explained(capsys, GOOD.replace("toolkit: 13.0, forward", "toolkit: 14.0, forward"))
+    assert rule(document, "CUDA.driver-floor")["reason"] == "which driver CUDA 14 needs has not been read"
+    assert document["verdict"] == "unknown"
+
+
+def test_a_file_of_rows_counts_and_a_silence_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.yaml").write_text(
+        ROWS + 'silences: [{rule: CUDA.driver-floor, reason: our driver can, date: "2026-11-20"}]\n'
+    )
+    document = explained(capsys, GOOD.replace("580.95.05", "570.86"), "--knowledge", "rows.yaml")
+    assert document["verdict"] == "warn"
+    assert rule(document, "SITE.no-580")["source"] == "ticket 4711 (seen 2026-11-20, rows.yaml)"
+    floor = rule(document, "CUDA.driver-floor")
+    assert (floor["verdict"], floor["silenced"]) == ("unknown", "our driver can (2026-11-20, rows.yaml)")
+    assert document["silenced"] == {"CUDA.driver-floor": "our driver can (2026-11-20, rows.yaml)"}
+    document = explained(capsys, GOOD, "--knowledge", "rows.yaml")
+    assert rule(document, "CUDA.driver-floor")["verdict"] == "ok"
+
+
+def test_facts_of_a_site_are_added_and_those_of_the_file_count_more(
+    capsys: pytest.CaptureFixture[str], work: Path
+) -> None:
+    (work / "here.yaml").write_text(
+        "name: here\ngpus: {vendor: nvidia, architectures: [sm_90]}\n"
+        "partitions: {old: {gpus: {driver: '570.86'}}, new: {gpus: {driver: '580.95.05'}}}\n"
+    )
+    image = "".join(
+        line for line in GOOD.splitlines(keepends=True) if not line.startswith(("gpus", "driver"))
+    )
+    document = explained(capsys, image, "--site", "here.yaml/old")
+    assert (document["verdict"], document["sites"]) == ("reject", ["here/old"])
+    # It fits one of the partitions.
+    document = explained(capsys, image, "--site", "here.yaml")
+    floors = [entry for entry in document["rules"] if entry["id"] == "CUDA.driver-floor"]
+    assert [(entry["verdict"], entry["partition"]) for entry in floors] == [
+        ("warn", "here/old"),
+        ("ok", "here/new"),
+    ]
+    assert explained(capsys, GOOD, "--site", "here.yaml/old")["verdict"] == "ok"
+
+
+def test_errors_of_a_file_of_facts_come_at_once_with_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.yaml").write_text(
+        "cuda.forward_compat: sometimes\ndriver.version: [580, 590]\nmpi.abis: [b, [a]]\n"
+    )
+    code, out, err = run(capsys, "--facts", "f.yaml")
+    assert (code, out) == (2, "")
+    assert "`cuda.forward_compat` is not `true` or `false`\n  --> f.yaml:1:22\n" in err
+    assert "`driver.version` is one value, not a list\n  --> f.yaml:2:17\n" in err
+    assert "`mpi.abis` is not text\n  --> f.yaml:3:11\n" in err
+
+
+def test_keys_that_are_not_facts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    document = explained(capsys, GOOD + "cuda.tolkit: 13\nother: {os: Rocky 9}\nscheduler.version: null\n")
+    assert document["unread"] == ["cuda.tolkit", "other.os"]
+
+
+def test_one_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), ("image.sif", "--facts", "f.yaml")):
+        code, _, err = run(capsys, *words)
+        assert code == 2
+        assert "name one stack: a spec, an image, or a file of facts" in err

@@ -1,0 +1,200 @@
+"""Rows of knowledge: what they say of a stack, and what is wrong in a file of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.errors import EnvbuildError
+from envbuild.rules.facts import Fact, Value
+from envbuild.rules.judge import RuleResult
+from envbuild.rules.knowledge import Knowledge, KnowledgeFile, Row
+from envbuild.rules.rows import judge_rows
+from envbuild.rules.rulebook import judge
+from envbuild.spec.load import load
+
+FLOOR: dict[str, Any] = {
+    "rule": "A.floor",
+    "if": {"gpus.vendor": "nvidia", "cuda.toolkit": ">=13,<14"},
+    "needs": {"driver.version": ">=580.65.06"},
+    "reason": "CUDA 13 needs 580.65.06",
+    "source": "here",
+    "seen": "2026-11-20",
+    "fix": "take an older CUDA",
+}
+STACK: dict[str, Value] = {"gpus.vendor": "nvidia", "cuda.toolkit": "13.0", "driver.version": "590.44.01"}
+
+
+def judged(known: dict[str, Value], *changes: dict[str, Any]) -> list[RuleResult]:
+    rows = [Row.model_validate({**FLOOR, **change}) for change in changes or ({},)]
+    facts = {path: Fact(value, "site:x") for path, value in known.items()}
+    return list(judge_rows(facts, [(row, "") for row in rows]))
+
+
+def test_a_stack_meets_a_row_or_breaks_it() -> None:
+    (result,) = judged(STACK)
+    assert (result.rule, result.outcome, result.reason) == (
+        "A.floor",
+        "compatible",
+        "CUDA 13 needs 580.65.06",
+    )
+    (result,) = judged({**STACK, "driver.version": "575.1"})
+    assert (result.outcome, result.hint) == ("incompatible", "take an older CUDA")
+    assert result.reason == "CUDA 13 needs 580.65.06, and driver.version is 575.1"
+    assert result.source == "here (seen 2026-11-20)"
+    assert "driver.version = 575.1 (site:x)" in result.fact_lines
+
+
+def test_a_row_whose_conditions_do_not_hold_says_nothing() -> None:
+    assert judged({**STACK, "cuda.toolkit": "12.4", "driver.version": "1"}) == []
+    # Known to have no CUDA at all.
+    assert judged({**STACK, "cuda.toolkit": "", "driver.version": "1"}) == []
+    # One condition that is false is enough, whatever else is unknown.
+    assert judged({"gpus.vendor": "amd"}) == []
+
+
+@pytest.mark.parametrize("path", STACK)
+def test_an_absent_fact_is_unknown_and_named(path: str) -> None:
+    (result,) = judged({key: value for key, value in STACK.items() if key != path})
+    assert (result.outcome, result.missing) == ("unknown", (path,))
+    assert f"{path}" in result.reason
+
+
+def test_a_version_that_says_too_little_decides_nothing() -> None:
+    (result,) = judged({**STACK, "driver.version": "580"})
+    assert (result.outcome, result.missing) == ("unknown", ())
+    assert result.reason == "CUDA 13 needs 580.65.06, and driver.version is 580"
+
+
+def test_the_worst_row_of_a_rule_counts_and_all_broken_ones_are_shown() -> None:
+    broken, other = {**STACK, "driver.version": "575.1"}, {"needs": {"driver.version": ">=570"}}
+    assert [result.outcome for result in judged(broken, {}, other)] == ["incompatible"]
+    assert [result.outcome for result in judged(STACK, {}, other)] == ["compatible"]
+    tighter = {"needs": {"driver.version": ">=600"}}
+    assert [result.outcome for result in judged(broken, {}, tighter)] == ["incompatible"] * 2
+    unknown = {"needs": {"runtime.name": "apptainer"}}
+    assert [result.outcome for result in judged(STACK, {}, unknown)] == ["unknown"]
+
+
+@pytest.mark.parametrize(("severity", "warn"), [("warning", True), ("note", False)])
+def test_a_row_may_warn(severity: str, warn: bool) -> None:
+    (result,) = judged({**STACK, "driver.version": "575.1"}, {"severity": severity})
+    assert (result.outcome, result.warn) == ("unknown", warn)
+
+
+def test_a_row_without_needs_names_a_stack_that_is_known_to_be_bad() -> None:
+    bad = {"needs": {}, "if": {"scheduler.version": ">=25.11.0,<25.11.2"}, "fixed_in": "25.11.2"}
+    (result,) = judged({"scheduler.version": "25.11.1"}, bad)
+    assert (result.outcome, result.hint) == ("incompatible", "take an older CUDA; fixed in 25.11.2")
+    assert judged({"scheduler.version": "25.11.2"}, bad) == []
+    # A series alone may be a bad release of it.
+    assert [result.outcome for result in judged({"scheduler.version": "25.11"}, bad)] == ["unknown"]
+    assert [result.missing for result in judged({}, bad)] == [("scheduler.version",)]
+
+
+def test_what_nobody_has_read_is_unknown() -> None:
+    (result,) = judged(STACK, {"needs": {"driver.version": "?"}, "reason": "not read yet"})
+    assert (result.outcome, result.reason, result.warn) == ("unknown", "not read yet", False)
+    (result,) = judged({"gpus.vendor": "nvidia", "cuda.toolkit": "13"}, {"needs": {"driver.version": "?"}})
+    assert (result.outcome, result.warn) == ("unknown", False)
+
+
+def test_lists_texts_and_flags() -> None:
+    def outcome(wanted: str | bool, path: str, value: Value) -> list[str]:
+        change = {"if": {"gpus.vendor": "nvidia"}, "needs": {path: wanted}}
+        return [result.outcome for result in judged({"gpus.vendor": "nvidia", path: value}, change)]
+
+    assert outcome("sm_90", "gpus.architectures", ("sm_80", "sm_90")) == ["compatible"]
+    assert outcome("sm_90", "gpus.architectures", ()) == ["incompatible"]
+    assert outcome("!=sm_90", "gpus.architectures", ("sm_80",)) == ["compatible"]
+    assert outcome("!=sm_90", "gpus.architectures", ("sm_90",)) == ["incompatible"]
+    assert outcome("!= none", "pmi.default", "none") == ["incompatible"]
+    assert outcome(False, "runtime.setuid", False) == ["compatible"]
+    assert outcome(True, "runtime.setuid", False) == ["incompatible"]
+
+
+def test_a_package_that_the_image_lacks_breaks_nothing() -> None:
+    change = {"if": {"packages.numba": "<1"}, "needs": {"packages.numpy": "<2"}}
+    assert judged({"packages": ("numpy",), "packages.numpy": "2.1"}, change) == []
+    (result,) = judged({"packages.numpy": "2.1"}, change)
+    assert (result.outcome, result.missing) == ("unknown", ("packages.numba",))
+    known: dict[str, Value] = {
+        "packages": ("numba", "numpy"),
+        "packages.numpy": "2.1",
+        "packages.numba": "0.5",
+    }
+    assert [result.outcome for result in judged(known, change)] == ["incompatible"]
+    of_framework = {"if": {"frameworks.pytorch.version": "<3"}, "needs": {"packages.numpy": "<2"}}
+    assert judged({"frameworks": ("jax",), "packages.numpy": "2.1"}, of_framework) == []
+    facts: dict[str, Value] = {"frameworks.pytorch.version": "2.0", "packages.numpy": "2.1"}
+    assert [result.subject for result in judged(facts, of_framework)] == ["pytorch"]
+
+
+def test_every_error_of_a_file_has_its_place_cause_and_hint() -> None:
+    text = b"""\
+rows:
+  - rule: my rule
+    if: {cuda.tolkit: ">=13", cuda.forward_compat: "yes", cuda.toolkit: 13}
+    needs: {driver.version: "580", gpus.vendor: "?"}
+    reason: because
+    severity: fatal
+    seen: "2026-13-01"
+    fix: ""
+  - rule: A.b
+    if: {}
+    needs: {}
+"""
+    with pytest.raises(EnvbuildError) as caught:
+        load(KnowledgeFile, text, Path("centre.yaml"))
+    errors = {str(error.at): error for error in caught.value.each()}
+    told = {place.removeprefix("centre.yaml:"): error.problem for place, error in errors.items()}
+    assert all(error.hint for error in errors.values())
+    assert told["2:11"] == "`rows.rule`: `my rule` is not an id, such as `SITE.driver`"
+    assert (
+        told["3:23"] == "`rows.if.cuda.tolkit`: there is no fact `cuda.tolkit`; did you mean `cuda.toolkit`?"
+    )
+    assert told["3:52"].startswith("`rows.if.cuda.forward_compat`: `cuda.forward_compat` is a flag")
+    assert told["3:73"] == "`rows.if.cuda.toolkit`: expected text in quotes, `true` or `false`"
+    assert told["4:29"].startswith("`rows.needs.driver.version`: `580` is not a range of versions, such as ")
+    assert told["6:15"].startswith("`rows.severity`: expected `error`, `warning` or `note`")
+    assert told["7:11"] == "`rows.seen`: `2026-13-01` is not a date, such as `2026-11-20`"
+    assert told["8:10"] == "`rows.fix`: must not be empty"
+    assert told["10:9"] == "`rows.if`: must not be empty"
+    assert told["9:5"].startswith("the key `")
+
+
+def test_errors_of_facts_and_ranges_name_the_condition() -> None:
+    conditions = {
+        "cuda.tolkit": ">=13",
+        "cuda.forward_compat": "yes",
+        "driver.version": "580",
+        "runtime.name": "?",
+    }
+    lines = "\n".join(f'      {path}: "{wanted}"' for path, wanted in conditions.items())
+    head = "rows:\n  - rule: A.b\n    reason: r\n    source: s\n    seen: 2026-11-20\n    fix: f\n    if:"
+    text = f"{head}\n{lines}\n"
+    with pytest.raises(EnvbuildError) as caught:
+        load(KnowledgeFile, text.encode(), Path("centre.yaml"))
+    problems = [(str(error.at), error.problem) for error in caught.value.each()]
+    assert [place for place, _ in problems] == [f"centre.yaml:{line}:{column}" for line, column in PLACES]
+    assert "did you mean `cuda.toolkit`?" in problems[0][1]
+    assert "`cuda.forward_compat` is a flag" in problems[1][1]
+    assert "`580` is not a range of versions, such as `>=12,<13`" in problems[2][1]
+    assert "`?` stands in `needs` alone" in problems[3][1]
+
+
+PLACES = [(8, 20), (9, 28), (10, 23), (11, 21)]
+
+
+def test_a_stack_is_judged_by_thousands_of_rows() -> None:
+    rows = [
+        Row.model_validate({**FLOOR, "rule": f"A.r{number}", "if": {f"packages.p{number}": f"<{number}.1"}})
+        for number in range(2000)
+    ]
+    knowledge = Knowledge(rows=tuple((row, "") for row in rows))
+    facts = {path: Fact(value) for path, value in STACK.items()}
+    facts |= {f"packages.p{number}": Fact("1.0") for number in range(0, 2000, 2)}
+    results = judge(facts, knowledge=knowledge)
+    assert sum(result.outcome == "compatible" for result in results) >= 999

@@ -1,0 +1,58 @@
+"""Versions by their schemes: ranges, and what a version that says less leaves open."""
+
+from __future__ import annotations
+
+import pytest
+
+from envbuild.rules.versions import Scheme, in_range, range_problem
+
+
+@pytest.mark.parametrize(
+    ("scheme", "version", "text", "truth"),
+    [
+        ("pep440", "2.13.0+cu130", ">=2.13,<2.14", True),
+        ("pep440", "5.0.1.post1", ">=5.0.0,<5.0.2,!=5.0.1.post1", False),
+        ("pep440", "2.6.0a0+ecf3bae", "<2.6", False),
+        ("pep440", "newest", ">=1", None),
+        # Cray makes its MPI from MPICH 3.4a2, which is not older than the image's 3.4.
+        ("vendor", "3.4a2", ">=3.4", True),
+        ("vendor", "1.22.0amzn4.0", ">=1.22", True),
+        ("vendor", "v2.19.3-1+cuda12", ">=2.19.3,<2.20", True),
+        ("vendor", "3.4", ">=3.4.1", False),
+        ("vendor", "8.1.28", "==8.1.*", True),
+        ("branch", "580", ">=580", True),
+        ("branch", "580", ">=580.65.06", None),
+        ("branch", "575", ">=580.65.06", False),
+        ("branch", "R580", ">=535", True),
+        ("branch", "450.80.02", ">=450.80.02", True),
+        ("branch", "13", ">=13,<14", True),
+        ("branch", "13", "<13.4", None),
+        ("branch", "13", "==13.*", True),
+        ("branch", "25.11", "!=25.11.1", None),
+        ("branch", "25.11.1", "!=25.11.1", False),
+        ("debian", "1:2.0-1", ">2.36-9", True),
+        ("debian", "2.36-9+deb12u13", ">=2.36-9+deb12u4", True),
+        ("debian", "2.0~rc1-1", "<2.0-1", True),
+        ("debian", "2.10-1", ">2.9-3", True),
+        ("debian", "5.0.7-1", "==5.0.7-1", True),
+        ("debian", "1.0a", "<1.0+b", True),
+    ],
+)
+def test_a_version_is_in_a_range(scheme: Scheme, version: str, text: str, truth: bool | None) -> None:
+    assert in_range(version, text, scheme) is truth
+
+
+@pytest.mark.parametrize(
+    "text", ["", "580", ">=", ">=12 <13", "=>12", "12||13", ">=a b", "~=2.1", ">=12,,<13"]
+)
+@pytest.mark.parametrize("scheme", ["pep440", "vendor", "branch", "debian"])
+def test_other_texts_are_not_ranges(scheme: Scheme, text: str) -> None:
+    assert "is not a range of versions, such as" in range_problem(text, scheme)
+
+
+def test_a_range_is_one_of_its_scheme() -> None:
+    assert range_problem(">=2.36-9+deb12u4", "debian") == ""
+    assert range_problem(">=2.36-9+deb12u4", "pep440")
+    assert range_problem("==2.*", "debian")
+    assert range_problem("==2.*", "branch") == ""
+    assert range_problem(">=new", "branch")
