@@ -65,20 +65,19 @@ def read_facts(
 ) -> ImageFacts:
     """Read the facts of an image from the files of its layers, from bottom to top.
 
-    `advanced` is called with the length of each layer that was read. RequestError: a layer is damaged or
-    unsafe, or the image cannot be a base.
+    `advanced` is called with the number of their bytes that each step reads. RequestError: a layer is damaged
+    or unsafe, or the image cannot be a base.
     """
     root = _Root()
     left_bytes = MAX_ROOT_BYTES
     for layer in layers:
         try:
-            with archive_members(layer, limit_bytes=left_bytes) as members:
+            with archive_members(layer, limit_bytes=left_bytes, advanced=advanced) as members:
                 root.add_layer(members)
                 left_bytes = max(left_bytes - members.offset, 0)
         except UnsafeArchiveError as error:
             problem = f"a layer of `{name}` is not used: {error} (sha256:{layer.stem[:12]}…)"
             raise RequestError(problem, at=at, hint=_HINT_DAMAGED) from None
-        advanced(layer.stat().st_size)
     return root.facts(name, at)
 
 

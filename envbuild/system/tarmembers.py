@@ -17,7 +17,7 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -132,14 +132,17 @@ class _Headers(io.RawIOBase):
 
 
 @contextmanager
-def archive_members(archive: Path, *, limit_bytes: int) -> Iterator[TarMembers]:
+def archive_members(
+    archive: Path, *, limit_bytes: int, advanced: Callable[[int], None] = lambda _count: None
+) -> Iterator[TarMembers]:
     """Yield the members of a tar archive, plain or compressed, to be read to their end in the block.
 
-    UnsafeArchiveError: it is damaged, ends too early, or has more than `limit_bytes` when it is unpacked.
+    `advanced` is called with the number of bytes of the archive that each step reads. UnsafeArchiveError: it
+    is damaged, ends too early, or has more than `limit_bytes` when it is unpacked.
     """
     try:
         with archive.open("rb") as packed:
-            stream = _Unpacked(packed, limit_bytes)
+            stream = _Unpacked(packed, limit_bytes, advanced)
             members = TarMembers(stream)
             yield members
             # tarfile takes an unreadable header for the end.
@@ -163,7 +166,8 @@ def archive_members(archive: Path, *, limit_bytes: int) -> Iterator[TarMembers]:
 class _Unpacked(io.RawIOBase):
     """The unpacked bytes of a file, to be read forwards."""
 
-    def __init__(self, packed: BinaryIO, limit_bytes: int) -> None:
+    def __init__(self, packed: BinaryIO, limit_bytes: int, advanced: Callable[[int], None]) -> None:
+        self._packed, self._advanced, self._packed_bytes = packed, advanced, 0
         self._chunks, self._limit_bytes = _chunks(packed), limit_bytes
         self._chunk, self._begin = b"", 0  # of which the bytes before `_begin` were read
         self._unpacked_bytes = 0
@@ -174,6 +178,7 @@ class _Unpacked(io.RawIOBase):
             if self._begin == len(self._chunk):
                 self._chunk, self._begin = next(self._chunks, b""), 0
                 self._unpacked_bytes += len(self._chunk)
+                self._report()
                 if self._unpacked_bytes > self._limit_bytes:
                     raise UnsafeArchiveError(
                         f"it is larger than {self._limit_bytes >> 20} MiB when it is unpacked"
@@ -185,6 +190,11 @@ class _Unpacked(io.RawIOBase):
             size -= len(piece)
             pieces.append(piece)
         return b"".join(pieces)
+
+    def _report(self) -> None:
+        packed_bytes = self._packed.tell()
+        self._advanced(packed_bytes - self._packed_bytes)
+        self._packed_bytes = packed_bytes
 
     def seek(self, offset: int, whence: int = 0) -> int:
         left = offset - self.tell()
