@@ -16,7 +16,11 @@ from envbuild.workflows.choices import PushFormat
 
 _Plain = Annotated[
     bool,
-    typer.Option("--plain-http", help="Without TLS; registries on this machine need no such word."),
+    typer.Option(
+        "--plain-http",
+        help="Without TLS; registries on this machine need no such word, and those that ENVBUILD_PLAIN_HTTP"
+        " names (HOST,…), for all commands.",
+    ),
 ]
 _Name = Annotated[
     str, typer.Argument(metavar="HOST/NAME:TAG", help="The image in the registry.", show_default=False)

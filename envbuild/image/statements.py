@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -23,6 +24,7 @@ from envbuild.image.sifformat import Kind
 from envbuild.image.verify import changed_around
 from envbuild.lock.model import all_pins
 from envbuild.system.envelopes import Envelope, RefusedError, Signer, Statement, Verifier
+from envbuild.system.registry import EMPTY_DESCRIPTOR, MANIFEST
 
 StatementKind = Literal["provenance", "bill", "verdict"]
 KINDS: tuple[StatementKind, ...] = get_args(StatementKind)
@@ -181,6 +183,44 @@ def bundle_of(envelope: bytes, key: str) -> bytes:
         "dsseEnvelope": json.loads(envelope),
     }
     return canonical_json(bundle).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A statement on an image beside it in a registry, as cosign has them there."""
+
+    content: bytes
+    """As `bundle_of` returns it."""
+    predicate_type: str
+
+    @property
+    def document(self) -> dict[str, object]:
+        """Its manifest, but for what it refers to."""
+        layer = {"mediaType": _BUNDLE_TYPE, "digest": sha256_of(self.content), "size": len(self.content)}
+        return {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": _BUNDLE_TYPE,
+            "config": EMPTY_DESCRIPTOR,
+            "layers": [layer],
+            "annotations": {
+                "dev.sigstore.bundle.content": "dsse-envelope",
+                "dev.sigstore.bundle.predicateType": self.predicate_type,
+            },
+        }
+
+
+def bundles_of(image: ImageFile) -> Iterator[Bundle]:
+    """Yield the statements that an image bears, whoever signed them; raises as `envelopes_of`.
+
+    One that is not in the form of statements is left out.
+    """
+    for content in envelopes_of(image):
+        with suppress(RefusedError):
+            envelope = Envelope.parse(content)
+            predicate_type = envelope.statement().predicate_type
+            if predicate_type in PREDICATES.values():
+                yield Bundle(content=bundle_of(content, envelope.key_names), predicate_type=predicate_type)
 
 
 def envelopes_of(image: ImageFile) -> Iterator[bytes]:

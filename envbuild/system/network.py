@@ -52,6 +52,14 @@ class NetworkError(MachineError):
         self.gone = gone
 
 
+class BusyError(NetworkError):
+    """A server answered that it fails for now, and perhaps when to ask it again."""
+
+    def __init__(self, problem: str, *, retry_after: str, hint: str) -> None:
+        super().__init__(problem, hint=hint)
+        self.pause_s = float(retry_after) if re.fullmatch("[0-9]{1,6}", retry_after) else 0.0
+
+
 class ProxyError(NetworkError):
     """The proxy that an environment variable names does not answer."""
 
@@ -160,19 +168,18 @@ class Client:
         self._reach_hint, self._address_hint = hint or _REACH, hint or _ADDRESS
         self._proxies = dict(proxies or {})
         self._session = _session(self._limits, self._proxies)
+        self._single = _session(replace(self._limits, attempts=1), self._proxies)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *ignored: object) -> None:
         self._session.close()
+        self._single.close()
 
     def status(self, address: str) -> int:
         """Return the HTTP status of an address; one attempt."""
-        with (
-            _session(replace(self._limits, attempts=1), self._proxies) as session,
-            self._answer("GET", address, session=session) as response,
-        ):
+        with self._answer("GET", address, session=self._single) as response:
             return response.status_code
 
     def length(self, address: str) -> int:
@@ -253,14 +260,30 @@ class Client:
         headers: Mapping[str, str],
         authorize: AuthBase,
         body: bytes | BinaryIO = b"",
+        once: bool = False,
     ) -> Iterator[requests.Response]:
         """Yield the answer to a request, whatever its status.
 
         Redirections are followed; what `authorize` adds goes to the first host alone, and the environment's
-        netrc is not read. NetworkError: there is no answer.
+        netrc is not read. NetworkError: there is no answer, or, if it is asked but `once`, none for now.
         """
-        with self._answer(method, address, headers, body=body, authorize=authorize) as response:
+        session = self._single if once else self._session
+        with self._answer(
+            method, address, headers, session=session, body=body, authorize=authorize
+        ) as response:
+            if once and response.status_code in _TRANSIENT:
+                problem = f"{redact(address)} answered with status {response.status_code}"
+                retry_after = response.headers.get("Retry-After", "")
+                raise BusyError(problem, retry_after=retry_after, hint=self._reach_hint)
             yield response
+
+    def pause_or_raise(self, failures: int, error: NetworkError) -> None:
+        """Pause after a request failed that its caller repeats; raise its error after the last attempt."""
+        if failures >= self._limits.attempts:
+            raise error
+        asked_s = error.pause_s if isinstance(error, BusyError) else 0.0
+        pause_s = max(asked_s, self._limits.pause_s * 2 ** (failures - 1))
+        process.pause(min(pause_s, self._limits.longest_pause_s))
 
     def read(self, response: requests.Response, limit_bytes: int) -> bytes:
         """Return the whole body of an answer; NetworkError if it is longer than the limit, or breaks off."""
@@ -309,7 +332,10 @@ class Client:
             )
         except requests.exceptions.SSLError as error:
             if "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error):
-                hint = "use an address that begins with http:, or --plain-http for a registry of your own"
+                hint = (
+                    "use an address that begins with http:; for a registry of your own"
+                    f" ENVBUILD_PLAIN_HTTP={urlsplit(address).netloc.rpartition('@')[2]}"
+                )
                 raise NetworkError(f"{shown} does not answer by TLS", hint=hint) from error
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"
             raise NetworkError(f"{shown}: its certificate is not trusted here", hint=hint) from error

@@ -55,8 +55,9 @@ MANIFEST_LIMIT_BYTES = 4 << 20
 # The longest blob that is pushed. An upload that breaks off starts with its blob again.
 BLOB_BYTES = 256 << 20
 _ANSWER_LIMIT_BYTES = 1 << 20
-_UPLOADS = 5
 _PIECE_BYTES = 1 << 20
+# A longer blob is sent in chunks of this length, of which each is repeated alone.
+CHUNK_BYTES = 64 << 20
 
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -67,6 +68,8 @@ _REFERENCE = re.compile(
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
 # Docker's own registry: the name in images, and the host.
 _HUB, _HUB_SERVER = "docker.io", "registry-1.docker.io"
+PLAIN_HOSTS = "ENVBUILD_PLAIN_HTTP"
+"""Variable with the hosts, separated by commas, that speak HTTP without TLS: registries of one's own."""
 _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
 
 
@@ -214,6 +217,51 @@ class Range(io.RawIOBase):
         return data
 
 
+@dataclass(slots=True, kw_only=True)
+class _Upload:
+    """The upload of a blob, which is a range of an open file."""
+
+    digest: str
+    file: BinaryIO
+    offset: int
+    size_bytes: int
+    advanced: Callable[[int], None]
+    """Called with the number of bytes that were sent since the last call."""
+    address: str = ""
+    """Where the next bytes go; empty before it has begun."""
+    end: int = 0
+    """Number of bytes that the registry has."""
+    refuses_chunks: bool = False
+    """Whether the registry takes it as a whole alone."""
+    _reached: int = 0
+
+    @property
+    def is_in_chunks(self) -> bool:
+        """Whether it is sent in chunks."""
+        return self.size_bytes > CHUNK_BYTES and not self.refuses_chunks
+
+    def begin(self, address: str) -> None:
+        """Begin, or begin again, at an address."""
+        self.address, self.end = address, 0
+
+    def range(self, start: int, end: int) -> Range:
+        """Return a range of the blob as a file."""
+        reached = start
+
+        def sent(size_bytes: int) -> None:
+            nonlocal reached
+            reached += size_bytes
+            self.reach(reached)
+
+        return Range(self.file, self.offset + start, end - start, sent)
+
+    def reach(self, end: int) -> None:
+        """Report that the bytes before `end` were sent; those that are sent again do not count twice."""
+        if end > self._reached:
+            self.advanced(end - self._reached)
+            self._reached = end
+
+
 class Repository:
     """A repository of a registry; several threads may use it. A ``with`` block closes its connections."""
 
@@ -228,10 +276,11 @@ class Repository:
         """Open no connection, but to a registry on this machine, which may have no TLS.
 
         `source` is another repository of the registry, from which it takes blobs that are pushed and that it
-        has there. `plain` uses HTTP without TLS.
+        has there. `plain` uses HTTP without TLS, as with a host of `PLAIN_HOSTS`.
         """
         hint = f"see that `{reference.host}` is the registry's name, and that this machine reaches it"
         is_here = _LOOPBACK.fullmatch(reference.host) is not None
+        plain = plain or reference.host in re.split(r"[,\s]+", os.environ.get(PLAIN_HOSTS, ""))
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference, self._source = reference, source
         scheme = "http" if plain else "https"
@@ -267,38 +316,98 @@ class Repository:
         if self.has_blob(digest):
             advanced(size_bytes)
             return False
-        body = Range(source, offset, size_bytes, advanced)
-        for left in reversed(range(_UPLOADS)):
-            body.seek(0)
+        upload = _Upload(digest=digest, file=source, offset=offset, size_bytes=size_bytes, advanced=advanced)
+        failures = furthest = 0
+        while True:
+            if not upload.address:
+                upload.begin(self._begin_upload(digest))
+                if not upload.address:
+                    upload.reach(size_bytes)
+                    return False
             try:
-                if self._upload(digest, body):
+                if self._continue(upload):
                     return True
-                advanced(size_bytes)
-                return False
-            except NetworkError:
-                # An upload that broke within its bytes cannot be resumed at every registry: begin it again.
-                if not left:
-                    raise
-        raise AssertionError("unreachable")
+            except NetworkError as error:
+                failures = failures + 1 if upload.end <= furthest else 1
+                furthest = max(furthest, upload.end)
+                self._client.pause_or_raise(failures, error)
+                self._find_end(upload)
 
     def push_bytes(self, data: bytes) -> bool:
         """Upload a small blob; return False if the registry has it."""
         digest = sha256_of(data)
-        return not self.has_blob(digest) and self._upload(digest, data)
-
-    def _upload(self, digest: str, body: Range | bytes) -> bool:
-        """Upload a blob; return False if the registry takes it from the other repository."""
-        address = self._begin_upload(digest)
-        if not address:
+        if self.has_blob(digest) or not (address := self._begin_upload(digest)):
             return False
-        if urlsplit(address).scheme not in ("http", "https"):
-            raise RegistryError(f"{self.reference.host} names no place for an upload", hint=_HINT_REGISTRY)
+        self._end_upload(digest, address, data)
+        return True
+
+    def _continue(self, upload: _Upload) -> bool:
+        """Send what a registry lacks of a blob; return False if it takes no chunks, and all has to be sent.
+
+        NetworkError: the upload broke off.
+        """
+        while upload.is_in_chunks and upload.end < upload.size_bytes:
+            try:
+                self._send_chunk(upload)
+            except RegistryError:
+                if upload.end:
+                    raise
+                upload.refuses_chunks, upload.address = True, ""
+                return False
+        self._end_upload(upload.digest, upload.address, upload.range(upload.end, upload.size_bytes))
+        return True
+
+    def _send_chunk(self, upload: _Upload) -> None:
+        """Send the next chunk of a blob."""
+        start, end = upload.end, min(upload.end + CHUNK_BYTES, upload.size_bytes)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(end - start),
+            "Content-Range": f"{start}-{end - 1}",
+        }
+        body = upload.range(start, end)
+        with self._request(
+            "PATCH", upload.address, headers=headers, body=body, write=True, once=True
+        ) as done:
+            received = _end_of(done, default=end)
+            # By the specification 202; some answer 204.
+            if done.status_code not in (202, 204) or not start < received <= end:
+                raise self._refusal(f"did not take a part of {_short(upload.digest)}", done)
+            upload.address, upload.end = self._location(done) or upload.address, received
+
+    def _find_end(self, upload: _Upload) -> None:
+        """Ask what a registry has of an upload that broke off; it begins again where the registry forgot it.
+
+        Debian's does so if it breaks off within a chunk.
+        """
+        address, upload.address = upload.address, ""
+        if not address or not upload.is_in_chunks:
+            return
+        try:
+            with self._request("GET", address, once=True) as answer:
+                end = _end_of(answer, default=0)
+                if answer.status_code in (202, 204) and upload.end <= end <= upload.size_bytes:
+                    upload.address, upload.end = self._location(answer) or address, end
+        except NetworkError:
+            return
+
+    def _end_upload(self, digest: str, address: str, body: Range | bytes) -> None:
+        """Send the last bytes of a blob, or all of it."""
         address += f"{'&' if '?' in address else '?'}digest={digest}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
-        with self._request("PUT", address, headers=headers, body=body, write=True) as done:
+        once = isinstance(body, Range)
+        with self._request("PUT", address, headers=headers, body=body, write=True, once=once) as done:
             if done.status_code != 201:
                 raise self._refusal(f"did not take {_short(digest)}", done)
-        return True
+
+    def _location(self, answer: requests.Response) -> str:
+        """Return the address of an upload from an answer; empty if that names none."""
+        if "Location" not in answer.headers:
+            return ""
+        address = urljoin(self._path, answer.headers["Location"])
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise RegistryError(f"{self.reference.host} names no place for an upload", hint=_HINT_REGISTRY)
+        return address
 
     def _begin_upload(self, digest: str) -> str:
         """Return the address of an upload; empty if the registry takes the blob from the other repository."""
@@ -308,13 +417,13 @@ class Repository:
             with self._request("POST", f"{address}?{query}", write=True) as begun:
                 if begun.status_code == 201:
                     return ""
-                if begun.status_code == 202 and "Location" in begun.headers:
-                    return urljoin(self._path, begun.headers["Location"])
+                if begun.status_code == 202 and (location := self._location(begun)):
+                    return location
             # Refused, perhaps for lack of access to the other repository.
         with self._request("POST", address, write=True) as begun:
-            if begun.status_code != 202 or "Location" not in begun.headers:
+            if begun.status_code != 202 or not (location := self._location(begun)):
                 raise self._refusal("takes no uploads", begun)
-            return urljoin(self._path, begun.headers["Location"])
+            return location
 
     def pull_blob(self, digest: str, size_bytes: int, target: Path) -> Iterator[int]:
         """Write a blob to `target`, after what it holds already, and yield its length as it grows.
@@ -382,6 +491,37 @@ class Repository:
 
     def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:
         """Write a manifest or index under a tag, or under its digest alone."""
+        return self._put(data, version)[0]
+
+    def put_referrer(self, data: Mapping[str, object], subject: Document) -> Document:
+        """Write a manifest that is about another one, so that clients which have that one find it.
+
+        A registry without a list of such manifests gets it as an index under a tag, which the specification
+        names; of two who write it at the same time, one may be lost.
+        """
+        referrer, is_listed = self._put({**data, "subject": subject.descriptor})
+        if not is_listed:
+            tag = subject.digest.replace(":", "-")
+            entry = {**referrer.descriptor, "artifactType": data["artifactType"]}
+            listed = self._listed(tag)
+            if all(other.get("digest") != referrer.digest for other in listed):
+                self._put({"schemaVersion": 2, "mediaType": INDEX, "manifests": [*listed, entry]}, tag)
+        return referrer
+
+    def _listed(self, tag: str) -> list[dict[str, object]]:
+        """Return the entries of an index; none if there is no such tag."""
+        try:
+            manifests = self.manifest(tag).data.get("manifests")
+        except RegistryError as error:
+            if not error.gone:
+                raise
+            return []
+        return (
+            [entry for entry in manifests if isinstance(entry, dict)] if isinstance(manifests, list) else []
+        )
+
+    def _put(self, data: Mapping[str, object], version: str = "") -> tuple[Document, bool]:
+        """Write a manifest, and return whether the registry lists it at its subject."""
         text = canonical_json(data).encode()
         digest = sha256_of(text)
         headers = {"Content-Type": str(data["mediaType"])}
@@ -389,7 +529,8 @@ class Repository:
         with self._request("PUT", address, headers=headers, body=text, write=True) as answer:
             if answer.status_code != 201:
                 raise self._refusal(f"did not take the manifest `{version or _short(digest)}`", answer)
-        return Document(data=data, digest=digest, size_bytes=len(text))
+            is_listed = "OCI-Subject" in answer.headers
+        return Document(data=data, digest=digest, size_bytes=len(text)), is_listed
 
     # Requests
 
@@ -402,8 +543,12 @@ class Repository:
         headers: Mapping[str, str] | None = None,
         body: bytes | Range = b"",
         write: bool = False,
+        once: bool = False,
     ) -> Iterator[requests.Response]:
-        """Yield the answer to a request; one that is refused for lack of a login is repeated with it."""
+        """Yield the answer to a request; one that is refused for lack of a login is repeated with it.
+
+        One that is made but `once` is not repeated otherwise.
+        """
         is_own = urlsplit(address).netloc == self.reference.server
         for is_last in (False, True):
             authorization = self._authorization if is_own else ""
@@ -413,6 +558,7 @@ class Repository:
                 headers=headers or {},
                 authorize=_Header(authorization),
                 body=body,  # type: ignore[arg-type]
+                once=once,
             ) as answer:
                 if answer.status_code != 401 or is_last or not is_own:
                     yield answer
@@ -508,6 +654,13 @@ class Repository:
 
 
 _HINT_REGISTRY = "ask who runs the registry; `podman` and `skopeo` show whether they fare better"
+
+
+def _end_of(answer: requests.Response, *, default: int) -> int:
+    """Return how many bytes of an upload a registry says that it has."""
+    match = re.fullmatch(r"(?:bytes=)?0-([0-9]{1,15})", answer.headers.get("Range", ""))
+    # An empty upload has the range `0-0`, too.
+    return default if match is None else int(match[1]) + 1 if match[1] != "0" else 0
 
 
 def _basic(login: Login) -> str:

@@ -9,6 +9,7 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, task
 from envbuild.image.file import ImageFile
 from envbuild.image.parts import Parts, index_of, parts_of
+from envbuild.image.statements import bundles_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
 from envbuild.system.registry import EMPTY, Document, Reference, Repository
@@ -43,10 +44,11 @@ def push_image(
 ) -> Pushed:
     """Push an image to `text`, the name of an image in a registry, and return what was sent.
 
-    The tag appears last: no pull gets half an image. Parts that `source`, another name in the registry, has
-    are not sent. `with_sif` adds the whole file, for Apptainer. RequestError: a name is not one; or the image
-    is not one of one squashfs, was changed since envbuild built it, or is not a SIF but should be added as
-    one. MachineError: the registry refuses it, or does not answer.
+    The tag appears last: no pull gets half an image. Signed statements on it follow as manifests of their
+    own, which refer to it. Parts that `source`, another name in the registry, has are not sent. `with_sif`
+    adds the whole file, for Apptainer. RequestError: a name is not one; or the image is not one of one
+    squashfs, was changed since envbuild built it, or is not a SIF but should be added as one. MachineError:
+    the registry refuses it, or does not answer.
     """
     reference, repository = target_of(text, source, plain=plain)
     with ImageFile.open(image) as opened, repository:
@@ -78,7 +80,10 @@ def push_image(
             sent_bytes = sum(blob.size_bytes for blob in sent)
             pushing.detail = f"{sent_bytes / 1e6:.1f} MB sent"
         opened.check_unchanged()
-        document = _put_manifests(parts, opened, repository, with_sif=with_sif)
+        document, tagged = _put_manifests(parts, opened, repository, with_sif=with_sif)
+        for bundle in bundles_of(opened):
+            repository.push_bytes(bundle.content)
+            repository.put_referrer(bundle.document, tagged)
     return Pushed(
         reference=str(reference),
         digest=document.digest,
@@ -128,12 +133,17 @@ def _say_price(parts: Parts, repository: Repository, source: str, emit: Emit) ->
         emit(Note(text=text))
 
 
-def _put_manifests(parts: Parts, image: ImageFile, repository: Repository, *, with_sif: bool) -> Document:
-    """Write what describes the parts, and the index if the whole file is there, too; the tag is the last."""
+def _put_manifests(
+    parts: Parts, image: ImageFile, repository: Repository, *, with_sif: bool
+) -> tuple[Document, Document]:
+    """Write what describes the parts, and the index if the whole file is there, too; the tag is the last.
+
+    Returns the manifest of the parts, and what the tag names.
+    """
     name, tag = image.path.name, repository.reference.tag
     if not with_sif:
-        return repository.put_manifest(parts.document(name), tag)
+        document = repository.put_manifest(parts.document(name), tag)
+        return document, document
     document = repository.put_manifest(parts.document(name))
     sif = repository.put_manifest(parts.sif_document(name))
-    repository.put_manifest(index_of(sif, document, image.architecture), tag)
-    return document
+    return document, repository.put_manifest(index_of(sif, document, image.architecture), tag)

@@ -29,6 +29,8 @@ class Registry:
     """What a mount is answered with: 201 makes one, 202 begins an upload."""
     manifests: dict[str, bytes] = field(default_factory=dict)
     """``NAME:TAG`` or ``NAME@sha256:…`` → bytes."""
+    referrers: dict[str, set[str]] = field(default_factory=dict)
+    """``NAME@sha256:…`` → digests of the manifests that refer to it."""
     authentication: str = ""
     """``basic``, ``token``, or empty for none."""
     cut_after: list[int] = field(default_factory=list)
@@ -36,12 +38,20 @@ class Registry:
     busy: int = 0
     """So many further requests of `busy_methods` are answered with 429."""
     busy_methods: tuple[str, ...] = ("HEAD", "GET", "POST", "PUT")
+    chunk_status: int = 202
+    """What a chunk is answered with; 400 and more refuse it."""
+    forgets_broken: bool = True
+    """Whether an upload that breaks off within a chunk is forgotten, as by Debian's registry."""
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    """Number of an upload → the chunks that it has."""
     on_blob: Callable[[], None] = lambda: None
     """Is called before a blob is sent or taken."""
     redirect_to: str = ""
     """Where blobs are, if not here: ``http://HOST:PORT``."""
     forged: dict[str, bytes] = field(default_factory=dict)
     """Digest → other bytes, which are sent instead."""
+    lists_referrers: bool = True
+    """Whether it has the API of referrers."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and Authorization of each."""
     received_bytes: int = 0
@@ -115,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         query = dict(parse_qsl(address.query))
         name = query.get("name") or re.sub(r"^/v2/(.+)/(?:blobs|manifests)/.*$", r"\1", address.path)
-        needed = {(name, "push" if self.command in ("POST", "PUT") else "pull")}
+        needed = {(name, "push" if self.command in ("POST", "PUT", "PATCH") else "pull")}
         if "from" in query:
             needed.add((query["from"], "pull"))
         scopes = base64.urlsafe_b64decode(given.partition(f"Bearer {TOKEN}.")[2]).decode().split()
@@ -132,9 +142,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        if not self._may():
-            return None
+        if self._may():
+            self._give()
+
+    def _give(self) -> None:
         registry = self.registry
+        if self.path.startswith("/v2/upload/"):
+            return self._say_end(204, self._upload())
         if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", self.path):
             name, version = match.groups()
             key = f"{name}@{version}" if version.startswith("sha256:") else f"{name}:{version}"
@@ -182,8 +196,47 @@ class _Handler(BaseHTTPRequestHandler):
             if registry.mount_status == 201 and (query["from"], query["mount"]) in registry.repositories:
                 registry.repositories.add((match[1], query["mount"]))
                 return self._answer(201, Location="/")
-        location = f"/v2/upload/{len(registry.requests)}?state=a&name={quote(match[1], safe='')}"
+        number = str(len(registry.requests))
+        registry.uploads[number] = b""
+        location = f"/v2/upload/{number}?state=a&name={quote(match[1], safe='')}"
         return self._answer(202, Location=location)
+
+    def do_PATCH(self) -> None:
+        registry = self.registry
+        number, size = self._upload(), int(self.headers.get("Content-Length") or 0)
+        cut = self._cut()
+        if cut is not None and cut < size:
+            kept = self.rfile.read(cut)
+            if registry.forgets_broken:
+                registry.uploads.pop(number, None)
+            else:
+                registry.uploads[number] += kept
+            self.close_connection = True
+            self.connection.close()
+            return None
+        if not self._may():
+            return None
+        chunk = self.rfile.read(size)
+        with self._lock:
+            registry.received_bytes += size
+        if registry.chunk_status >= 400:
+            return self._error(registry.chunk_status, "UNSUPPORTED")
+        if number not in registry.uploads:
+            return self._error(404, "BLOB_UPLOAD_INVALID")
+        start = len(registry.uploads[number])
+        if self.headers["Content-Range"] != f"{start}-{start + size - 1}":
+            return self._error(416, "BLOB_UPLOAD_INVALID")
+        registry.uploads[number] += chunk
+        return self._say_end(registry.chunk_status, number)
+
+    def _upload(self) -> str:
+        return urlsplit(self.path).path.rpartition("/")[2]
+
+    def _say_end(self, status: int, number: str) -> None:
+        if number not in self.registry.uploads:
+            return self._error(404, "BLOB_UPLOAD_INVALID")
+        end = max(len(self.registry.uploads[number]) - 1, 0)
+        return self._answer(status, Location=self.path, Range=f"0-{end}")
 
     def do_PUT(self) -> None:
         registry = self.registry
@@ -198,13 +251,19 @@ class _Handler(BaseHTTPRequestHandler):
         if "/manifests/" not in self.path:
             registry.on_blob()
         body = self.rfile.read(size)
+        if "/manifests/" not in self.path:
+            body = registry.uploads.pop(self._upload(), b"") + body
         digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", self.path):
             name, version = match.groups()
             registry.manifests[f"{name}@{digest}"] = body
             if not version.startswith("sha256:"):
                 registry.manifests[f"{name}:{version}"] = body
-            return self._answer(201, Location="/")
+            subject = json.loads(body).get("subject", {}).get("digest")
+            if subject is None or not registry.lists_referrers:
+                return self._answer(201, Location="/")
+            registry.referrers.setdefault(f"{name}@{subject}", set()).add(digest)
+            return self._answer(201, Location="/", OCI_Subject=subject)
         with self._lock:
             registry.received_bytes += size
         if not self.path.endswith(f"digest={digest}"):

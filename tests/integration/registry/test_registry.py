@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import json
+import os
 from pathlib import Path
 
+import pytest
+
+from envbuild.system import registry as registries
+from envbuild.system.registry import Range, Reference, Repository
 from tests.integration.conftest import Desk
 from tests.support.podman import podman, podman_home
 
@@ -117,6 +123,42 @@ def test_commands_run_an_image_of_the_registry(
     assert (second.stdout, "pull" in second.stderr) == (first.stdout, False)
     tested = desk.envbuild("test", by_digest, "--quick", env=elsewhere).stderr
     assert "PASS" in tested
+
+
+def test_a_long_blob_goes_in_chunks(
+    registry: tuple[str, Path],
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And begins again if it breaks off within one: this registry then forgets the upload."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(registries, "CHUNK_BYTES", 1 << 20)
+    data = os.urandom(5 << 20)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    (tmp_path / "blob").write_bytes(data)
+    sent: list[int] = []
+
+    class Broken(Range):
+        """A body that ends early, once."""
+
+        def read(self, size: int = -1) -> bytes:
+            piece = super().read(size)
+            if sum(sent) > 5 << 19 and not broken:
+                broken.append(True)
+                raise ConnectionResetError
+            return piece
+
+    broken: list[bool] = []
+    monkeypatch.setattr(registries, "Range", Broken)
+    reference = Reference.parse(f"{registry[0]}/lab/chunks:1")
+    with Repository(reference) as repository, (tmp_path / "blob").open("rb") as file:
+        assert repository.push_blob(digest, len(data), file, 0, sent.append)
+        assert broken
+        assert sum(sent) == len(data)
+        assert [*repository.pull_blob(digest, len(data), tmp_path / "got")][-1] == len(data)
+    assert (tmp_path / "got").read_bytes() == data
 
 
 def test_without_a_login_it_says_where_it_looked(

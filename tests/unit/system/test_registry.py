@@ -6,12 +6,14 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envbuild.errors import EnvbuildError, RequestError
+from envbuild.system import registry as registries
 from envbuild.system.network import NetworkError, RequestLimits
 from envbuild.system.registry import MANIFEST, Reference, RegistryError, Repository
 from tests.support.registry import PASSWORD, TOKEN, USER, Registry, serving
@@ -195,6 +197,21 @@ def test_a_token_server_without_tls_does_not_see_the_login_of_a_registry_with_it
         assert secure._may_ask("https://example.org/token")
 
 
+def test_a_registry_without_tls_is_reached_if_it_is_named(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "_LOOPBACK", re.compile("nothing"))
+    with pytest.raises(NetworkError, match="does not answer by TLS") as caught:
+        push(registry, tmp_path)
+    assert caught.value.hint.endswith(f"for a registry of your own ENVBUILD_PLAIN_HTTP={registry.host}")
+    for hosts in (f"other.example.org:5000,{registry.host}", f"{registry.host}, other"):
+        monkeypatch.setenv("ENVBUILD_PLAIN_HTTP", hosts)
+        push(registry, tmp_path)
+    monkeypatch.setenv("ENVBUILD_PLAIN_HTTP", f"127.0.0.1,{registry.host}0")
+    with pytest.raises(NetworkError):
+        push(registry, tmp_path)
+
+
 @pytest.mark.parametrize("after", [0, 1, 4096, 500_000, len(DATA) - 1])
 def test_broken_transfers_are_continued(registry: Registry, tmp_path: Path, after: int) -> None:
     registry.cut_after = [after, after // 2]
@@ -207,6 +224,79 @@ def test_broken_transfers_are_continued(registry: Registry, tmp_path: Path, afte
     assert registry.sent_bytes == len(DATA)
 
 
+@pytest.fixture
+def in_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Send blobs in chunks of this length."""
+    monkeypatch.setattr(registries, "CHUNK_BYTES", 100_000)
+    return 100_000
+
+
+def bodies(registry: Registry) -> list[str]:
+    """Return the methods of the requests that brought bytes of blobs and were answered."""
+    return [method for method, path, _ in registry.requests if method != "GET" and "/upload/" in path]
+
+
+@pytest.mark.parametrize("status", [202, 204])
+@pytest.mark.parametrize("authentication", ["", "basic", "token"])
+def test_a_long_blob_is_sent_in_chunks(
+    registry: Registry, tmp_path: Path, in_chunks: int, status: int, authentication: str
+) -> None:
+    registry.chunk_status, registry.authentication = status, authentication
+    log_in(tmp_path / "home/.docker/config.json", registry.host)
+    digest, sent = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert sum(sent) == registry.received_bytes == len(DATA)
+    assert bodies(registry) == ["PATCH"] * 11 + ["PUT"]
+
+
+@pytest.mark.parametrize("after", [0, 1, 99_999])
+def test_a_chunk_that_breaks_off_is_resumed_or_its_blob_begun_again(
+    registry: Registry, tmp_path: Path, in_chunks: int, after: int
+) -> None:
+    # The fourth chunk breaks off twice.
+    whole = [2 * in_chunks] * 3
+    registry.forgets_broken, registry.cut_after = False, [*whole, after, after // 2]
+    digest, sent = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert sum(sent) == len(DATA)
+    assert registry.received_bytes <= len(DATA)
+    registry.blobs.clear()
+    registry.repositories.clear()
+    registry.forget()
+    registry.forgets_broken, registry.cut_after = True, [*whole, after, *whole, after // 2]
+    digest, sent = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert sum(sent) == len(DATA)
+    assert registry.received_bytes == len(DATA) + 2 * 3 * in_chunks
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 416])
+def test_a_registry_without_chunks_gets_the_whole_blob(
+    registry: Registry, tmp_path: Path, in_chunks: int, status: int
+) -> None:
+    registry.chunk_status = status
+    digest, _ = push(registry, tmp_path)
+    assert registry.blobs == {digest: DATA}
+    assert bodies(registry) == ["PATCH", "PUT"]
+
+
+@pytest.mark.parametrize("chunk", [100_000, 1 << 30])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_an_upload_that_always_breaks_off_is_tried_as_often_as_the_limits_say(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, forgets: bool
+) -> None:
+    monkeypatch.setattr(registries, "CHUNK_BYTES", chunk)
+    registry.forgets_broken, registry.cut_after = forgets, [0] * 100
+    with pytest.raises(NetworkError):
+        push(registry, tmp_path)
+    assert len(registry.cut_after) == 100 - QUICK.attempts
+    # A busy one, too.
+    registry.cut_after, registry.busy, registry.busy_methods = [], 100, ("PATCH", "PUT")
+    with pytest.raises(NetworkError, match="answered with status 429"):
+        push(registry, tmp_path)
+    assert registry.busy == 100 - QUICK.attempts
+
+
 def test_what_a_run_that_failed_has_fetched_is_not_fetched_again(registry: Registry, tmp_path: Path) -> None:
     digest, _ = push(registry, tmp_path)
     registry.forget()
@@ -217,8 +307,11 @@ def test_what_a_run_that_failed_has_fetched_is_not_fetched_again(registry: Regis
     assert registry.sent_bytes == len(DATA)
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT"])
-def test_a_busy_registry_is_asked_again(registry: Registry, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "PATCH"])
+def test_a_busy_registry_is_asked_again(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(registries, "CHUNK_BYTES", 100_000 if method == "PATCH" else len(DATA))
     registry.busy, registry.busy_methods = 2, (method,)
     digest, _ = push(registry, tmp_path)
     assert registry.blobs == {digest: DATA}
