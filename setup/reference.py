@@ -57,6 +57,7 @@ ALL = (
         title="The spec",
         prose="The contents of an image, as users request it: `spec.yaml`, read by `envbuild lock`, `plan` "
         "and `build`. `envbuild init` writes a first one. Unknown keys are errors.",
+        more=("spec-image",),
     ),
     Page(
         name="recipe",
@@ -110,7 +111,7 @@ ALL = (
         "the copy in an image has the one that the image is made from. Tools may read it; do not edit it. "
         "Lists are sorted, so that the same request gives the same text. If the base is a finished root, "
         "`base_root` replaces `base_debs`.",
-        more=("lock-root",),
+        more=("lock-root", "lock-image"),
     ),
 )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from envbuild.build import debian
 from envbuild.build.archives import unpack_squashfs, unpack_tar
-from envbuild.build.unpack import RootLimits, UnsafeArchiveError, Writer, refused
+from envbuild.build.unpack import RootLimits, Writer, refused
 from envbuild.errors import BuildError
-from envbuild.squashfs.links import follow
+from envbuild.system.links import follow
 from envbuild.system.removal import remove
+from envbuild.system.tarmembers import UnsafeArchiveError
 
 # Files of container runtimes, replaced by those of the image.
 _RUNTIME_FILES = (
@@ -53,20 +53,19 @@ def make_imported_root(
 
 
 def _unpack(archives: Sequence[Path], kind: str, tree: Path, limits: RootLimits) -> None:
-    with tempfile.TemporaryDirectory(dir=tree.parent, prefix=".unpack-") as name:
-        writer = Writer(tree, limits)
-        try:
-            for archive in archives:
-                writer.next_layer()
-                try:
-                    if kind == "squashfs":
-                        unpack_squashfs(archive, writer, limits)
-                    else:
-                        unpack_tar(archive, writer, Path(name), limits, is_layer=kind == "oci")
-                except UnsafeArchiveError as error:
-                    raise refused(archive.name, error) from None
-        finally:
-            writer.close()
+    writer = Writer(tree, limits)
+    try:
+        for archive in archives:
+            writer.next_layer()
+            try:
+                if kind == "squashfs":
+                    unpack_squashfs(archive, writer, limits)
+                else:
+                    unpack_tar(archive, writer, limits, is_layer=kind == "oci")
+            except UnsafeArchiveError as error:
+                raise refused(archive.name, error) from None
+    finally:
+        writer.close()
 
 
 def _make_fit(tree: Path, python: str, texts: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from typing import BinaryIO
 from envbuild.errors import BuildError
 from envbuild.store.tree import DEEPEST
 from envbuild.system import process
+from envbuild.system.tarmembers import MAX_ROOT_BYTES, MAX_ROOT_ENTRIES, UnsafeArchiveError
 
 _CHUNK_BYTES = 1 << 20
 _MAX_LINKTEXT = 4095
@@ -35,17 +36,13 @@ _RUNTIMES_OWN = frozenset(
 )
 
 
-class UnsafeArchiveError(Exception):
-    """An archive is damaged or unsafe; the message says what is wrong, and in which entry."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootLimits:
     """Limits on the size of a root."""
 
-    size_bytes: int = 32 << 30
+    size_bytes: int = MAX_ROOT_BYTES
     """Limit both on the sum of all files and on the decompressed archive."""
-    entries: int = 1_000_000
+    entries: int = MAX_ROOT_ENTRIES
     """Number of files, directories and links."""
     depth: int = DEEPEST
     """Number of nested directories."""

@@ -7,8 +7,8 @@ import posixpath
 from typing import BinaryIO
 
 from envbuild.squashfs.format import SquashfsError
-from envbuild.squashfs.links import follow
 from envbuild.squashfs.reader import Entry, Squashfs
+from envbuild.system.links import follow
 
 _CHUNK_BYTES = 1 << 20
 

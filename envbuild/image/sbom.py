@@ -176,6 +176,8 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
         "python": lock.base.python,
         "digest-of": "the definition of the base image",
     }
+    if lock.base_image is not None:
+        properties |= {"image": lock.base_image.image, "manifest": lock.base_image.digest}
     base = _row("operating-system", lock.base.name, sha256=lock.base.digest, properties=properties)
     rows = {f"base:{lock.base.name}": base}
     for recipe in lock.recipes:

@@ -95,6 +95,7 @@ _UNKNOWN_VERSION = re.compile(
 )
 _ONE_BY_ONE = "; name the files of a directory one by one"
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_WITH_HOST = re.compile(r"[a-z0-9-]*[.:][a-z0-9.:-]*/|localhost/")
 _REGISTRY = re.compile(r"[a-z0-9.-]+[.:][a-z0-9.-]+/|[^/]+/")
 
 
@@ -228,8 +229,12 @@ class _Importer:
             return  # it has CUDA alone
         scheme = self.bootstrap if self.bootstrap in ("library", "oras", "shub") else "docker"
         pull = f"apptainer pull image.sif {scheme}://{without_secrets(image)}"
+        as_base = ""
+        if scheme == "docker" and ":" in image.rpartition("/")[2]:
+            host = "" if _WITH_HOST.match(image) else "docker.io/" if "/" in image else "docker.io/library/"
+            as_base = f"`base: {host}{without_secrets(image)}` if its Python is /usr/bin/python3; or "
         explanation = (
-            f"the spec does not contain what else that image brings; to keep it: `{pull}`, then"
+            f"the spec does not contain what else that image brings; to keep it: {as_base}`{pull}`, then"
             " `envbuild extend image.sif -r requirements.txt`"
         )
         self.draft.note("changed", text, explanation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +18,19 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.check import CheckInputs, select_and_check
 from envbuild.spec.corrections import registry_address, registry_hint
 from envbuild.spec.load import Loaded, examine
-from envbuild.spec.model import EnvSpec, GitCommit, RequirementsFile, WheelDirectory, WheelFile
+from envbuild.spec.model import (
+    EnvSpec,
+    GitCommit,
+    RegistryImage,
+    RequirementsFile,
+    WheelDirectory,
+    WheelFile,
+)
 from envbuild.spec.recipe_rules import RecipeSource
 from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
-from envbuild.spec.yamlfile import MAX_BYTES
+from envbuild.spec.yamlfile import MAX_BYTES, Document
 from envbuild.system.files import (
     exists,
     is_below,
@@ -45,6 +52,14 @@ MAX_REQUIREMENTS_BYTES = 16 << 20
 _START_BYTES = 4096
 
 
+FindImage = Callable[[RegistryImage, str], BaseImage]
+
+
+def _unknown_image(image: RegistryImage, architecture: str) -> BaseImage:
+    problem = f"the image `{image}` is not known here for {architecture}"
+    raise RequestError(problem, hint="`envbuild lock SPEC` reads it in its registry")
+
+
 def read_spec(
     spec_path: Path,
     *,
@@ -52,6 +67,7 @@ def read_spec(
     site: Path | None = None,
     content: bytes | None = None,
     target: Lock | None = None,
+    find_image: FindImage = _unknown_image,
 ) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
@@ -59,7 +75,8 @@ def read_spec(
     `site` is a site file or the name of a known site, perhaps with a partition; without it ``ENVBUILD_SITE``,
     then the site that the spec names, then ``site.yaml`` of the user or the machine is used. With a `target`,
     the spec is read for its architecture, and for its release of the accelerator if the spec leaves the
-    choice: this machine's driver decides nothing for another.
+    choice: this machine's driver decides nothing for another. `find_image` returns the base that an image of
+    a registry is for an architecture.
     """
     catalog = find_catalog(recipes)
     if content is None:
@@ -75,7 +92,10 @@ def read_spec(
     base: Loaded[BaseImage] | None = None
     bases: tuple[Loaded[BaseImage], ...] = ()
     base_errors: list[EnvbuildError] = []
-    if "base" not in spec.invalid_keys:
+    machine = architecture() if target is None else target.architecture
+    if isinstance(chosen, RegistryImage):
+        base = reading.collect(partial(_image_base, spec, chosen, machine, find_image))
+    elif "base" not in spec.invalid_keys:
         if chosen is not None and (catalog.base(chosen.name) or not chosen.constraint):
             base = reading.collect(lambda: load_base(catalog, chosen.name), chosen.name)
         else:
@@ -103,9 +123,20 @@ def read_spec(
         ),
         files=_files(spec, reading),
         requirements=requirements,
-        architecture=architecture() if target is None else target.architecture,
+        architecture=machine,
     )
     return select_and_check(inputs, errors=reading.errors)
+
+
+def _image_base(
+    spec: Loaded[EnvSpec], image: RegistryImage, machine: str, find_image: FindImage
+) -> Loaded[BaseImage]:
+    try:
+        return Loaded(value=find_image(image, machine), document=Document(path=spec.path))
+    except EnvbuildError as error:
+        for single in error.each():
+            single.at = single.at or spec.at("base")
+        raise
 
 
 def _release_conflict(target: Lock, family: str, release: str) -> str:

@@ -116,7 +116,7 @@ def target_differences(lock: Lock, other: Lock) -> tuple[str, ...]:
     Debian packages that were only rebuilt for one of them (``+b1``) count as the same version.
     """
     # Files of finished roots have no versions that could be compared.
-    here, there = (_packages(replace(entry, base_root=())) for entry in (lock, other))
+    here, there = (_packages(replace(entry, base_root=(), base_image=None)) for entry in (lock, other))
     lines = []
     for name in sorted(here.keys() | there.keys()):
         if name not in there:
@@ -136,7 +136,9 @@ def _source_version(pin: DebPin | PythonPin | RootPin) -> str:
 
 def _packages(lock: Lock) -> dict[str, DebPin | PythonPin | RootPin]:
     of_image: tuple[DebPin | PythonPin | RootPin, ...]
-    of_image = (*lock.base_root, *lock.base_debs, *lock.system_debs, *lock.python)
+    # Layers have no names; the digest of their image stands for them.
+    roots = () if lock.base_image is not None else lock.base_root
+    of_image = (*roots, *lock.base_debs, *lock.system_debs, *lock.python)
     of_builds: tuple[BuildDebPin | PythonPin, ...] = (*lock.build_debs, *lock.build_python)
     packages = {pin.name: pin for pin in of_image}
     packages |= {f"{pin.name} (to build {pin.layer.partition(':')[2]})": pin for pin in of_builds}
@@ -152,6 +154,14 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     ):
         if was != now:
             yield LockDifference("metadata", f"{key} is `{now}`, the lock has `{was}`")
+    image, here = lock.base_image, resolved.base_image
+    if image is not None and here and image.image != str(spec.base):
+        yield LockDifference("base", f"base is {spec.base}, the lock has {image.image}")
+        return
+    if image is not None and here and image.digest != here.rpartition("@")[2]:
+        digests = f"{_short(here.rpartition('@')[2])}, the lock has {_short(image.digest)}"
+        yield LockDifference("base", f"base {image.image} is {digests}")
+        return
     if pin.name != base.name:
         yield LockDifference("base", f"base is {base.name}, the lock has {pin.name}")
         return
@@ -165,6 +175,10 @@ def _metadata(lock: Lock, resolved: ResolvedSpec) -> Iterable[LockDifference]:
     ):
         if was != now:
             yield LockDifference("metadata", f"base image {base.name} has {fact} {now}, the lock says {was}")
+
+
+def _short(digest: str) -> str:
+    return f"{digest[:19]}…"
 
 
 def _recipes(lock: Lock, recipes: Sequence[ChosenRecipe], spec: EnvSpec) -> Iterable[LockDifference]:

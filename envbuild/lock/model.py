@@ -21,10 +21,13 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 from packaging.version import Version
-from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
+from envbuild.spec.base import BasePython, ImageFacts
 from envbuild.spec.model import (
+    IMAGE,
+    MAX_TEXT,
     NAME,
     DebianPackage,
     Digest,
@@ -35,6 +38,7 @@ from envbuild.spec.model import (
     ReleaseVersion,
     Sha256,
     Text,
+    first_problem,
     full_match,
 )
 
@@ -187,6 +191,26 @@ class BasePin:
     """Version of its C library (``2.36``)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class ImagePin:
+    """An image of a registry that is the base, as it was; `base` has its Python and C library."""
+
+    image: Annotated[str, full_match(IMAGE, "an image in a registry", limit=MAX_TEXT)]
+    """Its name in the spec (``HOST/NAME:TAG``)."""
+    digest: Digest
+    """``sha256:…`` of the manifest for this architecture."""
+    distribution: Name
+    """Distribution, as its os-release names it."""
+    suite: Name
+    """Code name of the release, or else distribution and version."""
+    version: ReleaseVersion
+    """Version of the distribution."""
+    brings: tuple[Text, ...] = ()
+    """Releases of CUDA and ROCm, and MPI libraries in it."""
+    packages: Annotated[tuple[DebianPackage, ...], Sorted]
+    """Debian packages in it, sorted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class ToolPin:
     """A tool whose bytes decide ours."""
@@ -212,6 +236,8 @@ class RootPin:
     """Length of the file."""
     sha256: Sha256
     """Hex digest of the file, 64 characters."""
+    media_type: Text = ""
+    """Of a layer of an image, as its manifest states it."""
 
     @property
     def file_name(self) -> str:
@@ -255,6 +281,8 @@ class Target:
     """The Debian packages that the system layer adds, sorted by name."""
     python: Annotated[tuple[PythonPin, ...], Sorted]
     """The Python distributions, sorted by name; one whose file is not a wheel is built from its source."""
+    base_image: ImagePin | None = None
+    """The image of a registry that the base is; omitted for others."""
     base_root: tuple[RootPin, ...] = ()
     """The files of a finished root, from bottom to top; empty where the base is made of packages."""
     build_debs: Annotated[tuple[BuildDebPin, ...], Sorted] = ()
@@ -268,7 +296,29 @@ class Target:
             raise ValueError("; ".join(errors))
         if len({pin.kind for pin in self.base_root}) > 1 or (self.base_root and self.base_debs):
             raise ValueError("`base_root` is a tar, a squashfs or layers of one image, without `base_debs`")
+        if self.base_image is not None and {pin.kind for pin in self.base_root} != {"oci"}:
+            raise ValueError("`base_image` has its layers in `base_root`")
+        try:
+            _ = self.image_facts
+        except ValidationError as error:
+            raise ValueError(f"`base_image` and `base`: {first_problem(error)}") from None
         return self
+
+    @property
+    def image_facts(self) -> ImageFacts | None:
+        """The facts of the image of a registry that is the base; None for other bases."""
+        image, base = self.base_image, self.base
+        if image is None:
+            return None
+        return ImageFacts(
+            distribution=image.distribution,
+            suite=image.suite,
+            version=image.version,
+            glibc=base.glibc,
+            python=BasePython(version=base.python, abi=base.abi),
+            packages=image.packages,
+            brings=image.brings,
+        )
 
     @property
     def pins(self) -> tuple[DebPin | PythonPin | RootPin, ...]:

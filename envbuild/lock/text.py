@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,16 @@ def dump_file(file: LockFile) -> str:
 
 
 def _lines(target: Target) -> Iterator[str]:
-    values = asdict(target)
     for field in fields(target):
-        key, value = field.name, values[field.name]
+        key, value = field.name, getattr(target, field.name)
+        if value == field.default:
+            continue
         if not isinstance(value, tuple):
             yield f"{key}: {_inline(value)}"
         elif value:
             yield f"{key}:"
             yield from (f"- {_inline(entry)}" for entry in value)
-        elif field.default is MISSING:
+        else:
             yield f"{key}: []"
 
 
@@ -85,8 +86,10 @@ def lock_schema() -> dict[str, Any]:
 
 
 def _inline(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_inline(entry)}" for key, entry in value.items()) + "}"
+    if is_dataclass(value):
+        pairs = ((field, getattr(value, field.name)) for field in fields(value))
+        written = (f"{field.name}: {_inline(entry)}" for field, entry in pairs if entry != field.default)
+        return "{" + ", ".join(written) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(_inline, value)) + "]"
     # Strings and integers of JSON are valid YAML, except for surrogate pairs and characters that are

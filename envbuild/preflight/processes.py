@@ -21,7 +21,7 @@ from envbuild.elf.read import ElfObject
 from envbuild.preflight.components import Components, DlopenRule, components
 from envbuild.preflight.scan import CACHE, FileSystemScan, ScannedFile
 from envbuild.site.host_libs import BIND_ROOT, HOST_LIB_DIR
-from envbuild.squashfs.links import follow
+from envbuild.system.links import follow
 
 
 class ImageTree:

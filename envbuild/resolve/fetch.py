@@ -24,6 +24,7 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import proxies
 from envbuild.resolve.explicit_wheels import ExplicitWheels
 from envbuild.resolve.files import FileCache, Pin, WrongBytes, apart, check, is_whole
+from envbuild.resolve.images import fetch_layers
 from envbuild.resolve.obtain import Download, download_all, is_gone, local_copy
 from envbuild.resolve.origins import Machine, PythonSources, archives
 from envbuild.resolve.python import Distributions
@@ -36,6 +37,7 @@ from envbuild.system import network
 from envbuild.system.files import atomic_file, copy, copy_range
 from envbuild.system.process import thread_pool
 from envbuild.system.redaction import redact
+from envbuild.system.registry import Reference, Repository
 
 _THREADS = 4
 _NAMED = 10  # files that an error names
@@ -53,6 +55,8 @@ class FileOrigins:
     wheel_directories: tuple[Path, ...] = ()
     """Directories with wheels that a spec names."""
     root: FinishedRoot | None = None
+    image: str = ""
+    """``HOST/NAME@sha256:…`` of the registry that has the layers of the base; empty for other bases."""
 
     @property
     def path(self) -> Path:
@@ -67,7 +71,8 @@ def origins_of(resolved: ResolvedSpec) -> FileOrigins:
         site=resolved.site,
         components=resolved.base.components,
         wheel_directories=resolved.wheel_directories,
-        root=FinishedRoot.of(resolved.base_file),
+        root=None if resolved.base_image else FinishedRoot.of(resolved.base_file),
+        image=resolved.base_image,
     )
 
 
@@ -94,6 +99,10 @@ def fetch(
     raise_all(
         [*_lost_roots(missing, origins), *(_not_here(missing, origins, context) if context.offline else ())]
     )
+    if origins.image and (layers := [pin for pin in missing if isinstance(pin, RootPin)]):
+        with Repository(Reference.parse(origins.image), limits=limits) as repository:
+            fetch_layers(layers, repository, context)
+        missing = [pin for pin in missing if not isinstance(pin, RootPin)]
     missing = [
         pin
         for pin in missing
@@ -211,7 +220,9 @@ def _take_local(
 def _not_here(
     missing: Sequence[Pin], origins: FileOrigins, context: ResolveContext
 ) -> Iterator[EnvbuildError]:
-    files = sorted((pin for pin in missing if not isinstance(pin, RootPin)), key=lambda pin: pin.file_name)
+    # Of other roots `_lost_roots` speaks.
+    fetched = (pin for pin in missing if origins.image or not isinstance(pin, RootPin))
+    files = sorted(fetched, key=lambda pin: pin.file_name)
     if files:
         size = sum(pin.size_bytes for pin in files) / 1e6
         listed = "".join(f"\n  {pin.file_name}" for pin in files[:_NAMED])

@@ -10,12 +10,13 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from envbuild.errors import MachineError
 from envbuild.lock.model import DebPin, PythonPin, RootPin
+from envbuild.system import host, locks
 from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import free_bytes, make_directory, sha256, sync
 
@@ -83,9 +84,54 @@ class FileCache:
                 part.unlink(missing_ok=True)
             sync(final.parent)
         except OSError as error:
-            root = with_real_paths(str(self.root))
-            problem = f"the cache `{root}` cannot be written: {error.strerror or error}"
-            raise MachineError(problem, hint="`--store DIR` names another place") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> MachineError:
+        root = with_real_paths(str(self.root))
+        problem = f"the cache `{root}` cannot be written: {error.strerror or error}"
+        return MachineError(problem, hint="`--store DIR` names another place")
+
+    def add_continued(self, file: CachedFile, write: Callable[[Path], None]) -> None:
+        """Let `write` complete a path, which keeps its bytes if that fails, and add it to the cache.
+
+        A later run, or another process, which waits meanwhile, goes on from there. `write` compares digests.
+        """
+        final = self.path(file)
+        try:
+            make_directory(final.parent)
+            while not self._continued(file, final, write):
+                pass
+            sync(final.parent)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def missing_bytes(self, file: CachedFile) -> int:
+        """Return how much of a file is still to be fetched by `add_continued`."""
+        with contextlib.suppress(OSError):
+            return max((file.size_bytes or 0) - self._part(file).stat().st_size, 0)
+        return file.size_bytes or 0
+
+    def _part(self, file: CachedFile) -> Path:
+        return self.root / f".unverified-{file.sha256}"
+
+    def _continued(self, file: CachedFile, final: Path, write: Callable[[Path], None]) -> bool:
+        part = self._part(file)
+        lock = locks.open_lock(part)
+        try:
+            if not locks.wait_for_lock(lock, shared=False):
+                # A file that another process may write, too, is of no use.
+                part = self.root / f"{part.name}-{host.name()}-{os.getpid()}"
+            elif not locks.is_at(part, lock):
+                return False  # another process has finished it
+            if not (final.exists() and is_whole(final, file)):
+                write(part)
+                part.chmod(0o444)
+                sync(part)
+                part.replace(final)
+            part.unlink(missing_ok=True)
+            return True
+        finally:
+            os.close(lock)
 
     def check_room(self, needed: int) -> None:
         """Raise a MachineError if files that are to be fetched need more bytes than are free."""

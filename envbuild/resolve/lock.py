@@ -16,6 +16,7 @@ from envbuild.lock.diff import diff, other_versions
 from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, Target, ToolPin
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import DebianRequest, Debs, resolve_debian
+from envbuild.resolve.images import ImageBase
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.model import first_problem
@@ -36,6 +37,7 @@ def make_lock(
     upgrades_system_alone: bool = False,
     tools: tuple[ToolPin, ...],
     context: ResolveContext,
+    image: ImageBase | None = None,
 ) -> Lock:
     """Return a lock that satisfies a spec, with the versions of the `previous` lock where they fit.
 
@@ -44,7 +46,8 @@ def make_lock(
 
     Debian packages are resolved again only if the base or the system requests changed; Python distributions
     only if their requests or the base's Python did. `upgrade` names the packages that may take newer
-    versions: empty for all, None for none; with `upgrades_system_alone` of Debian's. RequestError: a package
+    versions: empty for all, None for none; with `upgrades_system_alone` of Debian's. `image` is the base if
+    that is an image of a registry. RequestError: a package
     is unknown, or requirements clash.
     MachineError: an archive or index cannot be reached.
     """
@@ -70,7 +73,9 @@ def make_lock(
     # The two do not depend on each other: errors of both are reported at once.
     with task(context.emit, "resolve", "resolve packages"):
         with _collected(errors):
-            if resolved.base.root is not None:
+            if image is not None:
+                root = image.layers
+            elif resolved.base.root is not None:
                 root = (
                     previous.base_root
                     if previous is not None and "base" not in scopes
@@ -111,6 +116,7 @@ def make_lock(
             system_debs=debs.system,
             python=wheels,
             tools=tools,
+            base_image=image.pin if image is not None else None,
             base_root=root,
             build_debs=debs.build,
             build_python=build_tools,

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
 from envbuild.spec.fields import Format, ProvenVersion
-from envbuild.spec.model import DebianPackage, GlibcVersion, Model, Name, Origin, Text, full_match
+from envbuild.spec.model import (
+    MAX_NAME,
+    NAME,
+    DebianPackage,
+    GlibcVersion,
+    Model,
+    Name,
+    Origin,
+    Text,
+    full_match,
+)
 
 
 class BasePython(Model):
@@ -84,3 +95,57 @@ class BaseImage(Model):
                 "it is made of packages (`origins`) or of a finished root (`root`): name one of them"
             )
         return self
+
+
+class ImageFacts(Model):
+    """The facts of an image of a registry that make it a base: those that a definition states for others."""
+
+    distribution: Name
+    """Distribution, as its os-release names it (``ubuntu``)."""
+    suite: Name
+    """Code name of the release (``noble``), or else distribution and version."""
+    version: ProvenVersion
+    """Version of the distribution."""
+    glibc: GlibcVersion
+    """Version of the C library."""
+    python: BasePython
+    """Python of the image."""
+    packages: tuple[DebianPackage, ...]
+    """Debian packages that are installed in it, sorted."""
+    brings: tuple[Text, ...] = ()
+    """Releases of CUDA and ROCm, and MPI libraries in it, for people (``CUDA 12.9``)."""
+
+    @property
+    def summary(self) -> str:
+        """The facts in one line."""
+        parts = (
+            f"{self.distribution} {self.version}",
+            f"Python {self.python.version}",
+            f"glibc {self.glibc}",
+        )
+        return ", ".join((*parts, *self.brings))
+
+    def definition(self, image: str, digest: str, architecture: str) -> BaseImage:
+        """Return the base image that it is; `digest` is ``sha256:…`` of the manifest for the architecture."""
+        repository, _, tag = re.sub("@.*", "", image).rpartition("/")[2].partition(":")
+        name = re.sub(r"[^a-z0-9._-]", "-", f"{repository}-{tag}".lower())[:MAX_NAME].strip("._-")
+        if not re.fullmatch(NAME, name):
+            raise AssertionError("a name in a registry begins with a letter or digit")
+        return BaseImage(
+            name=name,
+            summary=f"{image}: {self.summary}",
+            distribution=self.distribution,
+            suite=self.suite,
+            version=self.version,
+            glibc=self.glibc,
+            root=BaseRoot(kind="oci", place=by_digest(image, digest), sha256=digest.removeprefix("sha256:")),
+            architectures=(cast("Literal['amd64', 'arm64']", architecture),),
+            packages=self.packages,
+            python=self.python,
+        )
+
+
+def by_digest(image: str, digest: str) -> str:
+    """Return the name of a manifest of the repository of an image: ``HOST/NAME@sha256:…``."""
+    host, slash, repository = re.sub("@.*", "", image).partition("/")
+    return f"{host}{slash}{repository.partition(':')[0]}@{digest}"

@@ -251,11 +251,11 @@ class _Check:
         if choice is None or "base" in spec.invalid_keys:
             return
         if inputs.base is None:
-            if choice.name not in inputs.faulty:
+            if isinstance(choice, Choice) and choice.name not in inputs.faulty:
                 yield not_known("base image", choice.name, inputs.catalog.base_names(), at)
             return
         base = inputs.base.value
-        if not choice.admits(base.version):
+        if isinstance(choice, Choice) and not choice.admits(base.version):
             problem = f"the base image `{base.name}` does not meet `{choice.constraint}`"
             yield RequestError(problem, at=at, hint=f"it is {base.distribution} {base.version}")
         if inputs.architecture not in base.architectures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,10 @@ from envbuild.spec.corrections import (
     corrected_choice,
     corrected_requirement,
     python_file,
-    registry_address,
-    registry_hint,
     spec_line,
 )
 from envbuild.spec.descriptions import descriptions
-from envbuild.spec.model import Choice, EnvSpec
+from envbuild.spec.model import IMAGE, Choice, EnvSpec
 from envbuild.spec.secrets import without_secrets
 from envbuild.spec.yamlfile import Document, Loc, name_of, shorten
 
@@ -196,8 +195,8 @@ def _correction_hint(problem: SchemaProblem, document: Document) -> str:
     written, steps = problem.error["input"], problem.loc
     if problem.kind != "value_error" or not isinstance(written, str) or problem.is_key:
         return ""
-    if steps == ("base",) and (address := registry_address(written)):
-        return registry_hint(address)
+    if steps == ("base",) and (hint := _base_hint(written)):
+        return hint
     key = tuple(step for step in steps if isinstance(step, str))
     if key == ("packages", "python"):
         if entry := python_file(written):
@@ -212,6 +211,15 @@ def _correction_hint(problem: SchemaProblem, document: Document) -> str:
     if isinstance(steps[-1], int):
         return f"write `{spec_line(document.value, key, corrected, steps[-1])}`"
     return f"write `{key[0]}: {corrected}`"
+
+
+def _base_hint(written: str) -> str:
+    """Return what to write instead of a base without the host of its registry; empty for others."""
+    if not re.fullmatch(IMAGE, f"docker.io/{written}"):
+        return ""
+    corrected = corrected_choice(written)
+    other = f"`base: {corrected}`, or " if corrected is not None else ""
+    return f"write {other}`base: docker.io/{written}` if it is of Docker's own registry"
 
 
 def _other_key_hint(key: str, document: Document) -> str:

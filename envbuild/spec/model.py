@@ -39,6 +39,16 @@ from envbuild.spec.secrets import without_secrets
 NAME = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 SITE_NAME = rf"{NAME}(?:/{NAME})?"
 VERSION = r"[A-Za-z0-9](?:[A-Za-z0-9._+-]*[A-Za-z0-9])?"
+# With its registry's host, and its tag or digest: what it is must not depend on the tool or on the day.
+_IMAGE_HOST = (
+    r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|localhost|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9-]+(?=:))(?::[0-9]{1,5})?"
+)
+IMAGE = (
+    rf"{_IMAGE_HOST}/[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(?:@sha256:[0-9a-f]{64})?|@sha256:[0-9a-f]{64})"
+)
+_IMAGE_PATTERN = f"^(?:(?:docker|oras)://)?{IMAGE}$"
+_IMAGE_WORDS = "HOST/NAME:TAG, perhaps with a digest in place of the tag (`docker.io/library/ubuntu:24.04`)"
 # apt removes a package whose name is followed by `-`.
 DEBIAN_NAME = r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -123,6 +133,14 @@ def parse_choice(value: object) -> object:
         constraint = f"=={constraint}"
     _check_constraint(constraint, value.partition("@")[2], "`2.13` or `>=2.11,<2.14`")
     return Choice(name=name, constraint=constraint)
+
+
+def image_reference(value: str) -> str:
+    """Return the name of an image in a registry without ``docker://``; ValueError if it is not one."""
+    text = re.sub(r"^(?:docker|oras)://", "", value)
+    if len(text) > MAX_TEXT or not re.fullmatch(IMAGE, text):
+        raise ValueError(f"`{without_secrets(value[:200])}` is not an image in a registry: {_IMAGE_WORDS}")
+    return text
 
 
 def _check_constraint(constraint: str, written: str, example: str) -> None:
@@ -365,6 +383,55 @@ class Prepend(Model):
     """The value, without a colon (``/opt/tool/bin``)."""
 
 
+class RegistryImage(Model):
+    """An image of a registry, as base."""
+
+    image: Annotated[
+        str,
+        Checked(image_reference, {"pattern": _IMAGE_PATTERN}, "an image in a registry"),
+    ]
+    """``HOST/NAME:TAG`` or ``HOST/NAME@sha256:…``; the lock pins the image that it is for the target's
+    architecture."""
+
+    def __str__(self) -> str:
+        return self.image
+
+
+def _kind_of_base(value: object) -> str | None:
+    if isinstance(value, str):
+        return "reference" if "/" in value else "name"
+    if isinstance(value, Choice):
+        return "name"
+    return "image" if isinstance(value, dict | RegistryImage) else None
+
+
+def _image_of_text(value: str) -> RegistryImage:
+    return RegistryImage(image=image_reference(value))
+
+
+BaseChoice = Annotated[
+    Annotated[Pick, Tag("name")]
+    | Annotated[
+        RegistryImage,
+        BeforeValidator(_image_of_text),
+        WithJsonSchema(
+            {
+                "type": "string",
+                "pattern": _IMAGE_PATTERN,
+                "patternErrorMessage": "expected an image in a registry: `registry.example.org/os/debian:12`",
+            }
+        ),
+        Tag("reference"),
+    ]
+    | Annotated[RegistryImage, Tag("image")],
+    Discriminator(
+        _kind_of_base,
+        custom_error_type="name_type",
+        custom_error_message="expected a name or `{image: HOST/NAME:TAG}`",
+    ),
+]
+
+
 def _kind_of_setting(value: object) -> str | None:
     if isinstance(value, str):
         return "text"
@@ -561,8 +628,9 @@ class EnvSpec(Model):
     """The image's and the module's version (``"2026.11"``, in quotes)."""
     summary: Text = ""
     """Purpose of the image, in one line."""
-    base: Pick | None = None
-    """Base image; the first that all recipes support if omitted."""
+    base: BaseChoice | None = None
+    """Base image: its name, or an image of a registry (``HOST/NAME:TAG``); the first that all recipes support
+    if omitted."""
     mpi: Pick | None = None
     """MPI recipe; the image has no MPI if omitted."""
     frameworks: Annotated[tuple[Pick, ...], Field(max_length=MAX_RECIPES)] = ()

@@ -13,7 +13,7 @@ from envbuild.spec.accelerators import owned_by_vendor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import Build, ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import EnvSpec, SourcePackage
+from envbuild.spec.model import EnvSpec, RegistryImage, SourcePackage
 from envbuild.spec.python_platform import PythonTarget, target_of
 from envbuild.spec.python_request import OriginRule, PythonRequest
 from envbuild.spec.requirements import RequirementEntry
@@ -62,6 +62,12 @@ class ResolvedSpec:
     def base(self) -> BaseImage:
         """The base image."""
         return self.base_file.value
+
+    @property
+    def base_image(self) -> str:
+        """``HOST/NAME@sha256:…`` of its base, if that is an image of a registry; else empty."""
+        root = self.base.root
+        return root.place if root is not None and isinstance(self.spec.base, RegistryImage) else ""
 
     @property
     def site(self) -> Site | None:

@@ -15,7 +15,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
 from envbuild.spec.locales import LOCALE_HINT, has_locales, missing_locale
-from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend
+from envbuild.spec.model import SPEC_KEYS, EnvSpec, Prepend, RegistryImage
 from envbuild.spec.recipe_rules import search_path_errors
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.reserved import reserved_at
@@ -78,6 +78,8 @@ def _shared_names(recipes: Sequence[ChosenRecipe]) -> Errors:
 
 def _finished_root(spec: Loaded[EnvSpec], recipes: Sequence[ChosenRecipe], base: BaseImage) -> Errors:
     hint = "if the root has it, list it under `packages` of the base image; else use a base made of packages"
+    if isinstance(spec.value.base, RegistryImage):
+        hint = "name an image in which it is installed, or a base made of packages"
     for number, name in enumerate(spec.value.packages.system):
         if name not in base.packages:
             problem = f"`{name}` cannot be added: the base image `{base.name}` is a finished root"

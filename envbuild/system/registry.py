@@ -66,6 +66,8 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
+# Docker's own registry: the name in images, and the host.
+_HUB, _HUB_SERVER = "docker.io", "registry-1.docker.io"
 PLAIN_HOSTS = "ENVBUILD_PLAIN_HTTP"
 """Variable with the hosts, separated by commas, that speak HTTP without TLS: registries of one's own."""
 _HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
@@ -106,9 +108,12 @@ class Reference:
             problem = f"`{redact(text[:200])}` does not name an image in a registry"
             raise RequestError(problem, hint=_HINT_REFERENCE)
         tag, digest = match["tag"] or "", match["digest"] or ""
+        repository = match["repository"]
+        if match["host"] == _HUB and "/" not in repository:
+            repository = f"library/{repository}"
         return Reference(
             host=match["host"],
-            repository=match["repository"],
+            repository=repository,
             tag=tag or ("" if digest else "latest"),
             digest=digest,
         )
@@ -121,6 +126,11 @@ class Reference:
             problem = f"`{redact(text[:200])}` names an image; a repository is needed"
             raise RequestError(problem, hint="write HOST/NAME, as registry.example.org/team/layers")
         return reference
+
+    @property
+    def server(self) -> str:
+        """The host that is asked, with its port: Docker's hub has another than its images name."""
+        return _HUB_SERVER if self.host == _HUB else self.host
 
     @property
     def version(self) -> str:
@@ -274,7 +284,7 @@ class Repository:
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference, self._source = reference, source
         scheme = "http" if plain else "https"
-        self._base = f"{scheme}://{reference.host}/v2/"
+        self._base = f"{scheme}://{reference.server}/v2/"
         self._path = f"{self._base}{reference.repository}/"
         self._client = Client(limits, hint=hint)
         self._lock = threading.Lock()
@@ -539,7 +549,7 @@ class Repository:
 
         One that is made but `once` is not repeated otherwise.
         """
-        is_own = urlsplit(address).netloc == self.reference.host
+        is_own = urlsplit(address).netloc == self.reference.server
         for is_last in (False, True):
             authorization = self._authorization if is_own else ""
             with self._client.exchange(

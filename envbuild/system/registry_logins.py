@@ -93,7 +93,9 @@ def _login_of(path: Path, text: bytes, host: str, repository: str) -> Login | No
 
 def _names(host: str, repository: str) -> list[str]:
     parts = repository.split("/")
-    return [*("/".join([host, *parts[:count]]) for count in range(len(parts), 0, -1)), host]
+    # `docker login` names its own registry so.
+    of_docker = ["index.docker.io/v1/"] if host == "docker.io" else []
+    return [*("/".join([host, *parts[:count]]) for count in range(len(parts), 0, -1)), host, *of_docker]
 
 
 def _mapping(value: object) -> dict[str, object]:

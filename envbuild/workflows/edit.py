@@ -22,7 +22,7 @@ from envbuild.spec.spec_edits import (
 )
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import read_input
-from envbuild.workflows.lock import Locked, lock_spec
+from envbuild.workflows.lock import Locked, image_finder, lock_spec, read_lock_file
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import ATTEMPTS, ChangedMeanwhileError, Edit, changed_meanwhile, save
 from envbuild.workflows.settings import Settings
@@ -100,7 +100,10 @@ def remove_packages(spec: Path, names: Sequence[str], settings: Settings, *, loc
 def _in_files(spec: Path, names: Collection[str], settings: Settings) -> list[RequirementEntry]:
     """Return what files that a spec names ask for of some distributions."""
     try:
-        requested = read_spec(spec, recipes=settings.recipes, site=settings.site).requested
+        find_image = image_finder(spec, read_lock_file(spec))
+        requested = read_spec(
+            spec, recipes=settings.recipes, site=settings.site, find_image=find_image
+        ).requested
     except EnvbuildError:
         return []  # it is about something else
     return [
@@ -159,7 +162,10 @@ def _edit_once(
         if lock:
             locked = lock_spec(spec, settings, edit=Edit(before=content, after=after))
         else:
-            read_spec(spec, recipes=settings.recipes, site=settings.site, content=after)
+            find_image = image_finder(spec, read_lock_file(spec))
+            read_spec(
+                spec, recipes=settings.recipes, site=settings.site, content=after, find_image=find_image
+            )
     except EnvbuildError as error:
         before, after_lines = content.decode("utf-8-sig").splitlines(), text.splitlines()
         for single in error.each():

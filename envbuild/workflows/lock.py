@@ -13,7 +13,7 @@ from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
 from envbuild.inputs.knowledge import read_knowledge
-from envbuild.inputs.spec import check_is_spec, read_spec
+from envbuild.inputs.spec import FindImage, check_is_spec, read_spec
 from envbuild.inputs.tools import known_tool_pins, tool_names, tool_pins
 from envbuild.lock.diff import (
     architectures,
@@ -32,12 +32,15 @@ from envbuild.resolve.compatibility import hidden_packages, judge_lock
 from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import DebianRequest, debian_packages
 from envbuild.resolve.files import FileCache
+from envbuild.resolve.images import ImageBase, image_of_lock, resolve_image
 from envbuild.resolve.lock import make_lock
 from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.judge import RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import driver_floor
+from envbuild.spec.base import BaseImage
+from envbuild.spec.model import RegistryImage
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
@@ -116,6 +119,7 @@ def lock_spec(
             upgrades_system_alone=upgrades_system_alone,
             offline=offline,
             sources=sources,
+            write=write,
             judges=judges,
         )
         new = {path: dump_file(file).encode()} if file is not None else {}
@@ -142,12 +146,23 @@ def _lock(
     upgrades_system_alone: bool,
     offline: bool,
     sources: Sequence[Path],
+    write: bool,
     judges: bool,
 ) -> tuple[Locked, LockFile | None]:
     """Return a lock that satisfies a spec, and its file if that is new; else as `lock_spec`."""
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site, content=content)
     path = lock_path(spec)
-    before = _read_lock_file(spec)
+    before = read_lock_file(spec)
+    images = _Images(
+        settings=settings,
+        file=before,
+        upgrades=upgrade is not None and not upgrade,
+        offline=offline,
+        sources=sources,
+        write=write,
+    )
+    resolved = read_spec(
+        spec, recipes=settings.recipes, site=settings.site, content=content, find_image=images.find
+    )
     previous = before.lock(resolved.architecture) if before is not None else None
     others = _other_locks(before, resolved.architecture)
     pins = tool_pins(tool_names(resolved.base))
@@ -169,6 +184,7 @@ def _lock(
                     upgrades_system_alone=upgrades_system_alone,
                     tools=pins,
                     context=context,
+                    image=images.found,
                 )
             except EnvbuildError as error:
                 _hint_at_recipes(error, resolved, settings)
@@ -190,6 +206,54 @@ def _lock(
     return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Images:
+    """Finds the image of a registry that a spec names as base: in its lock, else in the registry."""
+
+    settings: Settings
+    file: LockFile | None
+    """The lock beside the spec."""
+    upgrades: bool
+    """Whether the base takes the image that its tag is now."""
+    offline: bool
+    sources: Sequence[Path]
+    write: bool
+    found: ImageBase | None = None
+    """The image that was found last."""
+
+    def find(self, image: RegistryImage, architecture: str) -> BaseImage:
+        locked = _locked_image(self.file, image, architecture)
+        if locked is None or self.upgrades:
+            with (
+                self.settings.store.in_use(),
+                resolve_context(self.settings, sources=self.sources, offline=self.offline) as context,
+            ):
+                # To say that a tag has moved, its image need not be fetched.
+                previous = None if self.write else locked
+                locked = resolve_image(image.image, architecture, context, previous=previous)
+        self.found = locked
+        return locked.definition
+
+
+def _locked_image(file: LockFile | None, image: RegistryImage, architecture: str) -> ImageBase | None:
+    """Return the image that a lock has for a base; None if it has another base, or no such target."""
+    lock = file.lock(architecture) if file is not None else None
+    locked = image_of_lock(lock) if lock is not None else None
+    return locked if locked is not None and locked.pin.image == image.image else None
+
+
+def image_finder(spec: Path, file: LockFile | None) -> FindImage:
+    """Return a function that finds the image of a registry that is the base of a spec in a lock alone."""
+
+    def find(image: RegistryImage, architecture: str) -> BaseImage:
+        if (locked := _locked_image(file, image, architecture)) is not None:
+            return locked.definition
+        problem = f"the lock does not have the base `{image}` for {architecture}"
+        raise RequestError(problem, hint=f"`envbuild lock {shell_path(spec)}` reads it in its registry")
+
+    return find
+
+
 def _other_locks(file: LockFile | None, architecture: str) -> list[Lock]:
     """Return the locks of a file for other architectures."""
     return [lock for lock in file.locks if lock.architecture != architecture] if file else []
@@ -207,6 +271,7 @@ def _stale_targets(
                 site=settings.site,
                 content=content,
                 target=other,
+                find_image=image_finder(spec, LockFile.of(other)),
             )
             differences = [difference.sentence for difference in diff(other, there)]
         except EnvbuildError as error:
@@ -284,8 +349,8 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
 
     RequestError: there is no lock, or it does not satisfy the spec; or as `lock_spec`.
     """
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    file = _read_lock_file(spec)
+    file = read_lock_file(spec)
+    resolved = _read_with_lock(spec, settings, file)
     lock = file.lock(resolved.architecture) if file is not None else None
     pins = known_tool_pins(resolved.base)
     if file is not None and lock is None:
@@ -380,15 +445,20 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
 
 def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    return file_changes(_read_lock_file(spec), resolved, known_tool_pins(resolved.base))
+    file = read_lock_file(spec)
+    resolved = _read_with_lock(spec, settings, file)
+    return file_changes(file, resolved, known_tool_pins(resolved.base))
 
 
 def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
     """Return a sentence for each target for another architecture that does not satisfy the spec."""
-    resolved = read_spec(spec, recipes=settings.recipes, site=settings.site)
-    others = _other_locks(_read_lock_file(spec), resolved.architecture)
+    file = read_lock_file(spec)
+    others = _other_locks(file, _read_with_lock(spec, settings, file).architecture)
     return tuple(_stale_targets(others, spec, settings, None))
+
+
+def _read_with_lock(spec: Path, settings: Settings, file: LockFile | None) -> ResolvedSpec:
+    return read_spec(spec, recipes=settings.recipes, site=settings.site, find_image=image_finder(spec, file))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
@@ -400,7 +470,8 @@ def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
     )
 
 
-def _read_lock_file(spec: Path) -> LockFile | None:
+def read_lock_file(spec: Path) -> LockFile | None:
+    """Return the lock beside a spec; None if there is none."""
     path = lock_path(spec)
     if not path.exists():
         return None

@@ -28,6 +28,7 @@ from envbuild.inputs.tools import tool_pins
 from envbuild.plan.model import InputFile
 from envbuild.resolve.fetch import FileOrigins
 from envbuild.resolve.roots import FinishedRoot
+from envbuild.spec.base import by_digest
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.python_request import OriginRule, PythonRequest
 from envbuild.store.store import Store
@@ -190,7 +191,8 @@ def _fetch(
 def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
     """Return where the files of a lock come from."""
     lock = image.lock
-    base = read_base(lock.base.name)
+    image_pin = lock.base_image
+    base = read_base(lock.base.name) if image_pin is None else None
     site = read_site(settings.site)
     rules: list[OriginRule] = []
     for pin in lock.recipes:
@@ -215,6 +217,7 @@ def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
     return FileOrigins(
         python=PythonRequest(target=target, path=image.path, origin_rules=tuple(rules)),
         site=site.value if site else None,
-        components=base.value.components,
-        root=FinishedRoot.of(base),
+        components=base.value.components if base is not None else ("main",),
+        root=FinishedRoot.of(base) if base is not None else None,
+        image=by_digest(image_pin.image, image_pin.digest) if image_pin is not None else "",
     )

@@ -6,7 +6,6 @@ import filecmp
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +13,7 @@ import pytest
 from envbuild.system import registry as registries
 from envbuild.system.registry import Range, Reference, Repository
 from tests.integration.conftest import Desk
-from tests.support.distribution import Distribution, serving_distribution
 from tests.support.podman import podman, podman_home
-
-
-@pytest.fixture(scope="module")
-def distribution(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distribution]:
-    """Run a registry with TLS and logins."""
-    with serving_distribution(tmp_path_factory.mktemp("registry")) as registry:
-        yield registry
-
-
-@pytest.fixture(scope="module")
-def registry(distribution: Distribution) -> tuple[str, Path]:
-    """Its host, and the directory with its certificate."""
-    return distribution.host, distribution.directory
-
-
-@pytest.fixture(scope="module")
-def environment(distribution: Distribution) -> dict[str, str]:
-    """The variables of a user who has logged in."""
-    return distribution.environment
 
 
 def test_an_image_and_one_package_more_travel(

@@ -36,7 +36,7 @@ SHIPPED = {
     "base-images/*.yaml": "base",
     "examples/base-images/*.yaml": "base",
     "sites/*.yaml": "site",
-    "docs/reference/examples/spec.yaml": "spec",
+    "docs/reference/examples/spec*.yaml": "spec",
     "docs/reference/examples/recipe.yaml": "recipe",
     "docs/reference/examples/job.yaml": "job",
     "docs/reference/examples/base*.yaml": "base",
