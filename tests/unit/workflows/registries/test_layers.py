@@ -489,6 +489,28 @@ def test_a_changed_manifest_is_a_warning_and_no_layer(
 
 
 @pytest.mark.redteam
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["layers"].extend([data["layers"][2]] * 1000),
+        lambda data: data["layers"][2].update(size=1 << 50),
+        lambda data: data["layers"].pop(2),
+    ],
+)
+def test_no_more_is_fetched_than_was_signed(
+    layers: Layers, change: Callable[[dict[str, Any]], object]
+) -> None:
+    layers.push()
+    document = layers.document()
+    change(document)
+    layers.put(document)
+    layers.registry.forget()
+    assert layers.fetched() is None
+    assert "its blobs do not have the size of its squashfs" in layers.warnings[0]
+    assert layers.registry.sent_bytes == document["layers"][0]["size"], "of the record"
+
+
+@pytest.mark.redteam
 @pytest.mark.parametrize("blob", [0, 1, 2])
 @pytest.mark.parametrize("change", ["flipped", "endless", "short"])
 def test_other_bytes_are_a_warning_and_no_layer(layers: Layers, blob: int, change: str) -> None:
