@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -563,6 +564,36 @@ def test_a_transfer_that_breaks_off_goes_on(layers: Layers) -> None:
     record = layers.push()
     layers.registry.cut_after = [10, 20_000]
     assert layers.fetched() == record
+
+
+def test_an_interrupted_transfer_leaves_no_layer_and_the_next_run_ends_it(layers: Layers) -> None:
+    record = layers.push()
+    upstream = RegistryUpstream(layers.reference, [layers.key.public], layers.events.append)
+    ours = Store(layers.place / "ours", [upstream])
+    arrived = 0
+
+    def interrupt(size_bytes: int) -> None:
+        nonlocal arrived
+        arrived += size_bytes
+        if arrived > 100_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ours.fetch(KEY, interrupt)
+    assert ours.get_local(KEY) is None
+    assert list((ours.path / "stage").iterdir()) == []
+    layers.registry.forget()
+    assert layers.fetched() == record
+    assert layers.registry.sent_bytes < record.size_bytes - 100_000 + 10_000
+
+
+def test_two_builds_fetch_a_layer_once(layers: Layers) -> None:
+    record = layers.push()
+    layers.registry.forget()
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: layers.fetched(), range(2))) == [record, record]
+    # Its record is read by both.
+    assert layers.registry.sent_bytes == record.size_bytes + 2 * layers.document()["layers"][0]["size"]
 
 
 def test_the_second_upstream_serves_if_the_first_is_damaged(layers: Layers, registry: Registry) -> None:
