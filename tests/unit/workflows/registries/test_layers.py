@@ -6,6 +6,7 @@ import base64
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -489,6 +490,28 @@ def test_a_changed_manifest_is_a_warning_and_no_layer(
 
 
 @pytest.mark.redteam
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["layers"].extend([data["layers"][2]] * 1000),
+        lambda data: data["layers"][2].update(size=1 << 50),
+        lambda data: data["layers"].pop(2),
+    ],
+)
+def test_no_more_is_fetched_than_was_signed(
+    layers: Layers, change: Callable[[dict[str, Any]], object]
+) -> None:
+    layers.push()
+    document = layers.document()
+    change(document)
+    layers.put(document)
+    layers.registry.forget()
+    assert layers.fetched() is None
+    assert "its blobs do not have the size of its squashfs" in layers.warnings[0]
+    assert layers.registry.sent_bytes == document["layers"][0]["size"], "of the record"
+
+
+@pytest.mark.redteam
 @pytest.mark.parametrize("blob", [0, 1, 2])
 @pytest.mark.parametrize("change", ["flipped", "endless", "short"])
 def test_other_bytes_are_a_warning_and_no_layer(layers: Layers, blob: int, change: str) -> None:
@@ -541,6 +564,36 @@ def test_a_transfer_that_breaks_off_goes_on(layers: Layers) -> None:
     record = layers.push()
     layers.registry.cut_after = [10, 20_000]
     assert layers.fetched() == record
+
+
+def test_an_interrupted_transfer_leaves_no_layer_and_the_next_run_ends_it(layers: Layers) -> None:
+    record = layers.push()
+    upstream = RegistryUpstream(layers.reference, [layers.key.public], layers.events.append)
+    ours = Store(layers.place / "ours", [upstream])
+    arrived = 0
+
+    def interrupt(size_bytes: int) -> None:
+        nonlocal arrived
+        arrived += size_bytes
+        if arrived > 100_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ours.fetch(KEY, interrupt)
+    assert ours.get_local(KEY) is None
+    assert list((ours.path / "stage").iterdir()) == []
+    layers.registry.forget()
+    assert layers.fetched() == record
+    assert layers.registry.sent_bytes < record.size_bytes - 100_000 + 10_000
+
+
+def test_two_builds_fetch_a_layer_once(layers: Layers) -> None:
+    record = layers.push()
+    layers.registry.forget()
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda _: layers.fetched(), range(2))) == [record, record]
+    # Its record is read by both.
+    assert layers.registry.sent_bytes == record.size_bytes + 2 * layers.document()["layers"][0]["size"]
 
 
 def test_the_second_upstream_serves_if_the_first_is_damaged(layers: Layers, registry: Registry) -> None:
