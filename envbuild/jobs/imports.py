@@ -130,8 +130,9 @@ def try_imports(
     - ``scripts``: path → None, or the reason;
     - ``search_path``: ``error``, why the image's Python does not say where it looks (empty if it does);
     - ``packages``: name → ``version`` and ``site`` of the distribution that Python finds first (links
-      followed), ``modules``, ``own`` (those of them that its files show) and ``more`` (count of modules that
-      are not tried); no entry if there is no such distribution.
+      followed), ``modules``, ``own`` (those of them that its files show), ``plugins`` (those in a namespace
+      that it shares, by an `__init__.py` that says so) and ``more`` (count of modules that are not tried); no
+      entry if there is no such distribution.
     """
     runs = _Runs(tasks, dict(os.environ if env is None else env))
     found = runs.search_path()
@@ -166,6 +167,7 @@ def _describe(site: Path, info: Path, own: Sequence[str] | None) -> dict[str, An
         "site": os.path.realpath(site),
         "modules": names[:_MODULES],
         "own": [module for module in names[:_MODULES] if _is_below(module, shown)],
+        "plugins": [module for module in names[:_MODULES] if _is_in_shared_package(site, module)],
         "more": len(names[_MODULES:]),
     }
 
@@ -181,6 +183,12 @@ def _distributions(path: Iterable[Path]) -> dict[str, tuple[Path, Path]]:
             if stem:
                 found.setdefault(_canonical(stem.partition("-")[0]), (site, site / entry))
     return found
+
+
+def _is_in_shared_package(site: Path, module: str) -> bool:
+    """Return whether an outermost module lies in a package, so one that shares its directory with others."""
+    top, _, below = module.partition(".")
+    return bool(below) and (site / top / "__init__.py").is_file()
 
 
 def _is_below(module: str, names: Iterable[str]) -> bool:

@@ -566,7 +566,7 @@ class _ImportJudge:
             self._wrong(package, expected, observed, _SHADOWED)
             return []
         names = [name for name in _list(described.get("modules")) if isinstance(name, str)][:_MOST_MODULES]
-        own = set(map(str, _list(described.get("own"))))
+        own, plugins = (set(map(str, _list(described.get(key)))) for key in ("own", "plugins"))
         if not names:
             if package.modules is not None:
                 self._nothing.append(package.name)
@@ -578,10 +578,19 @@ class _ImportJudge:
             self._skip(f"further modules of {label}", f"{more} were not tried")
         public = {name for name in names if not is_private(name)}
         required = {*names} if package.modules is not None or not public else public
+        # A distribution without other modules is the plug-in itself.
+        plugins = plugins & required if package.modules is None and public - plugins else set()
         return [
             name
             for name in names
-            if self._of_package(name, package, label, site if name in own else "", required=name in required)
+            if self._of_package(
+                name,
+                package,
+                label,
+                site if name in own else "",
+                required=name in required,
+                plugin=name in plugins,
+            )
         ]
 
     def module(self, name: str, expected: str, *, may_fail: str = "") -> bool:
@@ -602,10 +611,15 @@ class _ImportJudge:
             self.checks.append(CheckResult("FAIL", IMPORTS, expected, reason, _IMPORTS_HINT))
         return False
 
-    def _of_package(self, name: str, package: Package, label: str, site: str, *, required: bool) -> bool:
+    def _of_package(
+        self, name: str, package: Package, label: str, site: str, *, required: bool, plugin: bool
+    ) -> bool:
         """Judge the import of a module, which lies below `site`; empty for anywhere."""
         expected = f"`import {name}` ({label})"
         may_fail = "" if required else "it is private: modules of its package may do without it"
+        error = _text(_table(self._modules.get(name)).get("error"))
+        if plugin and error.startswith("ModuleNotFoundError:"):
+            may_fail = "it is a plug-in, in a directory that packages share, of a program that is not there"
         if not package.requested:
             may_fail = "it was not requested: another package needs it, perhaps for a part"
         if not self.module(name, expected, may_fail=may_fail):

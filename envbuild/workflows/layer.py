@@ -54,9 +54,11 @@ def export_layers(
         if len(records) < len(layers):
             names = ", ".join(layer.name for layer in layers if store.get(layer.key) is None)
             option = "" if compression == "zstd" else f" --compression {compression}"
+            # An image that is up to date is not built again, whatever the store has.
+            output = " -o NEW.sif" if exists(spec.with_suffix(".sif")) else ""
             raise RequestError(
                 f"the store lacks finished layers of `{spec}`: {names}",
-                hint=f"`envbuild build {shell_path(spec)}{option}` makes them",
+                hint=f"`envbuild build {shell_path(spec)}{option}{output}` makes them",
             )
         with target.in_use():
             rows = transfer.export_layers(records, store, target)

@@ -44,7 +44,6 @@ from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
-from envbuild.system.fingerprint import fingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
@@ -143,7 +142,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     if request.from_host:
         plan = host_libraries_for(image, settings, request.from_host)
         host_libs = for_one_container_per_rank(plan)
-    here = fingerprint(apptainer).with_facts(host_libs.identities if host_libs else {})
+    here = settings.this_host(apptainer).with_facts(host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, runnable.digest, here=here)
     check_verdict(
         request.image,
@@ -263,7 +262,7 @@ def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings:
 
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     """Return the modules below a root; RequestError if it does not exist or cannot be read."""
-    here = fingerprint(settings.find_apptainer() if settings.apptainer else None)
+    here = settings.this_host()
     listed = []
     for module in find_installed(_existing(root)):
         verdict = None

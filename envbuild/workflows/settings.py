@@ -66,12 +66,14 @@ class Settings:
         path = self.apptainer if named or described.program is None else Path(described.program)
         return replace(apptainer.find(path), unprivileged=described.setuid is False)
 
-    def this_host(self) -> HostFingerprint:
-        """Return this host's fingerprint, also without Apptainer: verdicts can be read there."""
-        try:
-            return SlurmHere().add_to(fingerprint(self.find_apptainer()))
-        except MachineError:
-            return SlurmHere().add_to(fingerprint())
+    def this_host(self, apptainer: Apptainer | None = None) -> HostFingerprint:
+        """Return this host's fingerprint with its Slurm, also without Apptainer: verdicts can be read there.
+
+        `apptainer` is the one in use, by default the machine's.
+        """
+        with contextlib.suppress(MachineError):
+            apptainer = apptainer or self.find_apptainer()
+        return SlurmHere().add_to(fingerprint(apptainer))
 
     def described_apptainer(self, site: Site) -> Apptainer:
         """Return the Apptainer of a site as its file describes it: the site may be another machine."""

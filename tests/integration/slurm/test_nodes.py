@@ -24,6 +24,11 @@ def test_a_job_of_its_own_gives_a_verdict_that_counts_here(login: Desk, image_on
     (status,) = json.loads(login.envbuild("status", image, "--json").stdout)
     assert (status["state"], status["when"]) == ("passed", report["when"])
     assert not list(login.place.glob("envbuild-test-*"))
+    root = login.place / "modules-of-nodes"
+    login.envbuild("module", "install", image, "--root", root, "--require-pass")
+    (module,) = json.loads(login.envbuild("module", "ls", "--root", root, "--json").stdout)
+    assert module["verdict"]["state"] == "passed"
+    login.envbuild("status", "--all", root)
 
 
 def test_nodes_are_measured(login: Desk, image_on: Images) -> None:

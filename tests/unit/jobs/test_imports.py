@@ -301,6 +301,28 @@ def test_a_private_module_that_does_not_import_is_reported(tmp_path: Path) -> No
     assert [check.status for check in named] == ["PASS", "FAIL"]
 
 
+def test_a_plugin_of_a_program_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    files = {
+        "demo.py": "",
+        "plugins/__init__.py": SPLIT,
+        "plugins/extensions/__init__.py": SPLIT,
+        "plugins/extensions/demo_plugin.py": "import gone",
+    }
+    install(tmp_path / "site", "demo", files)
+    name, reason = "plugins.extensions.demo_plugin", "ModuleNotFoundError: No module named 'gone'"
+    checks = judged(tmp_path, package(tmp_path))
+    assert told(checks) == [
+        ("PASS", "demo", "all import"),
+        ("SKIP", f"`import {name}` (demo 1.0)", reason),
+    ]
+    assert "a plug-in" in checks[1].hint
+    named = judged(tmp_path, package(tmp_path, modules=["demo", name]))
+    assert [check.status for check in named] == ["PASS", "FAIL"]
+    # A fault of its own is one, too.
+    (tmp_path / "site/plugins/extensions/demo_plugin.py").write_text("1 / 0")
+    assert [check.status for check in judged(tmp_path, package(tmp_path))] == ["PASS", "FAIL"]
+
+
 def test_a_shared_object_with_the_tag_of_a_module_is_one(tmp_path: Path) -> None:
     install(tmp_path / "site", "demo", {"demo.abi3.so": b"\x7fELF"})
     (check,) = judged(tmp_path, package(tmp_path))

@@ -302,9 +302,18 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
     monkeypatch.setattr(workflow, "plan_image", lambda *_, **__: plan)
     settings = Settings(store=Store(tmp_path / "store"))
-    with pytest.raises(RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"):
+    with pytest.raises(
+        RequestError, match=r"the store lacks finished layers of `spec\.yaml`: a, b"
+    ) as refused:
         workflow.export_layers(Path("spec.yaml"), settings, to=tmp_path / "kept")
+    assert refused.value.hint == "`envbuild build spec.yaml` makes them"
     assert not (tmp_path / "kept").exists()
+    # `build` leaves an image alone that is up to date, whatever the store has.
+    (tmp_path / "there.sif").touch()
+    spec = tmp_path / "there.yaml"
+    with pytest.raises(RequestError) as refused:
+        workflow.export_layers(spec, settings, to=tmp_path / "kept")
+    assert refused.value.hint == f"`envbuild build {spec} -o NEW.sif` makes them"
 
 
 class TestExport:
