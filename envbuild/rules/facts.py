@@ -63,6 +63,9 @@ FACTS: Mapping[str, FactType] = {
     "cuda.toolkit": _version("branch", "release of the image's CUDA run-time library (`13.0`)"),
     "cuda.majors": FactType("list", "majors of all CUDA libraries in the image"),
     "cuda.forward_compat": FactType("flag", "whether the image has a `cuda-compat` package"),
+    "cuda.requires": FactType(
+        "list", "alternatives of the image's `NVIDIA_REQUIRE_CUDA` (`cuda>=12.8`, `brand=tesla,driver>=535`)"
+    ),
     "rocm.toolkit": _version("branch", "release of the image's ROCm libraries (`6.4`, or the major alone)"),
     "driver.version": FactType(
         "version",

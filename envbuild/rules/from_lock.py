@@ -97,10 +97,11 @@ def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> di
 
 
 def facts_of_variables(variables: Mapping[str, str]) -> dict[str, Fact]:
-    """Return the facts of an image's own variables that choose how messages travel."""
+    """Return the facts of an image's own variables: how messages travel, and which drivers its makers ask."""
     known = {
         path: read(variables[name]) for path, (name, read) in TRANSPORT_VARIABLES.items() if name in variables
     }
+    known["cuda.requires"] = tuple(variables.get("NVIDIA_REQUIRE_CUDA", "").split())
     return facts_from(known, "image")
 
 

@@ -79,13 +79,17 @@ def _judge(row: Row, origin: str, facts: Facts) -> _Judged | None:
         if judged.read(path, wanted, facts) is False or (path not in facts and is_absent(facts, path)):
             return None
     unknown = list(judged.undecided)
+    if not all(row.if_[path] is False for path in unknown):
+        # Those that it would compare are shown all the same.
+        judged.used.update((path, facts[path]) for path in row.needs if path in facts)
+        judged.state = _State.CONDITION_UNKNOWN
+        return judged
     needs = {path: judged.read(path, wanted, facts) for path, wanted in row.needs.items()}
     judged.broken = [path for path, truth in needs.items() if truth is False]
     # A row without needs names what is known to be bad.
     judged.broken += [] if row.needs else list(row.if_)[:1]
     if unknown:
-        excluded = all(row.if_[path] is False for path in unknown)
-        judged.state = _State.PERHAPS_BROKEN if judged.broken and excluded else _State.CONDITION_UNKNOWN
+        judged.state = _State.PERHAPS_BROKEN if judged.broken else _State.CONDITION_UNKNOWN
         judged.undecided = unknown
     elif judged.broken:
         judged.state = _State.BROKEN

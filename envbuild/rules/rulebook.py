@@ -7,6 +7,7 @@ of `FACTS`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from envbuild.rules import versions
@@ -175,6 +176,39 @@ def forward_compat(stack: Stack) -> None:
         raise UnknownFact(f"CUDA.driver-floor[{toolkit}]")
     runs = f"CUDA {toolkit} runs on driver {driver} only through the image's cuda-compat package"
     require(at_least(driver, floor), f"{runs}, and which drivers that one accepts is not published")
+
+
+def _driver_meets(driver: str, condition: str) -> bool | None:
+    """Return whether a driver meets a condition of ``NVIDIA_REQUIRE_CUDA``; None for those of other kinds."""
+    match = re.fullmatch(r"(cuda|driver)(>=|<=|=|<|>)([0-9.]+)", condition)
+    if match is None:
+        return None
+    name, operator, limit = match[1], match[2].replace("=", "==") if match[2] == "=" else match[2], match[3]
+    branch = look_up("driver-of-cuda", limit) if name == "cuda" else (limit,)
+    return None if branch is None else versions.in_range(driver, f"{operator}{branch[0]}", "branch")
+
+
+@Rule(
+    id="CUDA.image-requires",
+    source=[
+        "https://github.com/MauriceNino/dashdot/issues/1226",
+        "NVIDIA/nvidia-docker: NVIDIA_REQUIRE_*, spaces are `or`, and commas `and`",
+    ],
+    seen="2026-11-27",
+    # NVIDIA's runtime refuses to start it; Apptainer does not look.
+    severity="warning",
+    when=lambda stack: stack["gpus.vendor"] == "nvidia" and bool(stack["cuda.requires"]),
+    hint="take an image for an older CUDA; NVIDIA's container runtime refuses to start this one",
+)
+def image_requires_driver(stack: Stack) -> None:
+    """The driver meets what the makers of the image ask of it (`NVIDIA_REQUIRE_CUDA`)."""
+    driver, alternatives = stack.text("driver.version"), stack.texts("cuda.requires")
+    met = []
+    for alternative in alternatives:
+        truths = [_driver_meets(driver, condition) for condition in alternative.split(",")]
+        met.append(False if False in truths else None if None in truths else True)
+    reason = f"the image asks for a driver with {' or '.join(alternatives[:3])}, and the site has {driver}"
+    require(True if True in met else None if None in met else False, reason)
 
 
 @Rule(

@@ -20,6 +20,7 @@ are 3.4. ``branch``: the same, and a version that says less than the limit is un
 580.65.06, and CUDA ``12`` may be 12.4. ``debian``: as dpkg compares them.
 """
 
+MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
 _CLAUSE = re.compile(r"(>=|<=|==|!=|<|>) *([A-Za-z0-9][A-Za-z0-9.+~:_-]*(?:\.\*)?)")
 _NUMBERS = re.compile(r"[^0-9]?([0-9]+(?:\.[0-9]+)*)")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -34,6 +35,8 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 def range_problem(text: str, scheme: Scheme) -> str:
     """Return why a text is not a range of versions of a scheme, such as ``>=12,<13``; empty if it is one."""
+    if len(text) > MAX_VERSION:
+        return f"it is longer than {MAX_VERSION} characters"
     clauses = [_CLAUSE.fullmatch(clause.strip()) for clause in text.split(",")]
     example = f"`{text}` is not a range of versions, such as `>=12,<13`, `==12.*` or `!=2.1.0`"
     if not all(clauses):
@@ -52,6 +55,8 @@ def range_problem(text: str, scheme: Scheme) -> str:
 @lru_cache(maxsize=1 << 16)
 def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
     """Return whether a version is in a range; None if that is undecided, or it cannot be compared."""
+    if len(version) > MAX_VERSION:
+        return None
     if scheme == "pep440":
         known = _python_version(version)
         return None if known is None else SpecifierSet(text).contains(known, prereleases=True)

@@ -70,6 +70,7 @@ def test_the_files_tell_facts(tmp_path: Path) -> None:
         "mpi.rpath_files": (),
         "mpi.gtl": False,
         "libstdcxx.image": "3.4.29",
+        "cuda.requires": (),
     }
     versions = ("libc.so.6", "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.36")
     assert simulate(scan).libraries()["libc.so.6"] == versions

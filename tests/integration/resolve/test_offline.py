@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from tests.support.torture.ground import Ground
 # A command → its arguments; a command that gains `--offline` must be added.
 ARGUMENTS: dict[tuple[str, ...], list[str]] = {
     ("build",): ["web.yaml", "-o", "out.sif"],
+    ("explain",): ["web.yaml"],
     ("extend",): ["web.sif", "--python", "gamma", "-o", "out.sif"],
     ("lock",): ["web.yaml"],
     ("plan",): ["web.yaml"],
@@ -133,6 +135,17 @@ def test_what_is_here_is_enough(web: Web, command: tuple[str, ...]) -> None:
     web.server.connections = 0
     done = web.run([*command, *ARGUMENTS[command], "--offline"], desk, store=web.store, network=False)
     assert (done.returncode, web.server.connections) == (0, 0), done.stderr
+
+
+def test_a_spec_is_explained_also_where_it_is_refused(web: Web) -> None:
+    desk = web.desk("explained")
+    (desk / "here.yaml").write_text("name: here\narchitecture: arm64\n")
+    words = ["explain", "web.yaml", "--site", "here.yaml", "--json"]
+    done = web.run(words, desk, store=web.store)
+    document = json.loads(done.stdout)
+    verdicts = {rule["id"]: rule["verdict"] for rule in document["rules"]}
+    assert (done.returncode, document["verdict"], verdicts["ARCH.same"]) == (4, "reject", "reject")
+    assert not (desk / "web.lock.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,10 @@ def test_a_range_is_one_of_its_scheme() -> None:
     assert range_problem("==2.*", "debian")
     assert range_problem("==2.*", "branch") == ""
     assert range_problem(">=new", "branch")
+
+
+@pytest.mark.parametrize("scheme", ["pep440", "vendor", "branch", "debian"])
+def test_a_version_of_thousands_of_digits_decides_nothing(scheme: Scheme) -> None:
+    assert in_range("9" * 5000, ">=1", scheme) is None
+    assert range_problem(f">={'9' * 5000}", scheme) == "it is longer than 256 characters"
+    assert in_range("1" * 200, ">=1", scheme) is True
