@@ -257,6 +257,9 @@ def outlook(
     """Return what it does to an image that a site becomes another one, with `changed` facts."""
     if image.facts is None:
         return Outlook(partition=now.name, state="unknown")
+    if "pmi.offered" in changed:
+        # The list that is named is the whole one, also where the site file says that there are more.
+        changed = {"pmi.more_offered": Fact(False, "--change"), **changed}
     facts = [
         stack_facts(image.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, host=host)
         for site, host in ((now, {}), (later, changed))

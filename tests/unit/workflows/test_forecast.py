@@ -69,6 +69,11 @@ def test_an_update_of_slurm_breaks_the_start_of_ranks() -> None:
     assert looked(CUDA, "scheduler.version=25.11.2", now=bad)[0] == "holds"
 
 
+def test_a_list_that_changes_is_the_whole_one() -> None:
+    more = SITE.replace("default_mpi_type", "more_mpi_types: true, default_mpi_type")
+    assert looked(CUDA, "pmi.offered=pmi2", now=more) == ("breaks", ["PMI.intersection"])
+
+
 def test_a_new_warning_is_one() -> None:
     facts = {path: value for path, value in CUDA.items() if path != "cuda.forward_compat"}
     assert looked(facts, "driver.version=575.57.08") == ("warns", ["CUDA.driver-floor"])
