@@ -98,7 +98,7 @@ def check(
     else:
         for finding in checked.findings:
             print_data(format_difference(finding))
-    outcome = "holds" if checked.holds else "the machine differs"
+    outcome = "agrees with this machine" if checked.holds else "the machine differs"
     if checked.others:
         names = ", ".join(checked.others)
         print_message(f"note: compared what all partitions share; name one with a slash behind SITE: {names}")

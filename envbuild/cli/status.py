@@ -54,8 +54,11 @@ def command(
     if json:
         print_json([_data(status) for status in statuses])
     else:
+        names = [status.name for status in statuses]
         for status in statuses:
-            print_data(f"{status.word:<8} {status.name}: {status.text}")
+            # Images of one name and version, as of one that was extended twice, differ by their files.
+            file = f" ({status.path})" if names.count(status.name) > 1 else ""
+            print_data(f"{status.word:<8} {status.name}{file}: {status.text}")
     raise typer.Exit(0 if all(status.state == "passed" for status in statuses) else 4)
 
 

@@ -52,7 +52,7 @@ _ACCEPTED = ", ".join(
 )
 # What the specification asks registries to take at least.
 MANIFEST_LIMIT_BYTES = 4 << 20
-# The longest blob that is pushed. An upload that breaks off starts with its blob again.
+# The longest blob that is pushed. Where a registry forgets uploads that break off, its blob begins again.
 BLOB_BYTES = 256 << 20
 _ANSWER_LIMIT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20

@@ -31,6 +31,8 @@ class Status:
     """None if it was never tested."""
     changed: tuple[str, ...] = ()
     """Which parts of an image that passed are not as they were built, in words."""
+    is_foreign: bool = False
+    """Whether another tool built the image, and nothing was added to it: `test` refuses it."""
 
     @property
     def state(self) -> str:
@@ -47,6 +49,8 @@ class Status:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         if self.changed:
             return verdicts.unlike_tested(self.changed)
+        if self.is_foreign:
+            return "an image of another tool: `envbuild extend` adds packages, `envbuild test` judges them"
         text = verdicts.explanation(self.verdict)
         return text if self.verdict else f"{text}: run `envbuild test`"
 
@@ -62,14 +66,17 @@ def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, 
         with ImageFile.open(path) as image:
             label = image.label if image.built_by_envbuild else path.name
             verdict = None
+            is_foreign = not image.built_by_envbuild and image.note is None
             # One that was never extended was never tested: it is not read.
-            if image.built_by_envbuild or image.note is not None:
+            if not is_foreign:
                 digest = identity_of(image, settings.store)
                 verdict = verdicts.latest(settings.store, digest, here=here)
             changed: tuple[str, ...] = ()
             if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
                 changed = changed_parts(image, settings.store)
-            statuses.append(Status(name=label, path=path, verdict=verdict, changed=changed))
+            statuses.append(
+                Status(name=label, path=path, verdict=verdict, changed=changed, is_foreign=is_foreign)
+            )
     return tuple(statuses)
 
 

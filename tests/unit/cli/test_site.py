@@ -95,7 +95,7 @@ def test_a_draft_goes_to_a_file_or_to_standard_output(
     assert capsys.readouterr().out == ""
     assert (tmp_path / "mine.yaml").read_text() == drafted.replace("name: here", "name: mine")
     assert run("check", "mine.yaml") == 0
-    assert capsys.readouterr() == ("", "mine.yaml: holds\n")
+    assert capsys.readouterr() == ("", "mine.yaml: agrees with this machine\n")
     assert run("probe", "-o", "mine.yaml") == 2
     assert "`mine.yaml` already exists" in capsys.readouterr().err
 
