@@ -102,7 +102,7 @@ case $_eb_name in
                     "uv pip $1 --python $_eb_active/bin/python NAME"
                 _eb_fail 2 "an image does not change: \`pip $1\` works in a virtual environment" \
                     "python -m venv --system-site-packages DIR" \
-                    "then, outside the image: uv pip $1 --python DIR/bin/python NAME" \
+                    "then, outside the image: uv pip $1 --python DIR/bin/python NAME (a uv lies beside the program envbuild)" \
                     "or write a new image: envbuild extend $_eb_image --python NAME -o NEW.sif"
                 ;;
         esac

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
         else:
             how = (
                 "made without pip, which this image lacks; from outside the image:"
-                " uv pip install --python DIR/bin/python NAME"
+                " uv pip install --python DIR/bin/python NAME (a uv lies beside the program envbuild)"
             )
         sys.stderr.write(f"envbuild: {how}\n")
         rest = ["--without-pip", *rest]
