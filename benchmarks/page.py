@@ -80,7 +80,8 @@ TRAVEL = """
 `make travel` pushes an image with PyTorch, and the same with one package of 143 kB more, to Debian's
 registry on this machine, by TLS and with a login, and pulls them. Each comes back bit for bit. *The older
 image here*: pulled beside it, into an empty store. A family of images is pushed one after the other; its
-bytes are what the registry holds of them, in parentheses as a multiple of their distinct layers.
+bytes are what the registry holds of them, in parentheses as a multiple of their distinct layers. The build
+takes all layers from the registry, signed; the first build above makes them (median of three).
 
 """
 TORTURE = """

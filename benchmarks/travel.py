@@ -14,6 +14,7 @@ import argparse
 import filecmp
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ PACKAGES = (
 )
 # Of the bytes of their distinct layers, what the registry may hold of a family of images.
 MOST_OF_LAYERS = 1.1
+BUILDS = 3
 # Of the nobody of Debian.
 NOBODY = 65534
 
@@ -148,6 +150,37 @@ def oci(road: Road, registry: Distribution, image: Path, more: Path) -> None:
             row["problems"].append("podman sees another digest")
 
 
+def layers(road: Road, registry: Distribution, image: Path) -> None:
+    """Push the finished layers, signed, and build the image from them with an empty store."""
+    name, key = f"{registry.host}/team/layers", road.place / "layers.key"
+    road.envbuild("sign", "--new-key", key, env={"ENVBUILD_KEY_PASSPHRASE": ""})
+    with road.step("push: finished layers", "envbuild") as row:
+        words: list[str | Path] = ["build", f"{EXAMPLE}.yaml", "--push-layers", name, "--key", key]
+        row["bytes"] = road.envbuild(*words, env=registry.environment)["pushed"]["sent_bytes"]
+    site = road.place / "centre/envbuild/site.yaml"
+    site.parent.mkdir(parents=True)
+    site.write_text(f"name: centre\nupstreams: [{{registry: '{name}', trust: {key}.pub}}]\n")
+    env = {**registry.environment, "XDG_CONFIG_HOME": str(road.place / "centre")}
+    times = []
+    for _ in range(BUILDS):
+        with tempfile.TemporaryDirectory(dir=road.place) as store:
+            words = [
+                "build",
+                f"{EXAMPLE}.yaml",
+                "--locked",
+                "-o",
+                "got.sif",
+                "--store",
+                Path(store) / "store",
+            ]
+            with road.step("build: an empty store, finished layers", "envbuild") as row:
+                road.envbuild(*words, env=env)
+                row["bytes"] = image.stat().st_size
+            times.append(row["seconds"])
+            road.compare(row, image, road.place / "got.sif")
+    row["seconds"] = statistics.median(times)
+
+
 def family(road: Road, registry: Distribution, image: Path, count: int) -> None:
     """Push images that differ in one package each, and pull each beside the first."""
     name, env = f"{registry.host}/team/family", registry.environment
@@ -228,6 +261,7 @@ def main() -> int:
         with serving_distribution(road.place / "registry") as registry:
             parts(road, registry, image, more)
             oci(road, registry, image, more)
+            layers(road, registry, image)
             family(road, registry, image, options.images)
         elsewhere(road, image)
     for name, row in road.rows.items():
