@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, model_validator
 
-from envbuild.spec.fields import Format, ProvenVersion
+from envbuild.spec.fields import Format
 from envbuild.spec.model import (
     MAX_NAME,
     NAME,
@@ -19,6 +19,12 @@ from envbuild.spec.model import (
     Text,
     full_match,
 )
+
+
+# Not in the normal form of Python's versions, which has no leading zeros: Ubuntu has `24.04`.
+DistributionVersion = Annotated[
+    str, full_match(r"[0-9]+(?:\.[0-9]+)*", "a version of a distribution, such as `24.04`", limit=32)
+]
 
 
 class BasePython(Model):
@@ -64,7 +70,7 @@ class BaseImage(Model):
     """Distribution (``debian``)."""
     suite: Name
     """Code name of the release (``bookworm``)."""
-    version: ProvenVersion
+    version: DistributionVersion
     """Version of the distribution, for constraints such as ``base: debian@12`` and for labels."""
     glibc: GlibcVersion
     """Version of the C library; wheels cannot require a newer one."""
@@ -104,7 +110,7 @@ class ImageFacts(Model):
     """Distribution, as its os-release names it (``ubuntu``)."""
     suite: Name
     """Code name of the release (``noble``), or else distribution and version."""
-    version: ProvenVersion
+    version: DistributionVersion
     """Version of the distribution."""
     glibc: GlibcVersion
     """Version of the C library."""

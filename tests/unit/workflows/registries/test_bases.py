@@ -109,6 +109,19 @@ def test_a_lock_names_the_image_of_an_index_its_layers_and_its_facts(
     assert dump(lock).encode() == text
 
 
+def test_a_distribution_whose_version_is_a_month(
+    shelf: Shelf, settings: Settings, write: Callable[..., Path]
+) -> None:
+    ubuntu = 'ID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n'
+    push(shelf, "1", BELOW, gzipped(entry("usr/lib/os-release", content=ubuntu)), ABOVE)
+    locked = lock_spec(write(shelf.reference("1")), settings)
+    image = locked.lock.base_image
+    assert image is not None
+    assert (image.distribution, image.suite, image.version) == ("ubuntu", "noble", "24.04")
+    assert load(locked.path.read_bytes(), locked.path) == locked.lock
+    plan_image(locked)
+
+
 def test_names_as_people_type_them(shelf: Shelf, settings: Settings, write: Callable[..., Path]) -> None:
     digest, name = push(shelf), shelf.reference("1")
     for written, image in (
