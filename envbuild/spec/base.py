@@ -20,7 +20,6 @@ from envbuild.spec.model import (
     full_match,
 )
 
-
 # Not in the normal form of Python's versions, which has no leading zeros: Ubuntu has `24.04`.
 DistributionVersion = Annotated[
     str, full_match(r"[0-9]+(?:\.[0-9]+)*", "a version of a distribution, such as `24.04`", limit=32)
