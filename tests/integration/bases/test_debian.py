@@ -19,6 +19,7 @@ mpi: mpich
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "python"), [("debian-13", "3.13")])
 def test_ranks_talk_on_it(desk: Desk, base: str, python: str) -> None:
     desk.write(f"{base}.yaml", SPEC.format(base=base))

@@ -21,6 +21,10 @@ SLOW = {
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
     "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",
     "howto/train.md": "tests/integration/slurm/test_torch.py",
+    "howto/modules.md": "tests/integration/activate/test_workflow.py",
+    "tutorials/extend.md": "tests/integration/extend",
+    "tutorials/first-image.md": "`make demo` and tests/integration/main_job",
+    "tutorials/share-an-image.md": "tests/integration/registry",
 }
 # What a login shell of a centre has.
 LMOD = "source /usr/share/lmod/lmod/init/bash"

@@ -163,7 +163,7 @@ def root_of(image: Path, scratch: Path) -> Path:
     [
         # In `make test` the other forms of a squashfs are read and written.
         *(pytest.param(name, marks=pytest.mark.slow) if name in FORMS_TOO_MANY else name for name in PACKED),
-        "odd.sqfs",
+        pytest.param("odd.sqfs", marks=pytest.mark.slow),
         "built.sif",
     ],
 )
@@ -238,7 +238,8 @@ def test_the_same_request_gives_the_same_bytes(
     assert (work / "one.sqfs").read_bytes() == (work / "two.sqfs").read_bytes()
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow  # in `make test` extend/test_own_images.py has two in a row
+@pytest.mark.parametrize("count", [3, 10])
 def test_extensions_in_a_row(
     count: int, foreign: Callable[[str], Path], ground: Ground, work: Path, tmp_path: Path
 ) -> None:

@@ -273,6 +273,7 @@ def test_extended_images_are_reproduced(ground: Ground) -> None:
         assert (report["same"], report["identical"], report["differences"]) == (True, True, []), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wheels")
 def test_an_image_extended_with_other_tools_is_reproduced(ground: Ground) -> None:
     desk = ground.desk("tools")

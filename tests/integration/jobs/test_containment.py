@@ -163,6 +163,7 @@ def test_apptainer_test_gives_the_same_verdict(small_container: Container) -> No
     assert inside["passed"] is True
 
 
+@pytest.mark.slow
 def test_apptainer_test_ends_a_hanging_job_and_fails(small_container: Container, tmp_path: Path) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     hang = tmp_path / "hang.py"

@@ -276,7 +276,7 @@ def build_with_gamma(ground: Ground, desk: Path, store: str) -> Path:
 @pytest.mark.parametrize(
     "has_base",
     [
-        pytest.param(False, id="fresh store"),
+        pytest.param(False, id="fresh store", marks=pytest.mark.slow),
         pytest.param(True, id="store with the base", marks=pytest.mark.slow),
     ],
 )

@@ -123,6 +123,7 @@ def test_open_mpi_1_10_is_refused_whatever_its_name(desk: Desk, image_on: Images
     assert said.startswith("error: MPI.openmpi-1.10-is-not-mpich: ")
 
 
+@pytest.mark.slow  # in `make test` slurm/test_verdict.py has it
 def test_nothing_is_left_of_ranks_whose_time_is_up(
     planned: tuple[Container, HostLibraryPlan], host_mpi: Hosts, tmp_path: Path
 ) -> None:

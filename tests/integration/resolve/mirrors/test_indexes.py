@@ -131,7 +131,7 @@ def assert_kept_private(directory: Path, secret: bytes) -> None:
     assert {path.relative_to(directory).parts[0] for path in files if secret in path.read_bytes()} <= {"uv"}
 
 
-@pytest.mark.parametrize("where", ["index", "find-links", "netrc"])
+@pytest.mark.parametrize("where", ["index", pytest.param("find-links", marks=pytest.mark.slow), "netrc"])
 def test_an_index_behind_a_password(
     desk: Desk, torch: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

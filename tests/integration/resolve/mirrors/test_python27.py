@@ -72,6 +72,7 @@ class TestPython27:
             "numpy 9 has no wheel for cp27mu with glibc 2.31",
         ]
 
+    @pytest.mark.slow
     def test_a_mirror_that_does_not_answer_is_left_out(self, desk: Desk, base: BaseImage) -> None:
         dead, alive = "http://127.0.0.1:1/simple", f"{desk.server.address}/simple"
         desk.site = Site(name="x", origins={"pypi": (dead, alive)}, mirrors=("pypi",))
