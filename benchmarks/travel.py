@@ -36,8 +36,8 @@ from tests.support.registry import serving
 EXAMPLE = "pytorch-mpi"
 # Small packages of Python alone, one for each image of a family.
 PACKAGES = (
-    *("tabulate", "humanize", "termcolor", "toolz", "pyparsing", "sortedcontainers", "colorama", "docopt"),
-    *("inflection", "parse", "schedule", "xmltodict", "zipp", "more-itertools", "cachetools", "blinker"),
+    *("tabulate", "humanize", "termcolor", "toolz", "pyparsing", "sortedcontainers", "colorama", "wcwidth"),
+    *("inflection", "idna", "schedule", "xmltodict", "zipp", "more-itertools", "cachetools", "blinker"),
     *("itsdangerous", "iniconfig", "pluggy", "six"),
 )
 # Of the bytes of their distinct layers, what the registry may hold of a family of images.
@@ -221,7 +221,8 @@ def elsewhere(road: Road, image: Path) -> None:
     with serving() as broken:
         broken.cut_after = [1_000_000, 30_000_000] * 4
         through(road, "transfers that break off", broken.host, image, {})
-    with users.shared_directory() as theirs, serving() as registry:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as shared, serving() as registry:
+        theirs = Path(shared)
         name = f"{registry.host}/team/other"
         with road.step("push and pull: by two users", "envbuild") as row:
             row["bytes"] = road.envbuild("push", image, name)["sent_bytes"]
@@ -230,7 +231,6 @@ def elsewhere(road: Road, image: Path) -> None:
             words: list[str | Path] = ["pull", name, "-o", theirs / "got.sif", "--store", theirs / "store"]
             road.run(*become, road.command, *words, env={"HOME": str(theirs)})
         road.compare(row, image, theirs / "got.sif")
-        users.remove(theirs / "store")
 
 
 def through(road: Road, title: str, host: str, image: Path, env: dict[str, str]) -> None:
@@ -262,6 +262,8 @@ def main() -> int:
             parts(road, registry, image, more)
             oci(road, registry, image, more)
             layers(road, registry, image)
+        (road.place / "family").mkdir()
+        with serving_distribution(road.place / "family") as registry:
             family(road, registry, image, options.images)
         elsewhere(road, image)
     for name, row in road.rows.items():

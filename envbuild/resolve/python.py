@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.utils import parse_wheel_filename
 
 from envbuild.errors import RequestError, raise_all, some
 from envbuild.events import Emit, Warned
@@ -92,19 +93,42 @@ class Distributions:
             preferred_versions={pin.name: pin.version for pin in (*fixed_pins, *preferred)},
         )
         versions = resolution.versions
-        files = self.files(versions)
+        # An index need not be asked again for the files of a lock: one without digests has all of them read.
+        kept = tuple(self._kept(resolution, [*fixed_pins, *preferred]))
+        kept_names = {pin.name for pin in kept}
+        files = self.files({name: version for name, version in versions.items() if name not in kept_names})
         if reports_skipped:
             fixed_versions = {pin.name: pin.version for pin in fixed_pins}
             new = sorted(name for name, version in versions.items() if fixed_versions.get(name) != version)
             for warning in self.resolver.skipped_releases(resolution, new, files):
                 self.context.emit(warning)
-        return self.pin(
+        others = self.pin(
             resolution,
-            resolution.distributions,
+            [entry for entry in resolution.distributions if entry.name not in kept_names],
             files,
             preferred=[*fixed_pins, *preferred],
             locked=[*previous, *preferred],
         )
+        return tuple(sorted((*others, *kept)))
+
+    def _kept(self, resolution: Resolution, locked: Sequence[PythonPin]) -> Iterator[PythonPin]:
+        """Yield the locked pins whose files still are those of a resolution, in the layer ``python``."""
+        pins, hashes, tags = (
+            {pin.name: pin for pin in locked},
+            self.request.hashes,
+            set(self.request.target.tags),
+        )
+        for entry in resolution.distributions:
+            pin = pins.get(entry.name)
+            if (
+                pin is not None
+                and (pin.version, pin.origin) == (entry.version, entry.origin)
+                and pin.is_wheel != (entry.name in self.request.built)
+                and (entry.name not in hashes or pin.sha256 in hashes[entry.name])
+                and not any(source.owns(entry.name) for source in self.exclusive)
+                and (not pin.is_wheel or not parse_wheel_filename(pin.file)[3].isdisjoint(tags))
+            ):
+                yield replace(pin, layer="python", requires=tuple(resolution.requires[entry.name]))
 
     def pin(
         self,
