@@ -43,7 +43,7 @@ PACKAGES = (
 # Of the bytes of their distinct layers, what the registry may hold of a family of images.
 MOST_OF_LAYERS = 1.1
 BUILDS = 3
-# Of the nobody of Debian.
+# User and group id of the account without rights on Debian.
 NOBODY = 65534
 
 

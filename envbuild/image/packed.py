@@ -6,34 +6,28 @@ scans/packed/ab/<key hex>.json      of `LayerContent.key`; sealed by a digest of
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from dataclasses import asdict
 
 from envbuild.digests import canonical_json
-from envbuild.errors import RequestError
 from envbuild.image.oci import OciLayer
 from envbuild.store.records import hex_of
 from envbuild.store.store import Store
-from envbuild.system.files import read_input
-from envbuild.system.sealing import check_seal, sealed
 
 _RECORD_BYTES = 4096
 
 
 def packed_layer(store: Store, key: str) -> OciLayer | None:
     """Return what packing the files with a key gave; None if the store does not know it."""
-    with suppress(RequestError, ValueError, KeyError, TypeError):
-        text = read_input(store.root / _name(key), limit_bytes=_RECORD_BYTES).decode()
-        data = json.loads(check_seal(text))
-        return OciLayer(
-            digest=str(data["digest"]), content=str(data["content"]), size_bytes=int(data["size_bytes"])
-        )
-    return None
+    text = store.read_sealed(_name(key), limit_bytes=_RECORD_BYTES)
+    if text is None:
+        return None
+    data = json.loads(text)
+    return OciLayer(digest=data["digest"], content=data["content"], size_bytes=data["size_bytes"])
 
 
 def record_packed(store: Store, key: str, layer: OciLayer) -> None:
     """Keep what packing the files with a key gave; MachineError: the store cannot be written."""
-    data = {"digest": layer.digest, "content": layer.content, "size_bytes": layer.size_bytes}
-    store.write(_name(key), sealed(canonical_json(data)))
+    store.write_sealed(_name(key), canonical_json(asdict(layer)))
 
 
 def _name(key: str) -> str:

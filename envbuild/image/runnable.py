@@ -28,8 +28,6 @@ from envbuild.spec.model import (
     full_match,
 )
 from envbuild.store.store import Store
-from envbuild.system.files import read_input
-from envbuild.system.sealing import check_seal, sealed
 
 _LONGEST = 200
 # As a manifest takes it.
@@ -247,7 +245,7 @@ def identity_of(image: ImageFile, store: Store, *, advanced: Callable[[int], Non
         text = json.dumps({"digest": digest, "signature": image.signature})
         # Without it, the next command reads the image again.
         with suppress(EnvbuildError):
-            store.write(_record_name(image), sealed(text))
+            store.write_sealed(_record_name(image), text)
     return digest
 
 
@@ -255,12 +253,9 @@ def known_identity(image: ImageFile, store: Store) -> str:
     """Return the result of `identity_of` if that needs no reading of the image; else empty."""
     if image.built_by_envbuild:
         return image.manifest.digest
-    with suppress(RequestError, ValueError, KeyError, TypeError):
-        text = read_input(store.root / _record_name(image), limit_bytes=_RECORD_BYTES).decode()
-        data = json.loads(check_seal(text))
-        if data["signature"] == image.signature:
-            return str(data["digest"])
-    return ""
+    text = store.read_sealed(_record_name(image), limit_bytes=_RECORD_BYTES)
+    data = json.loads(text) if text is not None else {"signature": None}
+    return str(data["digest"]) if data["signature"] == image.signature else ""
 
 
 def _record_name(image: ImageFile) -> str:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError
 from envbuild.image.file import ImageFile
 from envbuild.preflight import components
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import SCAN_FORMAT, ImageScan, scan_image
 from envbuild.rules.facts import Fact
 from envbuild.store.store import Store
-from envbuild.system.files import read_input
-from envbuild.system.sealing import check_seal, sealed
 
 # Incremented whenever the facts of a lock or of files change.
 FACTS_FORMAT = 1
@@ -65,16 +63,13 @@ def keep_facts(image: ImageFile, scan: ImageScan, report: PreflightReport, store
     facts = [(path, fact.value, fact.source) for path, fact in sorted(report.facts.items())]
     text = json.dumps({"signatures": signatures, "facts": facts}, separators=(",", ":"))
     with suppress(EnvbuildError):  # without a record the next call scans the image
-        store.write(_record_name(image), sealed(text))
+        store.write_sealed(_record_name(image), text)
     return report
 
 
 def _read(image: ImageFile, store: Store) -> _Record | None:
-    try:
-        text = read_input(store.root / _record_name(image), limit_bytes=_MAX_BYTES).decode()
-        return TypeAdapter(_Record).validate_json(check_seal(text))
-    except (RequestError, ValueError):
-        return None
+    text = store.read_sealed(_record_name(image), limit_bytes=_MAX_BYTES)
+    return None if text is None else TypeAdapter(_Record).validate_json(text)
 
 
 def _record_name(image: ImageFile) -> str:

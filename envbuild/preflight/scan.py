@@ -18,7 +18,7 @@ from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.loader import cached_names
 from envbuild.elf.mpi import TELLTALES
 from envbuild.elf.read import ElfObject, Symbols, TableBudget, read_elf, read_symbols
-from envbuild.errors import CheckError, EnvbuildError, RequestError
+from envbuild.errors import CheckError, EnvbuildError
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.runnable import identity_of
@@ -36,8 +36,6 @@ from envbuild.preflight.distributions import (
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
-from envbuild.system.files import read_input
-from envbuild.system.sealing import check_seal, sealed
 
 # Incremented whenever the data of a scan, or the rules of `verify_image`, change.
 SCAN_FORMAT = 9
@@ -274,17 +272,14 @@ def _record_name(digest: str) -> str:
 
 
 def _read(store: Store, digest: str) -> _Record | None:
-    try:
-        text = read_input(store.root / _record_name(digest), limit_bytes=_MAX_RECORD_BYTES).decode()
-        return TypeAdapter(_Record).validate_json(check_seal(text))
-    except (RequestError, ValueError):
-        return None
+    text = store.read_sealed(_record_name(digest), limit_bytes=_MAX_RECORD_BYTES)
+    return None if text is None else TypeAdapter(_Record).validate_json(text)
 
 
 def _write(store: Store, digest: str, record: _Record) -> None:
     text = json.dumps(asdict(record), default=sorted, sort_keys=True, separators=(",", ":"))
     try:
         # Sealed: a flipped bit would turn a library into another.
-        store.write(_record_name(digest), sealed(text))
+        store.write_sealed(_record_name(digest), text)
     except EnvbuildError:
         return  # the next call scans the image anew

@@ -123,7 +123,7 @@ class KnowledgeFile(Model):
     schema_: Annotated[Format, Field(alias="schema")] = 1
     """Format of the file."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MAX_ROWS)] = ()
-    """What goes together. Rows add to those of envbuild, and none takes the place of another."""
+    """Rows of facts that go together. They add to those of envbuild, and none takes the place of another."""
     silences: tuple[Silence, ...] = ()
     """Shipped rules that do not count at this centre; only in `/etc/envbuild/knowledge`."""
 

@@ -63,7 +63,7 @@ class RemoteLayer:
     tables: Blob
     """The superblock of the squashfs, and what follows its data."""
     data: tuple[Blob, ...]
-    """What lies between, in order."""
+    """The data between the two, in order."""
 
     @property
     def blobs(self) -> tuple[Blob, ...]:

@@ -36,10 +36,11 @@ from envbuild.store.tree import Tree
 from envbuild.store.upstream import Upstream
 from envbuild.system import host, locks
 from envbuild.system.descriptors import close, descriptor_path, open_directory, with_real_paths
-from envbuild.system.files import copy, make_directory, sha256, sync
+from envbuild.system.files import copy, make_directory, read_input, sha256, sync
 from envbuild.system.leftovers import private_work, remove_leftover
 from envbuild.system.privacy import PrivateTree, parents_others_can_write, private_temporary_directory
 from envbuild.system.removal import remove
+from envbuild.system.sealing import check_seal, sealed
 from envbuild.system.space import SpaceDirectory, explained, temporary_directories
 from envbuild.system.squashfs import Digests, digests
 
@@ -330,6 +331,17 @@ class Store:
                 # It still exists after an error or an interrupt.
                 with contextlib.suppress(OSError):
                     staged.unlink(missing_ok=True)
+
+    def write_sealed(self, name: str, text: str) -> None:
+        """Write a JSON object as a file of the store, with a digest of its text; raises as `write`."""
+        self.write(name, sealed(text))
+
+    def read_sealed(self, name: str, *, limit_bytes: int) -> str | None:
+        """Return what `write_sealed` wrote; None if it is absent, longer than the limit, or was changed."""
+        try:
+            return check_seal(read_input(self.root / name, limit_bytes=limit_bytes).decode())
+        except (RequestError, ValueError):
+            return None
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:

@@ -47,7 +47,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a key states on some files."""
+    """A claim about some files, which a key signs."""
 
     subjects: Mapping[str, str]
     """Name of a file → its sha256 in hexadecimal."""
@@ -96,7 +96,7 @@ class Envelope:
 
     @property
     def key_names(self) -> str:
-        """What it says of the keys that signed it."""
+        """The names of the keys that signed it, as it claims them."""
         return ", ".join(name for name, _ in self._signatures)
 
     def signer(self, keys: Sequence[Verifier]) -> Verifier | None:

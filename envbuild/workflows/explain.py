@@ -28,7 +28,7 @@ Verdict = Literal["reject", "warn", "ok", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What the rules say of a stack."""
+    """The results of the rules for a stack."""
 
     subject: str
     """The spec, image or file of facts, as the user named it."""

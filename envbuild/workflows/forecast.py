@@ -50,7 +50,7 @@ class KnownImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a change does to an image in a partition."""
+    """The effect of a change on an image in a partition."""
 
     partition: str
     """Name of the site, or of its partition."""
@@ -62,7 +62,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a change of a site does to images."""
+    """The effect of a change of a site on images."""
 
     site: str
     changes: Mapping[str, tuple[str, str]]

@@ -66,7 +66,7 @@ class Signed:
 
     image: Path
     sha256: str
-    """Of its file system, in hexadecimal."""
+    """Digest of its file system, in hexadecimal."""
     key: str
     """``SHA256:…``, its name."""
     statements: tuple[StatementKind, ...]
@@ -90,7 +90,7 @@ class Verified:
 
     image: Path
     sha256: str
-    """Of its file system, in hexadecimal, as ``cosign verify-blob-attestation --digest`` takes it."""
+    """Digest of its file system, in hexadecimal, as ``cosign verify-blob-attestation --digest`` takes it."""
     passed: bool
     """Whether all required statements are signed, none is refused, and nothing around them has changed."""
     statements: tuple[VerifiedStatement, ...]

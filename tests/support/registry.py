@@ -39,7 +39,7 @@ class Registry:
     """So many further requests of `busy_methods` are answered with 429."""
     busy_methods: tuple[str, ...] = ("HEAD", "GET", "POST", "PUT")
     chunk_status: int = 202
-    """What a chunk is answered with; 400 and more refuse it."""
+    """The status that answers a chunk; 400 and more refuse it."""
     forgets_broken: bool = True
     """Whether an upload that breaks off within a chunk is forgotten, as by Debian's registry."""
     uploads: dict[str, bytes] = field(default_factory=dict)

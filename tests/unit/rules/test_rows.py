@@ -149,20 +149,23 @@ rows:
     with pytest.raises(EnvbuildError) as caught:
         load(KnowledgeFile, text, Path("centre.yaml"))
     errors = {str(error.at): error for error in caught.value.each()}
-    told = {place.removeprefix("centre.yaml:"): error.problem for place, error in errors.items()}
+    problems = {place.removeprefix("centre.yaml:"): error.problem for place, error in errors.items()}
     assert all(error.hint for error in errors.values())
-    assert told["2:11"] == "`rows.rule`: `my rule` is not an id, such as `SITE.driver`"
+    assert problems["2:11"] == "`rows.rule`: `my rule` is not an id, such as `SITE.driver`"
     assert (
-        told["3:23"] == "`rows.if.cuda.tolkit`: there is no fact `cuda.tolkit`; did you mean `cuda.toolkit`?"
+        problems["3:23"]
+        == "`rows.if.cuda.tolkit`: there is no fact `cuda.tolkit`; did you mean `cuda.toolkit`?"
     )
-    assert told["3:52"].startswith("`rows.if.cuda.forward_compat`: `cuda.forward_compat` is a flag")
-    assert told["3:73"] == "`rows.if.cuda.toolkit`: expected text in quotes, `true` or `false`"
-    assert told["4:29"].startswith("`rows.needs.driver.version`: `580` is not a range of versions, such as ")
-    assert told["6:15"].startswith("`rows.severity`: expected `error`, `warning` or `note`")
-    assert told["7:11"] == "`rows.seen`: `2026-13-01` is not a date, such as `2026-11-20`"
-    assert told["8:10"] == "`rows.fix`: must not be empty"
-    assert told["10:9"] == "`rows.if`: must not be empty"
-    assert told["9:5"].startswith("the key `")
+    assert problems["3:52"].startswith("`rows.if.cuda.forward_compat`: `cuda.forward_compat` is a flag")
+    assert problems["3:73"] == "`rows.if.cuda.toolkit`: expected text in quotes, `true` or `false`"
+    assert problems["4:29"].startswith(
+        "`rows.needs.driver.version`: `580` is not a range of versions, such as "
+    )
+    assert problems["6:15"].startswith("`rows.severity`: expected `error`, `warning` or `note`")
+    assert problems["7:11"] == "`rows.seen`: `2026-13-01` is not a date, such as `2026-11-20`"
+    assert problems["8:10"] == "`rows.fix`: must not be empty"
+    assert problems["10:9"] == "`rows.if`: must not be empty"
+    assert problems["9:5"].startswith("the key `")
 
 
 def test_errors_of_facts_and_ranges_name_the_condition() -> None:

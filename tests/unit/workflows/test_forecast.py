@@ -1,4 +1,4 @@
-"""What a change of a machine does to images: each outlook has a reason, and unknown is never silent."""
+"""A change of a machine breaks images or not: each outlook has a reason, and unknown is never silent."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 
 from envbuild.store.store import Store
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.sign import make_key
 from tests.support.registry import Registry, serving
 from tests.support.small_images import BASE, small_image
 
@@ -34,3 +35,17 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     return small_image(tmp_path, BASE, PACKAGE, name="one.sif")
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return make_key(tmp_path / "centre.key").private
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own site.yaml."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = tmp_path / "config/envbuild/site.yaml"
+    path.parent.mkdir(parents=True)
+    return path

@@ -35,20 +35,6 @@ KEY, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    return make_key(tmp_path / "centre.key").private
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own site.yaml."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    path = tmp_path / "config/envbuild/site.yaml"
-    path.parent.mkdir(parents=True)
-    return path
-
-
 def names(site: Path, registry: Registry, key: Path, more: str = "") -> None:
     """Have the site file name a registry as an upstream, whose layers a key signs."""
     entry = f"{{registry: '{registry.host}/{NAME}', trust: {key}.pub}}"

@@ -1,4 +1,4 @@
-"""What `site.yaml` requires of images that come from elsewhere: whose signatures, and a test that passed."""
+"""`site.yaml` requires signatures of images that come from elsewhere, and a test that passed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,6 @@ from envbuild.workflows.settings import Settings
 from envbuild.workflows.sign import make_key, sign_image
 from tests.support.images import read_manifest
 from tests.support.registry import Registry
-
-
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    return make_key(tmp_path / "centre.key").private
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own site.yaml."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    path = tmp_path / "config/envbuild/site.yaml"
-    path.parent.mkdir(parents=True)
-    return path
 
 
 def require(site: Path, *keys: Path, more: str = "") -> None:
