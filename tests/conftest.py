@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 # No test is timed: what a busy machine makes slow is not wrong.
 settings.register_profile("envbuild", deadline=None)
@@ -25,6 +27,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="uv and apt in tests/unit/resolve/recorded: take recorded answers, run the programs,"
         " or run them and record their answers",
     )
+
+
+CLUSTER_TESTS = "tests/integration/slurm/"
+"""Tests of one private cluster, which a process starts once, with its images."""
+
+
+class ByFileOrCluster(LoadFileScheduling):  # type: ignore[misc]
+    """Give each file of tests to one process, and all files of the cluster to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return CLUSTER_TESTS if nodeid.startswith(CLUSTER_TESTS) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return ByFileOrCluster(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest part that stays in one process."""
+    items.sort(key=lambda item: not item.nodeid.startswith(CLUSTER_TESTS))
 
 
 @pytest.fixture(scope="session", autouse=True)

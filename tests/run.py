@@ -39,8 +39,8 @@ exec "$@"
 
 def main() -> int:
     """Run pytest and return its exit code."""
-    # Tests of a file share what is built for them, and stay in one process. Some wait for servers or limits:
-    # one process more than there are CPUs. In the order of the files the long ones come first.
+    # Tests of a file share what is made for them, and stay in one process, as all of Slurm do (conftest.py).
+    # Some wait for servers or limits: one process more than there are CPUs.
     processes = min(len(os.sched_getaffinity(0)) + 1, 4)
     parallel = ["-n", str(processes), "--dist=loadfile", "--no-loadscope-reorder"]
     arguments = sys.argv[1:]
