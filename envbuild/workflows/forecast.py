@@ -30,8 +30,15 @@ SCHEMA = 1
 _WORST: tuple[Verdict, ...] = ("reject", "warn", "unknown", "ok")
 State = Literal["breaks", "broken", "warns", "unknown", "holds"]
 # Facts of the machine; all others are the image's.
-_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host_mpi", "runtime")
-_OF_HOST_TOO = ("architecture.host", "glibc.host", "libstdcxx.host", "pmi.offered", "pmi.default")
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
+_OF_HOST_TOO = (
+    "architecture.host",
+    "glibc.host",
+    "libstdcxx.host",
+    "pmi.offered",
+    "pmi.default",
+    "rocm.driver",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

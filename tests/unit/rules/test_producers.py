@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.rules.facts import FACTS
+from tests.unit.rules.stacks import COMING
 
 TOP = Path(__file__).parents[3] / "envbuild"
 PRODUCERS = (
@@ -35,7 +36,7 @@ def texts(path: Path) -> set[str]:
 PRODUCED = set().union(*(texts(TOP / name) for name in PRODUCERS))
 
 
-@pytest.mark.parametrize("path", FACTS)
+@pytest.mark.parametrize("path", sorted(FACTS.keys() - COMING))
 def test_code_produces_a_fact(path: str) -> None:
     group, _, name = path.partition(".")
     parts = name.removeprefix("NAME").lstrip(".")
