@@ -14,6 +14,7 @@ from typing import Literal
 from envbuild.errors import Location
 from envbuild.rules.tables import look_up
 from envbuild.rules.versions import Scheme
+from envbuild.spec.accelerators import ACCELERATORS
 
 Value = str | bool | tuple[str, ...]
 
@@ -170,6 +171,8 @@ FACTS: Mapping[str, FactType] = {
     "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
+FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+"""Frameworks whose version is that of a Python distribution, and the distribution."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 
@@ -261,7 +264,9 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         derived |= pmi_facts(text_of(facts, "host_mpi.implementation"), version, host=True)
     else:
         derived |= pmi_facts(*image_mpi, host=False)
+    facts = {**_stated_builds(facts), **facts}
     facts = {**_implied(facts), **facts}
+    facts = {**_toolkits(facts), **facts}
     for name in texts_of(facts, "frameworks"):
         own = [f"frameworks.{name}.{part}" for part in ("version", "accelerator", "toolkit")]
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
@@ -270,10 +275,56 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
     return {**derived, **facts}
 
 
+def build_of(local: str) -> dict[str, str]:
+    """Read the local version of a framework's build: ``cpu``, ``cu130``, ``rocm6.4``; empty for another."""
+    if local == "cpu":
+        return {"accelerator": "cpu"}
+    for name, accelerator in ACCELERATORS.items():
+        if release := accelerator.release_of(local):
+            return {"accelerator": name, "toolkit": release}
+    return {}
+
+
+def _stated_builds(facts: Facts) -> dict[str, Fact]:
+    """Return the facts of frameworks that their distributions state: ``packages.torch`` 2.2.0+cu121."""
+    stated: dict[str, Fact] = {}
+    names = texts_of(facts, "frameworks")
+    for framework, distribution in FRAMEWORKS.items():
+        own, package = f"frameworks.{framework}.version", f"packages.{distribution}"
+        path = own if own in facts else package
+        if path in facts:
+            version = str(facts[path].value)
+            build = {"version": version, **build_of(version.partition("+")[2])}
+            stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
+            names = names if framework in names else (*names, framework)
+    if "frameworks" not in facts and names:
+        stated["frameworks"] = Fact(tuple(sorted(names)), "packages")
+    return stated
+
+
+def _toolkits(facts: Facts) -> dict[str, Fact]:
+    """Return the releases of CUDA and ROCm that all frameworks for them name: their libraries are of it."""
+    found: dict[str, dict[str, str]] = {}
+    for name in texts_of(facts, "frameworks"):
+        own = f"frameworks.{name}"
+        if toolkit := text_of(facts, f"{own}.toolkit"):
+            found.setdefault(text_of(facts, f"{own}.accelerator"), {})[toolkit] = f"{own}.toolkit"
+    return {
+        f"{accelerator}.toolkit": Fact(*next(iter(found[accelerator].items())))
+        for accelerator in ACCELERATORS
+        if len(found.get(accelerator, ())) == 1
+    }
+
+
 def _implied(facts: Facts) -> dict[str, Fact]:
-    """Return what follows from GPU code: the vendor of GPUs, and what a framework's build is for."""
+    """Return what follows from GPUs and GPU code: architectures, vendor, and what a build is for."""
     implied = {}
-    if vendor := _makers(texts_of(facts, "gpus.architectures")):
+    known = [look_up("architecture-of-gpu", name) for name in texts_of(facts, "gpus.names")]
+    if known and "gpus.architectures" not in facts:
+        targets = tuple(dict.fromkeys(target for row in known for target in row or ()))
+        if None not in known:
+            implied["gpus.architectures"] = Fact(targets, "table:architecture-of-gpu")
+    if vendor := _makers(texts_of({**implied, **facts}, "gpus.architectures")):
         implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
     for name in texts_of(facts, "frameworks"):
         path = f"frameworks.{name}.architectures"
