@@ -170,6 +170,8 @@ FACTS: Mapping[str, FactType] = {
     "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
+READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
+"""Variables that rules read: one that an image lacks is known to be empty."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 
