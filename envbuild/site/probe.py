@@ -45,6 +45,7 @@ _REASONS = {
     "scheduler.mpi_types": "`srun --mpi=list` names none",
     "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault that srun has",
     "scheduler.pmix": "only a task has it: `srun --mpi=pmix envbuild site probe`",
+    "scheduler.pmix_security": "only a task has it: `srun --mpi=pmix envbuild site probe`",
     "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
