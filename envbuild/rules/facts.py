@@ -173,6 +173,8 @@ FACTS: Mapping[str, FactType] = {
 
 FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 """Frameworks whose version is that of a Python distribution, and the distribution."""
+READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
+"""Variables that rules read: one that an image lacks is known to be empty."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 

@@ -11,46 +11,6 @@ from envbuild.spec.load import load
 from envbuild.spec.model import Model, Text
 
 HERE = Path(__file__).parent
-# Facts that people may state, and that no code produces and no rule reads yet.
-COMING = frozenset(
-    [
-        "python.free_threaded",
-        "frameworks.NAME.cxx11_abi",
-        "packages.NAME.cxx11_abi",
-        "packages.NAME.framework",
-        "packages.NAME.toolkit",
-        "packages.NAME.python",
-        "packages.NAME.numpy",
-        "packages.NAME.mpi_abi",
-        "environment.NAME",
-        "libc.family",
-        "cuda.compat",
-        "cuda.driver_library",
-        "driver.open_modules",
-        "driver.fabric_manager",
-        "rocm.driver",
-        "gpus.names",
-        "gpus.mig",
-        "gpus.xnack",
-        "nccl.built",
-        "nccl.loaded",
-        "mpi.pmix",
-        "mpi.ucx",
-        "mpi.libfabric",
-        "mpi.launcher",
-        "scheduler.pmix_security",
-        "fabric.efa_installer",
-        "fabric.ofed",
-        "injected.bind_targets_absent",
-        "injected.shadowed",
-        "host.kernel",
-        "host.fuse",
-        "limits.memlock",
-        "limits.shm",
-        "runtime.isolates_home",
-        "runtime.isolates_environment",
-    ]
-)
 
 
 class Case(Model):
@@ -95,6 +55,15 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Fact
                 yield path, Fact(tuple(value))
         else:
             yield path, Fact(tuple(value) if isinstance(value, list) else value)
+
+
+def declared(path: str) -> str:
+    """Return the name in `FACTS` of a fact of a framework, a package or a variable."""
+    group, _, rest = path.partition(".")
+    if group == "environment":
+        return "environment.NAME"
+    _, dot, part = rest.partition(".")
+    return f"{group}.NAME{dot}{part}" if group in ("frameworks", "packages") and rest else path
 
 
 def files(directory: str) -> list[Path]:
