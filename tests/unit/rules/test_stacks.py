@@ -47,7 +47,6 @@ def test_every_rule_has_a_case() -> None:
 
 # Facts that no shipped rule reads → why they are facts all the same.
 FOR_OTHER_ROWS = {
-    "packages": "says which packages are absent",
     "fabric.ofed": "centres' rows: no pair of releases is published",
     "gpus.names": "centres' rows: shipped ones go by architecture",
     "gpus.xnack": "centres' rows on builds for one mode alone",
