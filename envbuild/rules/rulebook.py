@@ -8,6 +8,7 @@ of `FACTS`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from envbuild.rules import (
@@ -280,12 +281,18 @@ def cuda_one_major(stack: Stack) -> None:
 )
 def gpu_code_in_build(stack: Stack) -> None:
     """Each framework's build has code for the site's GPUs."""
-    gpus, code = stack.texts("gpus.architectures"), stack.texts(stack.own("architectures"))
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
     reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
     runs = run_code(gpus, code)
     if runs is None and any(target.startswith("compute_") for target in code):
         _driver_compiles_ptx(stack, reason)
     require(runs, reason)
+
+
+def _code(stack: Stack) -> tuple[str, ...]:
+    """Return the GPU code of a framework's build: what its files have, or else what its makers publish."""
+    held = stack.texts_or_none(stack.own("architectures"))
+    return stack.texts(stack.own("published")) if held is None else held
 
 
 def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
@@ -298,6 +305,83 @@ def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
             not older,
             f"{reason}: the driver {driver} is older than CUDA {toolkit}, and compiles no PTX of it",
         )
+
+
+@Rule(
+    id="GPU.only-by-older-ptx",
+    source=[
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1143",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    # The driver compiles it at the first start; libraries may have no code for the GPU at all.
+    severity="warning",
+    when=lambda stack: _gpu_build(stack) and stack["gpus.vendor"] == "nvidia",
+    hint="take a build with code for these GPUs; the first start compiles for minutes, and may fail",
+)
+def ptx_of_own_generation(stack: Stack) -> None:
+    """GPUs run code of their own generation, and not PTX of an older one alone."""
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
+    runs = run_code(gpus, code)
+    older = runs is None and not any(target.startswith("compute_") for target in _newest_ptx(gpus, code))
+    reason = (
+        f"{_build(stack)} has code for {shown(code)}, and the GPUs {shown(gpus)} compile it from older PTX"
+    )
+    require(not older, reason)
+
+
+def _newest_ptx(gpus: Sequence[str], code: Sequence[str]) -> list[str]:
+    """Return the PTX that is of the generation of one of the GPUs: ``compute_90`` for ``sm_90``."""
+    generations = {gpu.removeprefix("sm_").rstrip("af")[:-1] for gpu in gpus}
+    ptx = [target for target in code if target.startswith("compute_")]
+    return [target for target in ptx if target.removeprefix("compute_").rstrip("af")[:-1] in generations]
+
+
+@Rule(
+    id="GPU.build-for-cpu",
+    source=[
+        "https://github.com/pytorch/pytorch/issues/168065",
+        "https://github.com/conda/conda/issues/14761",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    severity="warning",
+    # One that asks for GPUs is refused: CUDA.gpu-spec-locks-gpu-build.
+    when=lambda stack: (
+        stack[stack.own("accelerator")] == "cpu"
+        and stack["gpus.vendor"] in ("nvidia", "amd")
+        and stack.get("asked.accelerator") not in ("cpu", "cuda", "rocm")
+        and not any(
+            texts_of(stack.facts, f"frameworks.{name}.accelerator") in (("cuda",), ("rocm",))
+            for name in texts_of(stack.facts, "frameworks")
+        )
+    ),
+    hint="take its build for these GPUs; if it is meant for the CPU, say `accelerator: cpu` in the spec",
+)
+def build_for_gpus(stack: Stack) -> None:
+    """On machines with GPUs a framework's build uses them."""
+    built, vendor = stack[stack.own("accelerator")], stack["gpus.vendor"]
+    require(built != "cpu", f"{_build(stack)} is a build for the CPU, and leaves the GPUs of {vendor} idle")
+
+
+@Rule(
+    id="CUDA.of-framework",
+    source=["https://github.com/deepspeedai/DeepSpeed/issues/2995"],
+    seen="2026-11-28",
+    per_framework=True,
+    # It runs on its own libraries; what is compiled with this CUDA is for another one.
+    severity="warning",
+    when=lambda stack: stack[stack.own("accelerator")] == "cuda",
+    hint="take a framework for the CUDA of the image, or a base image with the framework's CUDA",
+)
+def toolkit_of_framework(stack: Stack) -> None:
+    """A framework is built for the major of CUDA that the image has."""
+    built, toolkit = stack.text(stack.own("toolkit")), stack.text("cuda.toolkit")
+    same = versions.in_range(toolkit, f"=={built.partition('.')[0]}.*", "branch")
+    require(
+        same, f"{_build(stack)} is built for CUDA {built}, and the image has {toolkit}: extensions do not fit"
+    )
 
 
 @Rule(
