@@ -55,7 +55,9 @@ FACTS: Mapping[str, FactType] = {
     "packages": FactType("list", "names of all Python distributions in the image"),
     "packages.NAME": _version("pep440", "version of a Python distribution"),
     "packages.NAME.cxx11_abi": FactType("flag", "whether an extension is compiled with the new C++ ABI"),
-    "packages.NAME.framework": _version("branch", "PyTorch that an extension is compiled for (`2.8`)"),
+    "packages.NAME.framework": _version(
+        "branch", "framework's release that an extension is compiled for (`2.8`)"
+    ),
     "packages.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is compiled for (`12.8`)"),
     "packages.NAME.python": _version("branch", "Python that its extension modules are compiled for (`3.11`)"),
     "packages.NAME.numpy": _version("branch", "NumPy that its extension modules are compiled with (`2.0`)"),
@@ -269,6 +271,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
+        published = f"frameworks.{name}.published"
+        if published in facts:
+            # Without its files a build has the code that its makers name.
+            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 
