@@ -22,18 +22,44 @@ def _release(version: str) -> str:
 
 
 @Rule(
-    id="PYTORCH.of-extension",
-    source=["https://github.com/Dao-AILab/flash-attention/issues/1327"],
+    id="PACKAGE.built-for-framework",
+    source=[
+        "https://github.com/Dao-AILab/flash-attention/issues/1327",
+        "https://github.com/horovod/horovod/issues/4039",
+    ],
     seen="2026-11-28",
     per_package="framework",
-    when=lambda stack: _has(stack, "frameworks.pytorch.version"),
-    hint="take a build of it for this PyTorch: the C++ interface differs between releases",
+    hint="take a build of it for this release: the C++ interfaces of frameworks differ between releases",
 )
-def extension_for_pytorch(stack: Stack) -> None:
-    """Extensions are compiled for the image's PyTorch."""
-    built, version = stack.of_package("framework"), stack.text("frameworks.pytorch.version")
-    same = versions.in_range(version, f"=={_release(built)}.*", "branch")
-    require(same, f"{stack.package} is compiled for PyTorch {built}, and the image has {version}")
+def extension_for_framework(stack: Stack) -> None:
+    """Extensions are compiled for a release of a framework that the image has."""
+    built = stack.of_package("framework")
+    names = [name for name in stack.texts("frameworks") if name != stack.package]
+    releases = {name: stack.text(f"frameworks.{name}.version") for name in names}
+    if not releases:
+        raise UnknownFact("frameworks.NAME.version")
+    fits = [versions.in_range(text, f"=={_release(built)}.*", "branch") for text in releases.values()]
+    held = " and ".join(f"{name} {text}" for name, text in releases.items())
+    reason = f"{stack.package} is compiled for release {built}, and the image has {held}"
+    require(True if True in fits else None if None in fits else False, reason)
+
+
+@Rule(
+    id="PYTORCH.extension-for-gpus",
+    source=["https://github.com/facebookresearch/xformers/issues/982"],
+    seen="2026-11-28",
+    per_package="toolkit",
+    # Other packages bring CUDA for themselves.
+    when=lambda stack: (
+        f"packages.{stack.package}.framework" in stack.facts and _has(stack, "frameworks.pytorch.version")
+    ),
+    hint="take the build of PyTorch for the same CUDA or ROCm, or the package's build for the CPU",
+)
+def extension_for_gpus(stack: Stack) -> None:
+    """Extensions of PyTorch for GPUs are beside a build of PyTorch for GPUs."""
+    built, accelerator = stack.of_package("toolkit"), stack.text("frameworks.pytorch.accelerator")
+    reason = f"{stack.package} is compiled for GPUs (release {built}), and PyTorch is a build for the CPU"
+    require(accelerator != "cpu", reason)
 
 
 @Rule(

@@ -57,7 +57,7 @@ FACTS: Mapping[str, FactType] = {
     "packages.NAME": _version("pep440", "version of a Python distribution"),
     "packages.NAME.cxx11_abi": FactType("flag", "whether an extension is compiled with the new C++ ABI"),
     "packages.NAME.framework": _version(
-        "branch", "release of the framework that an extension is compiled for (`2.8`)"
+        "branch", "framework's release that an extension is compiled for (`2.8`)"
     ),
     "packages.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is compiled for (`12.8`)"),
     "packages.NAME.python": _version("branch", "Python that its extension modules are compiled for (`3.11`)"),
@@ -276,6 +276,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
+        published = f"frameworks.{name}.published"
+        if published in facts:
+            # Without its files a build has the code that its makers name.
+            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 

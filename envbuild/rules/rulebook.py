@@ -244,7 +244,9 @@ def compatibility_package_is_newer(stack: Stack) -> None:
     id="CUDA.fabric-manager",
     source=["NVIDIA Fabric Manager user guide: its version has to be the driver's"],
     seen="2026-11-28",
-    when=lambda stack: "driver.fabric_manager" in stack.facts,
+    when=lambda stack: (
+        bool(stack.facts.get("driver.fabric_manager")) and bool(stack["driver.fabric_manager"])
+    ),
     hint="install the Fabric Manager of the driver's version; CUDA fails with `system not yet initialized`",
 )
 def fabric_manager_of_driver(stack: Stack) -> None:
@@ -252,6 +254,25 @@ def fabric_manager_of_driver(stack: Stack) -> None:
     manager, driver = stack.text("driver.fabric_manager"), stack.text("driver.version")
     same = versions.in_range(driver, f"=={manager}", "branch")
     require(same, f"the Fabric Manager is {manager}, and the driver {driver}")
+
+
+@Rule(
+    id="CUDA.fabric-manager-runs",
+    source=["https://github.com/aws-samples/aws-deep-learning-ami-ubuntu-dcv-desktop/issues/33"],
+    seen="2026-11-28",
+    # GPUs on PCIe boards have no NVSwitch.
+    severity="warning",
+    when=lambda stack: (
+        "driver.fabric_manager" in stack.facts
+        and {"sm_80", "sm_90", "sm_100"} & {*stack.texts("gpus.architectures")} != set()
+    ),
+    hint="install the Fabric Manager of the driver's version, if the nodes have NVSwitch",
+)
+def fabric_manager_runs(stack: Stack) -> None:
+    """Nodes with NVSwitch have a Fabric Manager."""
+    manager, gpus = stack.text("driver.fabric_manager"), stack.show("gpus.architectures")
+    reason = f"the GPUs are {gpus}, and there is no Fabric Manager: behind NVSwitch CUDA fails with error 802"
+    require(bool(manager), reason)
 
 
 @Rule(
@@ -870,8 +891,11 @@ def mpi_swap_direction(stack: Stack) -> None:
 @Rule(
     id="MPI.hybrid-launch-series",
     judged_at=("ranks",),
-    source=["https://github.com/apptainer/singularity/issues/165"],
-    seen="2026-11-20",
+    source=[
+        "https://github.com/apptainer/singularity/issues/165",
+        "https://github.com/hpc/charliecloud/issues/367",
+    ],
+    seen="2026-11-28",
     when=lambda stack: (
         stack["mpi.launcher"] == "host" and not _on_host_mpi(stack) and stack["mpi.family"] == "openmpi"
     ),
@@ -880,10 +904,13 @@ def mpi_swap_direction(stack: Stack) -> None:
 def hybrid_launch_series(stack: Stack) -> None:
     """A host's mpirun and the image's Open MPI are of one series."""
     host, image = stack.text("host_mpi.base_version"), stack.text("mpi.version")
-    series = [version.partition(".")[0] for version in (host, image)]
     reason = f"the host's mpirun is of Open MPI {host}, and the image's library {image}"
-    if series[0] != series[1] and all(
-        versions.in_range(version, ">=4", "vendor") for version in (host, image)
+    series = [version.partition(".")[0] for version in (host, image)]
+    if all(versions.in_range(version, "<3", "branch") for version in (host, image)):
+        # They compare their versions as text.
+        require(host == image, f"{reason}: before Open MPI 3 they have to be the same")
+    elif series[0] != series[1] and all(
+        versions.in_range(version, ">=4", "branch") for version in (host, image)
     ):
         # From 4 on they speak PMIx, whose releases know one another.
         raise UnknownFact(reason=f"{reason}: only a test shows whether ranks meet")
