@@ -22,18 +22,61 @@ def _release(version: str) -> str:
 
 
 @Rule(
-    id="PYTORCH.of-extension",
-    source=["https://github.com/Dao-AILab/flash-attention/issues/1327"],
+    id="PACKAGE.built-for-framework",
+    source=[
+        "https://github.com/Dao-AILab/flash-attention/issues/1327",
+        "https://github.com/horovod/horovod/issues/4039",
+    ],
     seen="2026-11-28",
     per_package="framework",
-    when=lambda stack: _has(stack, "frameworks.pytorch.version"),
-    hint="take a build of it for this PyTorch: the C++ interface differs between releases",
+    hint="take a build of it for this release: the C++ interfaces of frameworks differ between releases",
 )
-def extension_for_pytorch(stack: Stack) -> None:
-    """Extensions are compiled for the image's PyTorch."""
-    built, version = stack.of_package("framework"), stack.text("frameworks.pytorch.version")
+def extension_for_framework(stack: Stack) -> None:
+    """Extensions are compiled for a release of a framework that the image has."""
+    built = stack.of_package("framework")
+    names = [name for name in stack.texts("frameworks") if name != stack.package]
+    releases = {name: stack.text(f"frameworks.{name}.version") for name in names}
+    if not releases:
+        raise UnknownFact("frameworks.NAME.version")
+    fits = [versions.in_range(text, f"=={_release(built)}.*", "branch") for text in releases.values()]
+    held = " and ".join(f"{name} {text}" for name, text in releases.items())
+    reason = f"{stack.package} is compiled for release {built}, and the image has {held}"
+    require(True if True in fits else None if None in fits else False, reason)
+
+
+@Rule(
+    id="PYTORCH.extension-for-gpus",
+    source=["https://github.com/facebookresearch/xformers/issues/982"],
+    seen="2026-11-28",
+    per_package="toolkit",
+    # Other packages bring CUDA for themselves.
+    when=lambda stack: (
+        f"packages.{stack.package}.framework" in stack.facts and _has(stack, "frameworks.pytorch.version")
+    ),
+    hint="take the build of PyTorch for the same CUDA or ROCm, or the package's build for the CPU",
+)
+def extension_for_gpus(stack: Stack) -> None:
+    """Extensions of PyTorch for GPUs are beside a build of PyTorch for GPUs."""
+    built, accelerator = stack.of_package("toolkit"), stack.text("frameworks.pytorch.accelerator")
+    reason = f"{stack.package} is compiled for GPUs (release {built}), and PyTorch is a build for the CPU"
+    require(accelerator != "cpu", reason)
+
+
+@Rule(
+    id="TENSORFLOW.of-extension",
+    source=["https://github.com/horovod/horovod/issues/3996"],
+    seen="2026-11-28",
+    per_package="framework",
+    when=lambda stack: (
+        not _has(stack, "frameworks.pytorch.version") and _has(stack, "frameworks.tensorflow.version")
+    ),
+    hint="build it again for this TensorFlow",
+)
+def extension_for_tensorflow(stack: Stack) -> None:
+    """Extensions are compiled for the image's TensorFlow, if it has no PyTorch."""
+    built, version = stack.of_package("framework"), stack.text("frameworks.tensorflow.version")
     same = versions.in_range(version, f"=={_release(built)}.*", "branch")
-    require(same, f"{stack.package} is compiled for PyTorch {built}, and the image has {version}")
+    require(same, f"{stack.package} is compiled for TensorFlow {built}, and the image has {version}")
 
 
 @Rule(
@@ -109,6 +152,12 @@ def numpy_not_older_than_built(stack: Stack) -> None:
     require(versions.in_range(numpy, f">={needed[-1]}", "pep440"), reason)
 
 
+def _cuda_majors(stack: Stack) -> tuple[str, ...]:
+    """Return the majors of the image's CUDA; UnknownFact if nothing says which it has."""
+    majors = stack.texts_or_none("cuda.majors")
+    return (stack.text("cuda.toolkit").partition(".")[0],) if majors is None else majors
+
+
 @Rule(
     id="CUDA.of-extension",
     source=[
@@ -117,14 +166,31 @@ def numpy_not_older_than_built(stack: Stack) -> None:
     ],
     seen="2026-11-28",
     per_package="toolkit",
-    when=lambda stack: bool(stack["cuda.majors"]),
+    when=lambda stack: any(_cuda_majors(stack)),
     hint="take a build of it for the CUDA of the image",
 )
 def extension_for_cuda(stack: Stack) -> None:
     """Extensions are compiled for a major of CUDA that the image has."""
-    built, majors = stack.of_package("toolkit"), stack.texts("cuda.majors")
+    built, majors = stack.of_package("toolkit"), _cuda_majors(stack)
     reason = f"{stack.package} is compiled for CUDA {built}, and the image has {shown(majors)}"
     require(built.partition(".")[0] in majors, reason)
+
+
+@Rule(
+    id="PYTORCH.extension-for-gpus",
+    source=["https://github.com/facebookresearch/xformers/issues/1032"],
+    seen="2026-11-28",
+    per_package="toolkit",
+    severity="warning",
+    # Without it nothing says that it is an extension of PyTorch.
+    when=lambda stack: f"packages.{stack.package}.framework" in stack.facts,
+    hint="take PyTorch's build for GPUs",
+)
+def extension_on_gpu_build(stack: Stack) -> None:
+    """Extensions for GPUs are beside a PyTorch for GPUs."""
+    built, accelerator = stack.of_package("toolkit"), stack.text("frameworks.pytorch.accelerator")
+    reason = f"{stack.package} is compiled for CUDA or ROCm {built}, and PyTorch's build is for the CPU"
+    require(accelerator != "cpu", reason)
 
 
 @Rule(

@@ -56,7 +56,9 @@ FACTS: Mapping[str, FactType] = {
     "packages": FactType("list", "names of all Python distributions in the image"),
     "packages.NAME": _version("pep440", "version of a Python distribution"),
     "packages.NAME.cxx11_abi": FactType("flag", "whether an extension is compiled with the new C++ ABI"),
-    "packages.NAME.framework": _version("branch", "PyTorch that an extension is compiled for (`2.8`)"),
+    "packages.NAME.framework": _version(
+        "branch", "framework's release that an extension is compiled for (`2.8`)"
+    ),
     "packages.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is compiled for (`12.8`)"),
     "packages.NAME.python": _version("branch", "Python that its extension modules are compiled for (`3.11`)"),
     "packages.NAME.numpy": _version("branch", "NumPy that its extension modules are compiled with (`2.0`)"),
@@ -175,8 +177,8 @@ FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow",
 """Frameworks whose version is that of a Python distribution, and the distribution."""
 READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
 """Variables that rules read: one that an image lacks is known to be empty."""
-# Lists whose entries have facts of their own: what a known list lacks is known to be absent.
-_NAMED = ("frameworks", "packages")
+NAMED = ("frameworks", "packages")
+"""Lists whose entries have facts of their own: what a known list lacks is known to be absent."""
 
 
 def fact_type(path: str) -> FactType | None:
@@ -184,7 +186,7 @@ def fact_type(path: str) -> FactType | None:
     group, _, rest = path.partition(".")
     if group == "environment":
         return FACTS["environment.NAME"] if rest else None
-    if group in _NAMED and rest:
+    if group in NAMED and rest:
         _, dot, part = rest.partition(".")
         return FACTS.get(f"{group}.NAME{dot}{part}")
     return FACTS.get(path)
@@ -194,7 +196,7 @@ def is_absent(facts: Facts, path: str) -> bool:
     """Return whether a fact is of a framework or package that the image is known not to have."""
     group, _, rest = path.partition(".")
     return (
-        group in _NAMED
+        group in NAMED
         and bool(rest)
         and group in facts
         and rest.partition(".")[0] not in texts_of(facts, group)
@@ -274,6 +276,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
+        published = f"frameworks.{name}.published"
+        if published in facts:
+            # Without its files a build has the code that its makers name.
+            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 

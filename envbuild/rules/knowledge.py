@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Self
@@ -93,13 +93,13 @@ class Row(Model):
     fixed_in: Text = ""
     """The release that is good again, of a stack that is known to be bad."""
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """The framework that it is about; empty for none."""
         named = (path.split(".") for path in self.if_ if path.startswith("frameworks."))
         return next((parts[1] for parts in named), "")
 
-    @property
+    @cached_property
     def occasions(self) -> frozenset[Occasion]:
         """When it is judged beside `lock` and `check`: where facts that it reads come in."""
         groups = {path.partition(".")[0] for path in (*self.if_, *self.needs)}
@@ -120,6 +120,8 @@ class Ranges(Model):
     """Fact whose ranges are the values of `ranges`."""
     ranges: Annotated[dict[str, str], Field(min_length=1, max_length=MAX_ROWS)]
     """Range of the first fact → the range that the second one needs."""
+    where: Annotated[dict[str, str | bool], BeforeValidator(partial(_conditions, is_need=False))] = {}
+    """Further conditions of each row."""
     reason: Text = ""
     """Why, in a sentence without a full stop; without it, the reason names both facts and their ranges."""
     severity: Severity = "error"
@@ -149,7 +151,7 @@ class Ranges(Model):
         return tuple(
             Row.model_construct(
                 rule=self.rule,
-                if_={self.if_: key},
+                if_={self.if_: key, **self.where},
                 needs={self.needs: needed},
                 reason=self.reason or f"{_short(self.if_)} {key} needs {_short(self.needs)} {needed}",
                 severity=self.severity,
@@ -203,7 +205,9 @@ class Knowledge:
     def with_file(self, file: KnowledgeFile, path: str) -> Knowledge:
         """Return this knowledge and that of a file."""
         silences = {entry.rule: f"{entry.reason} ({entry.date}, {path})" for entry in file.silences}
-        rows = tuple((row, path) for row in (*file.rows, *(row for table in file.tables for row in table.rows)))
+        rows = tuple(
+            (row, path) for row in (*file.rows, *(row for table in file.tables for row in table.rows))
+        )
         return Knowledge(rows=(*self.rows, *rows), silences={**self.silences, **silences})
 
     def of_rule(self, rule: str) -> tuple[Row, ...]:

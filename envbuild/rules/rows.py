@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from envbuild.rules.facts import Fact, Facts, Value, fact_type, is_absent
+from envbuild.rules.facts import NAMED, Fact, Facts, Value, fact_type, is_absent, texts_of
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.knowledge import UNREAD, Row
 from envbuild.rules.versions import in_range
@@ -31,7 +31,7 @@ class _State(IntEnum):
     """The state of a row for a stack, the worst first."""
 
     BROKEN = 0
-    PERHAPS_BROKEN = 1  # unless the stack has a property that the row excludes (`false`)
+    PERHAPS_BROKEN = 1  # unless the stack has a property that the row excludes (`false`, `!=rocm`)
     NEED_UNKNOWN = 2
     CONDITION_UNKNOWN = 3
     FINE = 4
@@ -63,12 +63,24 @@ class _Judged:
 def judge_rows(facts: Facts, rows: Iterable[tuple[Row, str]]) -> Iterator[RuleResult]:
     """Judge a stack by rows with their files: all broken rows of a rule and framework, else its worst one."""
     groups: dict[tuple[str, str], list[_Judged]] = {}
+    listed = {group: frozenset(texts_of(facts, group)) for group in NAMED if group in facts}
+    waiting: set[tuple[str, str]] = set()
     for row, origin in rows:
+        first, identity = next(iter(row.if_.items())), (row.rule, row.subject)
+        if first[0] not in facts:
+            group, _, rest = first[0].partition(".")
+            # Of thousands of rows most are of packages that the image lacks, or ask the same of unknown ones.
+            if (group in listed and rest.partition(".")[0] not in listed[group]) or (
+                identity in waiting and not _excludes(first[1])
+            ):
+                continue
         if (judged := _judge(row, origin, facts)) is not None:
-            groups.setdefault((row.rule, row.subject), []).append(judged)
-    for group in groups.values():
-        worst = min(judged.state for judged in group)
-        decisive = [judged for judged in group if judged.state == worst]
+            groups.setdefault(identity, []).append(judged)
+            if first[0] not in facts and not _excludes(first[1]):
+                waiting.add(identity)
+    for found in groups.values():
+        worst = min(judged.state for judged in found)
+        decisive = [judged for judged in found if judged.state == worst]
         yield from map(_result, decisive if worst == _State.BROKEN else decisive[:1])
 
 
@@ -79,7 +91,7 @@ def _judge(row: Row, origin: str, facts: Facts) -> _Judged | None:
         if judged.read(path, wanted, facts) is False or (path not in facts and is_absent(facts, path)):
             return None
     unknown = list(judged.undecided)
-    if not all(row.if_[path] is False for path in unknown):
+    if not all(_excludes(row.if_[path]) for path in unknown):
         # Those that it would compare are shown all the same.
         judged.used.update((path, facts[path]) for path in row.needs if path in facts)
         judged.state = _State.CONDITION_UNKNOWN
@@ -96,6 +108,11 @@ def _judge(row: Row, origin: str, facts: Facts) -> _Judged | None:
     elif judged.undecided:
         judged.state = _State.NEED_UNKNOWN
     return judged
+
+
+def _excludes(wanted: str | bool) -> bool:
+    """Return whether a condition names a property that excuses a stack."""
+    return wanted is False or (isinstance(wanted, str) and wanted.startswith("!=") and "," not in wanted)
 
 
 def _result(judged: _Judged) -> RuleResult:

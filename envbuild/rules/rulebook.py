@@ -8,6 +8,7 @@ of `FACTS`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from envbuild.rules import (
@@ -243,7 +244,9 @@ def compatibility_package_is_newer(stack: Stack) -> None:
     id="CUDA.fabric-manager",
     source=["NVIDIA Fabric Manager user guide: its version has to be the driver's"],
     seen="2026-11-28",
-    when=lambda stack: "driver.fabric_manager" in stack.facts,
+    when=lambda stack: (
+        bool(stack.facts.get("driver.fabric_manager")) and bool(stack["driver.fabric_manager"])
+    ),
     hint="install the Fabric Manager of the driver's version; CUDA fails with `system not yet initialized`",
 )
 def fabric_manager_of_driver(stack: Stack) -> None:
@@ -251,6 +254,25 @@ def fabric_manager_of_driver(stack: Stack) -> None:
     manager, driver = stack.text("driver.fabric_manager"), stack.text("driver.version")
     same = versions.in_range(driver, f"=={manager}", "branch")
     require(same, f"the Fabric Manager is {manager}, and the driver {driver}")
+
+
+@Rule(
+    id="CUDA.fabric-manager-runs",
+    source=["https://github.com/aws-samples/aws-deep-learning-ami-ubuntu-dcv-desktop/issues/33"],
+    seen="2026-11-28",
+    # GPUs on PCIe boards have no NVSwitch.
+    severity="warning",
+    when=lambda stack: (
+        "driver.fabric_manager" in stack.facts
+        and {"sm_80", "sm_90", "sm_100"} & {*stack.texts("gpus.architectures")} != set()
+    ),
+    hint="install the Fabric Manager of the driver's version, if the nodes have NVSwitch",
+)
+def fabric_manager_runs(stack: Stack) -> None:
+    """Nodes with NVSwitch have a Fabric Manager."""
+    manager, gpus = stack.text("driver.fabric_manager"), stack.show("gpus.architectures")
+    reason = f"the GPUs are {gpus}, and there is no Fabric Manager: behind NVSwitch CUDA fails with error 802"
+    require(bool(manager), reason)
 
 
 @Rule(
@@ -280,12 +302,18 @@ def cuda_one_major(stack: Stack) -> None:
 )
 def gpu_code_in_build(stack: Stack) -> None:
     """Each framework's build has code for the site's GPUs."""
-    gpus, code = stack.texts("gpus.architectures"), stack.texts(stack.own("architectures"))
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
     reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
     runs = run_code(gpus, code)
     if runs is None and any(target.startswith("compute_") for target in code):
         _driver_compiles_ptx(stack, reason)
     require(runs, reason)
+
+
+def _code(stack: Stack) -> tuple[str, ...]:
+    """Return the GPU code of a framework's build: what its files have, or else what its makers publish."""
+    held = stack.texts_or_none(stack.own("architectures"))
+    return stack.texts(stack.own("published")) if held is None else held
 
 
 def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
@@ -298,6 +326,83 @@ def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
             not older,
             f"{reason}: the driver {driver} is older than CUDA {toolkit}, and compiles no PTX of it",
         )
+
+
+@Rule(
+    id="GPU.only-by-older-ptx",
+    source=[
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1143",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    # The driver compiles it at the first start; libraries may have no code for the GPU at all.
+    severity="warning",
+    when=lambda stack: _gpu_build(stack) and stack["gpus.vendor"] == "nvidia",
+    hint="take a build with code for these GPUs; the first start compiles for minutes, and may fail",
+)
+def ptx_of_own_generation(stack: Stack) -> None:
+    """GPUs run code of their own generation, and not PTX of an older one alone."""
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
+    runs = run_code(gpus, code)
+    older = runs is None and not any(target.startswith("compute_") for target in _newest_ptx(gpus, code))
+    reason = (
+        f"{_build(stack)} has code for {shown(code)}, and the GPUs {shown(gpus)} compile it from older PTX"
+    )
+    require(not older, reason)
+
+
+def _newest_ptx(gpus: Sequence[str], code: Sequence[str]) -> list[str]:
+    """Return the PTX that is of the generation of one of the GPUs: ``compute_90`` for ``sm_90``."""
+    generations = {gpu.removeprefix("sm_").rstrip("af")[:-1] for gpu in gpus}
+    ptx = [target for target in code if target.startswith("compute_")]
+    return [target for target in ptx if target.removeprefix("compute_").rstrip("af")[:-1] in generations]
+
+
+@Rule(
+    id="GPU.build-for-cpu",
+    source=[
+        "https://github.com/pytorch/pytorch/issues/168065",
+        "https://github.com/conda/conda/issues/14761",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    severity="warning",
+    # One that asks for GPUs is refused: CUDA.gpu-spec-locks-gpu-build.
+    when=lambda stack: (
+        stack[stack.own("accelerator")] == "cpu"
+        and stack["gpus.vendor"] in ("nvidia", "amd")
+        and stack.get("asked.accelerator") not in ("cpu", "cuda", "rocm")
+        and not any(
+            texts_of(stack.facts, f"frameworks.{name}.accelerator") in (("cuda",), ("rocm",))
+            for name in texts_of(stack.facts, "frameworks")
+        )
+    ),
+    hint="take its build for these GPUs; if it is meant for the CPU, say `accelerator: cpu` in the spec",
+)
+def build_for_gpus(stack: Stack) -> None:
+    """On machines with GPUs a framework's build uses them."""
+    built, vendor = stack[stack.own("accelerator")], stack["gpus.vendor"]
+    require(built != "cpu", f"{_build(stack)} is a build for the CPU, and leaves the GPUs of {vendor} idle")
+
+
+@Rule(
+    id="CUDA.of-framework",
+    source=["https://github.com/deepspeedai/DeepSpeed/issues/2995"],
+    seen="2026-11-28",
+    per_framework=True,
+    # It runs on its own libraries; what is compiled with this CUDA is for another one.
+    severity="warning",
+    when=lambda stack: stack[stack.own("accelerator")] == "cuda",
+    hint="take a framework for the CUDA of the image, or a base image with the framework's CUDA",
+)
+def toolkit_of_framework(stack: Stack) -> None:
+    """A framework is built for the major of CUDA that the image has."""
+    built, toolkit = stack.text(stack.own("toolkit")), stack.text("cuda.toolkit")
+    same = versions.in_range(toolkit, f"=={built.partition('.')[0]}.*", "branch")
+    require(
+        same, f"{_build(stack)} is built for CUDA {built}, and the image has {toolkit}: extensions do not fit"
+    )
 
 
 @Rule(
@@ -786,8 +891,11 @@ def mpi_swap_direction(stack: Stack) -> None:
 @Rule(
     id="MPI.hybrid-launch-series",
     judged_at=("ranks",),
-    source=["https://github.com/apptainer/singularity/issues/165"],
-    seen="2026-11-20",
+    source=[
+        "https://github.com/apptainer/singularity/issues/165",
+        "https://github.com/hpc/charliecloud/issues/367",
+    ],
+    seen="2026-11-28",
     when=lambda stack: (
         stack["mpi.launcher"] == "host" and not _on_host_mpi(stack) and stack["mpi.family"] == "openmpi"
     ),
@@ -796,10 +904,13 @@ def mpi_swap_direction(stack: Stack) -> None:
 def hybrid_launch_series(stack: Stack) -> None:
     """A host's mpirun and the image's Open MPI are of one series."""
     host, image = stack.text("host_mpi.base_version"), stack.text("mpi.version")
-    series = [version.partition(".")[0] for version in (host, image)]
     reason = f"the host's mpirun is of Open MPI {host}, and the image's library {image}"
-    if series[0] != series[1] and all(
-        versions.in_range(version, ">=4", "vendor") for version in (host, image)
+    series = [version.partition(".")[0] for version in (host, image)]
+    if all(versions.in_range(version, "<3", "branch") for version in (host, image)):
+        # They compare their versions as text.
+        require(host == image, f"{reason}: before Open MPI 3 they have to be the same")
+    elif series[0] != series[1] and all(
+        versions.in_range(version, ">=4", "branch") for version in (host, image)
     ):
         # From 4 on they speak PMIx, whose releases know one another.
         raise UnknownFact(reason=f"{reason}: only a test shows whether ranks meet")

@@ -51,7 +51,6 @@ FOR_OTHER_ROWS = {
     "gpus.names": "centres' rows: shipped ones go by architecture",
     "gpus.xnack": "centres' rows on builds for one mode alone",
     "mpi.libfabric": "known-bad releases",
-    "mpi.pmix": "known-bad releases",
     "mpi.ucx": "known-bad releases",
     "python.free_threaded": "rows on packages without builds for it",
     "runtime.isolates_environment": "centres' rows on their own variables",

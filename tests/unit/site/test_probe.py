@@ -90,8 +90,8 @@ def test_kernel_and_limits(machine: Machine, mount: str, size: int | None) -> No
     machine.file("/dev/fuse")
     machine.file("/proc/mounts", f"proc /proc proc rw 0 0\n{mount}\n")
     machine.file("/proc/meminfo", "MemTotal:        8192 kB\nMemFree: 1 kB\n")
-    limits = "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         unlimited            unlimited            bytes\n"
-    machine.file("/proc/self/limits", limits)
+    limit = "Max locked memory         unlimited            unlimited            bytes"
+    machine.file("/proc/self/limits", f"Limit                     Soft Limit           Hard Limit\n{limit}\n")
     site = seen(machine).site
     assert (site.kernel, site.fuse, site.shm, site.memlock) == ("5.14.0", True, size, None)
     machine.variables["SLURM_JOB_ID"] = "1"
