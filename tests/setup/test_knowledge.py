@@ -73,6 +73,17 @@ def test_most_rows_that_were_once_written_by_hand_are_imported() -> None:
     assert len(shipped_rows) == len({row.model_dump_json() for row in shipped_rows}), "a row stands twice"
 
 
+def test_the_page_names_each_importer_and_the_rules_that_it_gives_rows_of() -> None:
+    page = (TOP / "docs/howto/add-a-row.md").read_text()
+    table = page.partition("## Imported rows")[2]
+    for path in write.DIRECTORY.glob("*.yaml"):
+        file = load(KnowledgeFile, path.read_bytes(), path).value
+        for entry in (*file.rows, *file.tables):
+            assert f"`{entry.rule}`" in table
+    modules = {importer.rows.__module__.removeprefix("knowledge.") for importer in command.IMPORTERS.values()}
+    assert all(f"`{module}.py`" in table for module in modules)
+
+
 class TestClaims:
     CLAIMS = (Claim("driver of X 1", "450.51", "a"), Claim("driver of X 1", "450.36", "b"))
 
