@@ -792,6 +792,18 @@ def no_user_site(stack: Stack) -> None:
 
 
 @Rule(
+    id="RUNTIME.present",
+    judged_at=("start",),
+    source=["https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/188"],
+    seen="2026-11-28",
+    hint="install a container runtime on the compute nodes, or name it in the site file",
+)
+def runtime_present(stack: Stack) -> None:
+    """The site has a container runtime."""
+    require(bool(stack.text("runtime.name")), "the site has no container runtime: no image starts")
+
+
+@Rule(
     id="RUNTIME.way-to-start",
     judged_at=("start",),
     source=["https://apptainer.org/docs/admin/1.4/user_namespace.html"],
