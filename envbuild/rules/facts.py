@@ -129,6 +129,9 @@ FACTS: Mapping[str, FactType] = {
     "runtime.setuid": FactType("flag", "whether it is installed set-user-id"),
 }
 
+# Groups and single facts of the machine; all others are the image's.
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host_mpi", "runtime")
+_OF_HOST_TOO = ("architecture.host", "glibc.host", "libstdcxx.host", "pmi.offered", "pmi.default")
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 
@@ -140,6 +143,11 @@ def fact_type(path: str) -> FactType | None:
         _, dot, part = rest.partition(".")
         return FACTS.get(f"{group}.NAME{dot}{part}")
     return FACTS.get(path)
+
+
+def is_of_host(path: str) -> bool:
+    """Return whether a fact is one of the machine, not of the image."""
+    return path.partition(".")[0] in _OF_HOST or path in _OF_HOST_TOO
 
 
 def is_absent(facts: Facts, path: str) -> bool:

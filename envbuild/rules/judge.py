@@ -134,6 +134,9 @@ class Rule:
     """The hint of that warning; `hint` if empty."""
     per_framework: bool = False
     """Whether it is judged once for each framework."""
+    needs: Callable[[Stack], Iterable[str]] | None = None
+    """Returns what it makes an image need of a machine, in the words of a row, from facts of the image alone.
+    None if that is nothing."""
     title: str = field(init=False)
     """The condition that a good stack meets."""
     check: Check = field(init=False)
@@ -225,14 +228,16 @@ def in_chain(result: RuleResult) -> int:
 
 def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
     """Judge a stack by rules, in their order; a rule that does not concern it gives no result."""
-    # Unknown frameworks may be incompatible: there is one result for all.
-    frameworks = sorted(texts_of(facts, "frameworks")) if "frameworks" in facts else [""]
-    results = (
-        _judge(rule, facts, framework)
-        for rule in rules
-        for framework in (frameworks if rule.per_framework else [""])
-    )
+    results = (_judge(rule, facts, framework) for rule in rules for framework in frameworks_of(rule, facts))
     return tuple(result for result in results if result is not None)
+
+
+def frameworks_of(rule: Rule, facts: Facts) -> Sequence[str]:
+    """Return the frameworks that a rule is judged for; an empty text stands for the stack as a whole."""
+    # Unknown frameworks may be incompatible: there is one result for all.
+    if not rule.per_framework or "frameworks" not in facts:
+        return [""]
+    return sorted(texts_of(facts, "frameworks"))
 
 
 def fits(results: Iterable[RuleResult]) -> bool:
