@@ -328,8 +328,9 @@ def _fact_lines(facts: Facts) -> Iterator[str]:
 
 
 def refusal(result: RuleResult) -> RequestError:
-    """Return the error for a result: rule, reason, and the facts with their sources."""
-    problem = "\n".join((result.sentence, *(f"  {line}" for line in result.fact_lines)))
+    """Return the error for a result: rule, reason, the facts with their origins, and the source."""
+    lines = (*result.fact_lines, f"source: {result.source}")
+    problem = "\n".join((result.sentence, *(f"  {line}" for line in lines)))
     return RequestError(problem, at=result.at, hint=result.hint)
 
 
