@@ -75,8 +75,8 @@ def _place_objects(sizes: Mapping[str, int], file_system_bytes: int, architectur
         )
     )
     for name in OPTIONAL_DATA:
-        if (size := sizes.get(name)) is not None:
-            number = len(table) + 1
+        if name in sizes:
+            size, number = sizes[name], len(table) + 1
             table.append(
                 Descriptor(number=number, kind=Kind.JSON, offset=at, size=size, padded_size=size, name=name)
             )

@@ -174,7 +174,7 @@ def stack_facts(
             and any(name.startswith("libfabric.so") for name in _names(site.fabric.libraries))
         ):
             facts["mpi.providers"] = Fact((site.fabric.provider,), f"site:{site.name}")
-    facts = with_changes(facts | (host or {}), changes or {})
+    facts = with_changes({**facts, **(host or {})}, changes or {})
     if host_mpi:
         facts["mpi.source"] = Fact("host", "--mpi host")
     return with_tables(facts)

@@ -49,7 +49,8 @@ def _of_row(row: Row, facts: Facts) -> Iterator[Need | UndecidedNeed]:
     of_image = {path: wanted for path, wanted in row.if_.items() if not is_of_host(path)}
     if not text or not of_image:
         return
-    missing, excuses = [], []
+    missing: list[str] = []
+    excuses: list[str] = []
     for path, wanted in of_image.items():
         truth = holds(path, facts[path].value, wanted) if path in facts else None
         if truth is False or (path not in facts and is_absent(facts, path)):
