@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -35,6 +35,17 @@ _WORST: tuple[Verdict, ...] = ("reject", "warn", "unknown", "ok")
 State = Literal["breaks", "broken", "warns", "unknown", "holds"]
 STATES: tuple[State, ...] = get_args(State)
 """States of images, the worst first."""
+# Those that people set: an update of their part leaves them as they are.
+_SETTINGS = (
+    "driver.open_modules",
+    "gpus.mig",
+    "gpus.names",
+    "gpus.xnack",
+    "host.fuse",
+    "limits.memlock",
+    "limits.shm",
+    "scheduler.pmix_security",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,10 +400,13 @@ def _value(facts: Facts, path: str) -> Value | None:
     return facts[path].value if path in facts else None
 
 
-def _touches(result: RuleResult, changed: Iterable[str]) -> bool:
-    """Return whether a rule reads facts of the machine's part that changes."""
+def _touches(result: RuleResult, changed: Collection[str]) -> bool:
+    """Return whether a rule reads facts that change, or others of the machine's part that changes."""
     groups = {path.partition(".")[0] for path in changed}
-    return any(path.partition(".")[0] in groups for path in (*result.facts, *result.missing))
+    return any(
+        path in changed or (path.partition(".")[0] in groups and path not in _SETTINGS)
+        for path in (*result.facts, *result.missing)
+    )
 
 
 def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibraries = NO_HOST_LIBS) -> Needs:

@@ -10,7 +10,7 @@ import pytest
 
 from envbuild.image.file import ImageFile
 from envbuild.preflight import image_facts
-from envbuild.preflight.image_facts import carried_facts, facts_of_other_format, facts_text
+from envbuild.preflight.image_facts import FACTS_FORMAT, carried_facts, facts_of_other_format, facts_text
 from envbuild.rules.facts import Fact
 from tests.support import trees
 from tests.support.forged_squashfs import directory_inode, forge
@@ -72,11 +72,13 @@ def test_facts_count_by_their_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = write(tmp_path, facts_text(FACTS))
     with ImageFile.open(path) as image:
         assert facts_of_other_format(image) is None
-    monkeypatch.setattr(image_facts, "FACTS_FORMAT", 2)
+    monkeypatch.setattr(image_facts, "FACTS_FORMAT", FACTS_FORMAT + 1)
     assert carried(path) == FACTS
     with ImageFile.open(path) as image:
-        assert facts_of_other_format(image) == facts_text(FACTS).replace(b'"format":2', b'"format":1')
-    monkeypatch.setattr(image_facts, "OLDEST_FORMAT", 2)
+        newer = facts_of_other_format(image)
+    assert newer is not None
+    assert json.loads(newer)["format"] == FACTS_FORMAT
+    monkeypatch.setattr(image_facts, "OLDEST_FORMAT", FACTS_FORMAT + 1)
     assert carried(path) is None
     # Of a newer envbuild.
     monkeypatch.setattr(image_facts, "FACTS_FORMAT", 0)
@@ -93,10 +95,10 @@ def test_facts_count_by_their_format(tmp_path: Path, monkeypatch: pytest.MonkeyP
         b"\0",
         b"[]",
         b"[" * 100_000,
-        b'{"format":1}',
+        b'{"format":2}',
         b'{"format":true,"facts":[]}',
-        b'{"format":1,"facts":[["a"]]}',
-        b'{"format":1,"facts":[["cuda.toolkit",13,"lock"]]}',
+        b'{"format":2,"facts":[["a"]]}',
+        b'{"format":2,"facts":[["cuda.toolkit",13,"lock"]]}',
     ],
 )
 def test_facts_in_no_known_form_are_none(tmp_path: Path, content: bytes) -> None:
@@ -112,7 +114,7 @@ def test_a_value_of_another_kind_and_a_fact_of_no_known_name_are_unknown(tmp_pat
         ["made.up", "1", "lock"],
         ["python.version", "3.11", "lock"],
     ]
-    content = json.dumps({"format": 1, "facts": entries}).encode()
+    content = json.dumps({"format": FACTS_FORMAT, "facts": entries}).encode()
     assert carried(write(tmp_path, content)) == {"python.version": Fact("3.11", "lock")}
 
 
