@@ -175,6 +175,16 @@ FACTS: Mapping[str, FactType] = {
 
 FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 """Frameworks whose version is that of a Python distribution, and the distribution."""
+# Groups and single facts of the machine; all others are the image's.
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
+_OF_HOST_TOO = (
+    "architecture.host",
+    "glibc.host",
+    "libstdcxx.host",
+    "pmi.offered",
+    "pmi.default",
+    "rocm.driver",
+)
 READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
 """Variables that rules read: one that an image lacks is known to be empty."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
@@ -201,6 +211,11 @@ def absence(facts: Facts) -> Callable[[str], bool]:
         return bool(rest) and group in listed and rest.partition(".")[0] not in listed[group]
 
     return lacks
+
+
+def is_of_host(path: str) -> bool:
+    """Return whether a fact is one of the machine, not of the image."""
+    return path.partition(".")[0] in _OF_HOST or path in _OF_HOST_TOO
 
 
 def is_absent(facts: Facts, path: str) -> bool:

@@ -17,8 +17,14 @@ import zstandard
 
 from envbuild.events import Event, TaskStarted
 from envbuild.extend.request import ExtendRequest
+from envbuild.image.file import ImageFile
+from envbuild.preflight.image_facts import carried_facts
+from envbuild.preflight.report import run_preflight
+from envbuild.rules.facts import Fact
+from envbuild.store.store import Store
 from envbuild.workflows.extend import extend_image
 from envbuild.workflows.settings import Settings
+from tests.support.images import scan_image
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground
 from tests.support.wheels import make_wheel
@@ -116,7 +122,7 @@ def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) 
 
 
 @pytest.mark.usefixtures("wheels")
-def test_a_second_extension_continues(ground: Ground) -> None:
+def test_a_second_extension_continues(ground: Ground, tmp_path: Path) -> None:
     desk = ground.desk("twice")
     run(ground, desk, "extend", ground.place / "tiny.sif", "--python", "delta", "-o", "one.sif")
     said = run(ground, desk, "extend", "one.sif", "--python", "gamma", "-o", "two.sif")
@@ -128,6 +134,13 @@ def test_a_second_extension_continues(ground: Ground) -> None:
     assert [package["name"] for package in before["packages"]] == ["delta"]
     assert [package["name"] for package in now["packages"]] == ["gamma"]
     assert now["digest"] == inspected(ground, desk, desk / "one.sif")["digest"]
+    # Each image carries the facts of its own files and lock.
+    for path in (ground.place / "tiny.sif", desk / "two.sif"):
+        with ImageFile.open(path) as image:
+            carried = carried_facts(image)
+        assert carried == run_preflight(scan_image(path, Store(tmp_path / "store"))).facts
+    assert carried is not None
+    assert carried["packages.gamma"] == Fact("1.0", "lock")
 
 
 @pytest.mark.usefixtures("wheels")
@@ -141,6 +154,7 @@ def test_what_was_added_starts(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("wheels")
+@pytest.mark.slow  # unit/activate has the names of modules
 def test_its_module_does_not_replace_that_of_the_old_image(ground: Ground) -> None:
     desk = ground.desk("modules")
     for name in ("delta", "alpha"):
@@ -206,7 +220,7 @@ def test_a_changed_image_is_refused(ground: Ground) -> None:
     assert sorted(path.name for path in desk.glob("*.sif")) == ["changed.sif"]
 
 
-@pytest.mark.parametrize("image", ["tiny.sif", "of-another-tool.sqfs"])
+@pytest.mark.parametrize("image", ["tiny.sif", pytest.param("of-another-tool.sqfs", marks=pytest.mark.slow)])
 def test_new_layers_with_one_path(image: str, ground: Ground) -> None:
     """Of two wheels the later one's file is taken, with a warning; all else is refused, as by `build`."""
     desk, site = ground.desk("conflicts"), "/opt/env/lib/python3.11/site-packages"
