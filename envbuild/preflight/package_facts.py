@@ -16,6 +16,7 @@ from envbuild.rules.facts import Fact, Value
 _PLACE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _TAG = re.compile(r"\.cpython-([0-9])([0-9]+)t?-")
 _LIBRARIES_OF_PYTHON = re.compile(r".*/lib(?:32|64)?/python3\.[0-9]+(t?)")
+_LIBRARY = re.compile(r".*/lib[^/]*\.so[^/]*")
 _TORCH_LIBRARY = re.compile(r"lib(c10|torch)(_[a-z0-9_]+)?\.so")
 _MPI_SERIES = {"20": "openmpi-20", "40": "openmpi-40"}
 # Distribution → the framework that it is.
@@ -96,7 +97,10 @@ def _compiled(
         "python": _agreed({path: _python(path) for path in modules}),
         "numpy": _agreed({path: major for path, major in numpy.items() if major == oldest}),
         "cxx11_abi": _agreed({path: file.compiled.cxx11_abi for path, file in modules.items()}),
-        "toolkit": _agreed({path: _cuda_major(file) for path, file in modules.items()}),
+        # Libraries beside the modules may be plug-ins, one for each release of CUDA.
+        "toolkit": _agreed(
+            {path: _cuda_major(file) for path, file in modules.items() if not _LIBRARY.fullmatch(path)}
+        ),
         "mpi_abi": _agreed({path: _mpi_abi(file) for path, file in modules.items()}),
     }
     if "torch" in pins and any(map(_uses_torch, modules.values())):

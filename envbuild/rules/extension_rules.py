@@ -63,23 +63,6 @@ def extension_for_gpus(stack: Stack) -> None:
 
 
 @Rule(
-    id="TENSORFLOW.of-extension",
-    source=["https://github.com/horovod/horovod/issues/3996"],
-    seen="2026-11-28",
-    per_package="framework",
-    when=lambda stack: (
-        not _has(stack, "frameworks.pytorch.version") and _has(stack, "frameworks.tensorflow.version")
-    ),
-    hint="build it again for this TensorFlow",
-)
-def extension_for_tensorflow(stack: Stack) -> None:
-    """Extensions are compiled for the image's TensorFlow, if it has no PyTorch."""
-    built, version = stack.of_package("framework"), stack.text("frameworks.tensorflow.version")
-    same = versions.in_range(version, f"=={_release(built)}.*", "branch")
-    require(same, f"{stack.package} is compiled for TensorFlow {built}, and the image has {version}")
-
-
-@Rule(
     id="PYTORCH.cxx11-abi",
     source=[
         "https://github.com/Dao-AILab/flash-attention/issues/680",
@@ -174,23 +157,6 @@ def extension_for_cuda(stack: Stack) -> None:
     built, majors = stack.of_package("toolkit"), _cuda_majors(stack)
     reason = f"{stack.package} is compiled for CUDA {built}, and the image has {shown(majors)}"
     require(built.partition(".")[0] in majors, reason)
-
-
-@Rule(
-    id="PYTORCH.extension-for-gpus",
-    source=["https://github.com/facebookresearch/xformers/issues/1032"],
-    seen="2026-11-28",
-    per_package="toolkit",
-    severity="warning",
-    # Without it nothing says that it is an extension of PyTorch.
-    when=lambda stack: f"packages.{stack.package}.framework" in stack.facts,
-    hint="take PyTorch's build for GPUs",
-)
-def extension_on_gpu_build(stack: Stack) -> None:
-    """Extensions for GPUs are beside a PyTorch for GPUs."""
-    built, accelerator = stack.of_package("toolkit"), stack.text("frameworks.pytorch.accelerator")
-    reason = f"{stack.package} is compiled for CUDA or ROCm {built}, and PyTorch's build is for the CPU"
-    require(accelerator != "cpu", reason)
 
 
 @Rule(

@@ -45,7 +45,7 @@ def pinned(requires: Iterable[str]) -> Mapping[str, str]:
 
     Requirements that some other platforms or extras have count, too: they are those of the same build.
     """
-    versions = {}
+    versions: dict[str, str] = {}
     for text in requires:
         try:
             requirement = Requirement(text)

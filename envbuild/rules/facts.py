@@ -175,10 +175,20 @@ FACTS: Mapping[str, FactType] = {
 
 FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 """Frameworks whose version is that of a Python distribution, and the distribution."""
+# Groups and single facts of the machine; all others are the image's.
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
+_OF_HOST_TOO = (
+    "architecture.host",
+    "glibc.host",
+    "libstdcxx.host",
+    "pmi.offered",
+    "pmi.default",
+    "rocm.driver",
+)
 READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
 """Variables that rules read: one that an image lacks is known to be empty."""
-NAMED = ("frameworks", "packages")
-"""Lists whose entries have facts of their own: what a known list lacks is known to be absent."""
+# Lists whose entries have facts of their own: what a known list lacks is known to be absent.
+_NAMED = ("frameworks", "packages")
 
 
 def fact_type(path: str) -> FactType | None:
@@ -186,21 +196,31 @@ def fact_type(path: str) -> FactType | None:
     group, _, rest = path.partition(".")
     if group == "environment":
         return FACTS["environment.NAME"] if rest else None
-    if group in NAMED and rest:
+    if group in _NAMED and rest:
         _, dot, part = rest.partition(".")
         return FACTS.get(f"{group}.NAME{dot}{part}")
     return FACTS.get(path)
 
 
+def absence(facts: Facts) -> Callable[[str], bool]:
+    """Return the function that says whether a fact is of a framework or package that the image lacks."""
+    listed = {group: frozenset(texts_of(facts, group)) for group in _NAMED if group in facts}
+
+    def lacks(path: str) -> bool:
+        group, _, rest = path.partition(".")
+        return bool(rest) and group in listed and rest.partition(".")[0] not in listed[group]
+
+    return lacks
+
+
+def is_of_host(path: str) -> bool:
+    """Return whether a fact is one of the machine, not of the image."""
+    return path.partition(".")[0] in _OF_HOST or path in _OF_HOST_TOO
+
+
 def is_absent(facts: Facts, path: str) -> bool:
     """Return whether a fact is of a framework or package that the image is known not to have."""
-    group, _, rest = path.partition(".")
-    return (
-        group in NAMED
-        and bool(rest)
-        and group in facts
-        and rest.partition(".")[0] not in texts_of(facts, group)
-    )
+    return absence(facts)(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +276,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
     Known facts stay. The PMI is that of the MPI in use: the host's if ``mpi.source`` is ``host``.
     """
     image_mpi = (text_of(facts, "mpi.family"), text_of(facts, "mpi.version"))
-    of_image = {
-        "mpi.abis": ("abis-of-mpi",),
-        "mpi.providers": ("providers-of-mpi",),
-    }
+    of_image = {"mpi.abis": ("abis-of-mpi",)}
+    if "mpi.libfabric" not in facts:
+        # The table is of wheels, which bring their own.
+        of_image["mpi.providers"] = ("providers-of-mpi",)
     derived: dict[str, Fact] = {}
     for path, names in of_image.items():
         derived |= _row(path, names, *image_mpi)
@@ -268,6 +288,9 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         derived |= pmi_facts(text_of(facts, "host_mpi.implementation"), version, host=True)
     else:
         derived |= pmi_facts(*image_mpi, host=False)
+    if "pmi.spoken" in facts and "pmi.optional" not in facts:
+        # The list is the whole one: tables say what builds of a release may speak, and this one is known.
+        derived["pmi.optional"] = Fact((), "pmi.spoken")
     facts = {**_stated_builds(facts), **facts}
     facts = {**_implied(facts), **facts}
     facts = {**_toolkits(facts), **facts}
@@ -276,10 +299,6 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
-        published = f"frameworks.{name}.published"
-        if published in facts:
-            # Without its files a build has the code that its makers name.
-            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 
@@ -334,6 +353,8 @@ def _implied(facts: Facts) -> dict[str, Fact]:
             implied["gpus.architectures"] = Fact(targets, "table:architecture-of-gpu")
     if vendor := _makers(texts_of({**implied, **facts}, "gpus.architectures")):
         implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
+    if text_of(facts, "host_mpi.implementation") in ("openmpi", "mpich") and "host_mpi.version" in facts:
+        implied["host_mpi.base_version"] = Fact(facts["host_mpi.version"].value, "host_mpi.version")
     for name in texts_of(facts, "frameworks"):
         path = f"frameworks.{name}.architectures"
         maker = _makers(texts_of(facts, path))

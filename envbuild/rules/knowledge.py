@@ -29,6 +29,11 @@ Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`")]
 Line = Annotated[Text, Field(min_length=1)]
 
 
+def excludes(wanted: str | bool) -> bool:
+    """Return whether a condition names a property that excuses a stack: `false`, `!=rocm`."""
+    return wanted is False or (isinstance(wanted, str) and wanted.startswith("!=") and "," not in wanted)
+
+
 def _problem(path: object, wanted: object, *, is_need: bool) -> str:
     """Return why a condition cannot be judged; empty if it can."""
     declared = fact_type(str(path))

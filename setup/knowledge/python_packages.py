@@ -52,10 +52,7 @@ class Pair:
     severity: Severity = "warning"
 
 
-PAIRS = (
-    Pair("tensorflow", "numpy", "NUMPY.of-framework"),
-    Pair("jax", "numpy", "NUMPY.of-framework"),
-)
+PAIRS = (Pair("jax", "numpy", "NUMPY.of-framework"),)
 # Libraries of CUDA that a framework asks for.
 _CUDA = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-", "nvidia-cudnn-", "nvidia-nccl-")
 # CUDA's libraries that call nvJitLink.

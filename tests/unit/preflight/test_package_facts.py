@@ -157,13 +157,19 @@ def test_the_list_of_files_says_whose_a_module_is(image: Image) -> None:
 
 def test_what_modules_disagree_on_and_packages_in_two_versions_are_unknown(image: Image) -> None:
     for major in ("11.0", "12"):
-        image.add(f"{SITE}/bits/lib_{major}.so", needed=(f"libcudart.so.{major}",))
-    image.install("bits", "1.0", "bits/lib_11.0.so", "bits/lib_12.so")
+        image.add(f"{SITE}/bits/cuda_{major}.so", needed=(f"libcudart.so.{major}",))
+    image.install("bits", "1.0", "bits/cuda_11.0.so", "bits/cuda_12.so")
     image.install("twice", "1.0")
     image.install("twice", "2.0")
     facts = image.facts()
     assert facts["packages"] == ("bits", "twice")
     assert facts.keys() & {"packages.bits.toolkit", "packages.twice"} == set()
+
+
+def test_a_plug_in_for_a_release_of_cuda_decides_nothing(image: Image) -> None:
+    image.add(f"{SITE}/onnx/libproviders_cuda.so", needed=("libcudart.so.12",))
+    image.install("onnx", "1.0", "onnx/libproviders_cuda.so")
+    assert "packages.onnx.toolkit" not in image.facts()
 
 
 def test_a_c_library_by_the_loader_of_programs(image: Image) -> None:
