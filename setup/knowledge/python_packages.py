@@ -59,7 +59,7 @@ _CUDA = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-", "nvidia-cudnn-", "nvidia
 _LINKED = ("cusparse", "cusolver", "cufft")
 READ: Mapping[str, Reading] = {
     "torch": Reading("1.13", ("cuda-toolkit", *_CUDA)),
-    "tensorflow": Reading("1.13", ("numpy", *_CUDA)),
+    "tensorflow": Reading("1.13", _CUDA),
     "jaxlib": Reading("0.5"),
     # It names another NumPy also in releases of one series.
     "jax": Reading("0.4.16", ("numpy",), depth=3),
