@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,9 @@ MAX_GAP_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _READ_BYTES = 4 << 20
+# Inodes and names of two images begin with the same bytes if these share their large layers (`splice`).
+_TABLES_PIECE_BYTES = 32 << 10
+_MAX_TABLES_PIECES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +61,7 @@ class Part:
     """A range of an image file."""
 
     name: str
-    """For people: the name of a layer, ``head`` or ``tail``."""
+    """For people: the name of a layer, ``head``, ``tables`` or ``tail``; ``+2`` marks its second piece."""
     offset: int
     size_bytes: int
     digest: str
@@ -210,7 +214,8 @@ def _damaged(name: str, why: str) -> RequestError:
 def parts_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _: None) -> Parts:
     """Read an image once, and return its parts; `advanced` gets the number of bytes of each piece read."""
     whole = hashlib.sha256()
-    parts = []
+    parts: list[Part] = []
+    names = Counter[str]()
     for found in _ranges(image):
         part = hashlib.sha256()
         is_empty = found.is_gap and found.end - found.begin <= MAX_GAP_BYTES
@@ -221,9 +226,12 @@ def parts_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _: No
             advanced(len(piece))
         # Gaps that align layers are zeros, as a new file is.
         if not is_empty:
+            names[found.name] += 1
+            # `oras pull` writes each to a file of this name.
+            suffix = f"+{names[found.name]}" if names[found.name] > 1 else ""
             parts.append(
                 Part(
-                    name=found.name,
+                    name=f"{found.name}{suffix}",
                     offset=found.begin,
                     size_bytes=found.end - found.begin,
                     digest=f"sha256:{part.hexdigest()}",
@@ -269,7 +277,7 @@ def _ranges(image: ImageFile) -> Iterator[_Range]:
             yield _Range(name="data", begin=begin, end=stop)
         return
     end = 0
-    for index, layer in enumerate(system.layers):
+    for index, layer in enumerate(system.placed_layers):
         start = root.offset + layer.offset
         if end < start:
             yield _Range(name="gap" if index else "head", begin=end, end=start, is_gap=index > 0)
@@ -280,7 +288,15 @@ def _ranges(image: ImageFile) -> Iterator[_Range]:
     tables = root.offset + system.tables_offset
     if end < tables:
         yield _Range(name="gap", begin=end, end=tables, is_gap=True)
-    yield _Range(name="tail", begin=tables, end=size_bytes)
+    system_end = root.offset + system.size_bytes
+    names = min(max(tables, root.offset + root.superblock.directory_table), system_end)
+    piece_bytes = _TABLES_PIECE_BYTES
+    while system_end - tables > piece_bytes * _MAX_TABLES_PIECES:
+        piece_bytes *= 2
+    for begin, stop in (*_cut(tables, names, piece_bytes), *_cut(names, system_end, piece_bytes)):
+        yield _Range(name="tables", begin=begin, end=stop)
+    if system_end < size_bytes:
+        yield _Range(name="tail", begin=system_end, end=size_bytes)
 
 
 def _cut(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:

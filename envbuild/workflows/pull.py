@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
@@ -80,12 +81,18 @@ def pull_image(
     """
     reference = Reference.parse(text)
     path = path or Path(f"{reference.short_name}.sif")
-    if path.exists():
-        raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
+    _check_absent(path)
     check_target(path, keep=())
     check_outside_store(path, settings.store.path)
     with Repository(reference, plain=plain) as repository, settings.store.in_use():
-        return pull_parts(parts_in(repository), repository, path, settings, have=have)
+        # Another run may write it meanwhile.
+        check = partial(_check_absent, path)
+        return pull_parts(parts_in(repository), repository, path, settings, have=have, check=check)
+
+
+def _check_absent(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
 
 
 def parts_in(repository: Repository) -> tuple[Document, Parts]:
@@ -106,11 +113,12 @@ def pull_parts(
     have: Path | None = None,
     mode: int = 0o777,
     hint: str = _HINT_OUTPUT,
+    check: Callable[[], None] = lambda: None,
 ) -> Pulled:
     """Write an image to a file, in place of any other; the rest as `pull_image`.
 
-    `mode` is the file's, subject to the umask, and `hint` what to do if there is no room for it. The caller
-    holds the store (`Store.in_use`).
+    `mode` is the file's, subject to the umask, and `hint` what to do if there is no room for it. An error of
+    `check`, which is called last, leaves `path` as it is. The caller holds the store (`Store.in_use`).
     """
     (document, parts), reference = image, repository.reference
     with contextlib.ExitStack() as opened:
@@ -119,7 +127,7 @@ def pull_parts(
         check_room(path.parent, parts.file_bytes, settings.emit, hint=hint)
         ranges |= fetch_parts(missing, repository, settings, opened)
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
-            _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode)
+            _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode, check)
         for part in missing:
             forget_part(part.digest, settings.store)
     return Pulled(
@@ -185,9 +193,10 @@ def _write(
     emit: Emit,
     advanced: Callable[[int], None],
     mode: int,
+    check: Callable[[], None],
 ) -> None:
     try:
-        with atomic_file(path, mode=mode) as target:
+        with atomic_file(path, mode=mode, check=check) as target:
             whole, at = hashlib.sha256(), 0
             for part in parts.parts:
                 whole.update(bytes(part.offset - at))

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from envbuild.cli.main import main
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, Note, ignore
@@ -55,6 +57,63 @@ def test_a_further_layer_costs_its_own_size(registry: Registry, image: Path, tmp
     more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
     pushed = push_image(more, f"{registry.host}/lab/one:2", ignore)
     assert pushed.sent_bytes < 60_000 < len(NOISE)
+
+
+def test_tables_travel_in_pieces_of_which_a_further_layer_changes_few(
+    registry: Registry, settings: Settings, tmp_path: Path
+) -> None:
+    # The further layer is neither the last nor the lowest one, as a wheel in the order of names.
+    many = {
+        f"/opt/env/m{number % 9}/{name}": NOISE[9 * number : 9 * number + 9]
+        for number, name in enumerate(random_names(4000))
+    }
+    one = small_image(tmp_path, BASE, many, name="one.sif")
+    more = small_image(tmp_path, BASE, {"/opt/env/a/small": NOISE[:5000]}, many, name="more.sif")
+    push_image(one, f"{registry.host}/lab/one:1", ignore)
+    pushed = push_image(more, f"{registry.host}/lab/one:2", ignore)
+    with ImageFile.open(more) as image:
+        system = image.manifest.file_system
+        parts = parts_of(image).parts
+    assert system is not None
+    tables_bytes = system.size_bytes - system.tables_offset
+    around_bytes = more.stat().st_size - system.size_bytes
+    assert pushed.sent_bytes - around_bytes < tables_bytes // 2
+    # `oras pull` writes each part to a file of its name.
+    assert len({part.name for part in parts}) == len(parts)
+    pulled = pull_image(f"{registry.host}/lab/one:2", tmp_path / "got.sif", settings, have=one)
+    assert (tmp_path / "got.sif").read_bytes() == more.read_bytes()
+    assert pulled.fetched_bytes == pushed.sent_bytes
+
+
+@pytest.mark.parametrize("form", ["sif", "oci"])
+def test_what_push_prints_can_be_pasted(
+    registry: Registry, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    name, store = f"{registry.host}/lab/one:1", str(tmp_path / "store")
+    words = ["push", str(image), name, "--plain-http", "--format", form, "--store", store]
+    run(*words, *(["--sif"] if form == "sif" else []))
+    printed = capsys.readouterr().err
+    (digest,) = re.findall(r"MB sent, (sha256:[0-9a-f]{64})\)", printed)
+    if form == "oci":
+        assert f"next: podman pull --tls-verify=false {name}\n" in printed
+        return
+    assert f"next: envbuild pull --plain-http {name}\n" in printed
+    assert f"or: apptainer pull --no-https oras://{name}\n" in printed
+    got = tmp_path / "got.sif"
+    run("pull", "--plain-http", f"{name}@{digest}", "-o", str(got), "--store", store)
+    assert digest in capsys.readouterr().err
+    assert got.read_bytes() == image.read_bytes()
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+
+
+def random_names(count: int) -> list[str]:
+    rng = random.Random(7)  # noqa: S311  # the same each time
+    return [rng.randbytes(12).hex() for _ in range(count)]
 
 
 def test_parts_of_an_older_image_are_not_fetched(
@@ -204,6 +263,24 @@ def test_nothing_is_overwritten(registry: Registry, image: Path, settings: Setti
     with pytest.raises(RequestError, match="exists already"):
         pull_image(f"{registry.host}/lab/one:1", image, settings)
     assert image.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_that_appears_meanwhile_is_not_overwritten(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    path = tmp_path / "got.sif"
+
+    def appear() -> None:
+        if not path.is_symlink() and not path.exists():
+            path.write_bytes(b"mine") if kind == "file" else path.symlink_to("nowhere")
+
+    registry.on_blob = appear
+    for _ in range(2):
+        with pytest.raises(RequestError, match="exists already"):
+            pull_image(f"{registry.host}/lab/one:1", path, settings)
+    assert path.is_symlink() if kind == "link" else path.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("seed", range(8))
