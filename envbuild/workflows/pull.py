@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class Pulled:
     """Number of parts, and of those that this machine did not have."""
     size_bytes: int
     fetched_bytes: int
-    """Length of the image, and of the parts that came from the registry."""
+    """Length of the image, and of what came from the registry of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,22 @@ class FileRange:
         for piece in self.pieces(size_bytes):
             digest.update(piece)
         return f"sha256:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedPart:
+    """The bytes of a part that travelled compressed."""
+
+    content: bytes = field(repr=False)
+
+    def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes; OSError if there are fewer."""
+        if size_bytes > len(self.content):
+            raise OSError(errno.EIO, "a part is shorter than it should be")
+        yield self.content[:size_bytes]
+
+
+Bytes = FileRange | UnpackedPart
 
 
 def pull_image(
@@ -129,7 +146,7 @@ def pull_parts(
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
             _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode, check)
         for part in missing:
-            forget_part(part.digest, settings.store)
+            forget_part(part.blob_digest, settings.store)
     return Pulled(
         path=path,
         reference=str(reference),
@@ -137,23 +154,31 @@ def pull_parts(
         parts=len(parts.parts),
         fetched=len(missing),
         size_bytes=parts.file_bytes,
-        fetched_bytes=sum(part.size_bytes for part in missing),
+        fetched_bytes=sum(part.blob_bytes for part in missing),
     )
 
 
 def fetch_parts(
     parts: Sequence[Part], repository: Repository, settings: Settings, opened: contextlib.ExitStack
-) -> dict[str, FileRange]:
+) -> dict[str, Bytes]:
     """Fetch parts, each of another digest, and return digest → bytes; `opened` closes the files."""
-    fetched_bytes = sum(part.size_bytes for part in parts)
+    fetched_bytes = sum(part.blob_bytes for part in parts)
     if parts:
         check_room(settings.store.directory(PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
     title = f"pull {repository.reference}"
     with task(settings.emit, "pull", title, total_bytes=fetched_bytes) as pulling:
 
-        def fetch(part: Part) -> FileRange:
-            file = fetch_part(part.digest, part.size_bytes, repository, settings.store, pulling.advance)
-            return FileRange(opened.enter_context(file).fileno(), 0)
+        def fetch(part: Part) -> Bytes:
+            store, advance = settings.store, pulling.advance
+            file = fetch_part(part.blob_digest, part.blob_bytes, repository, store, advance)
+            if not part.packed_digest:
+                return FileRange(opened.enter_context(file).fileno(), 0)
+            with file:
+                try:
+                    return UnpackedPart(part.unpacked(file.read(part.packed_bytes)))
+                except ValueError as error:
+                    problem = f"`{repository.reference}` is damaged: {error}"
+                    raise RequestError(problem, hint=_HINT_DAMAGED) from None
 
         with thread_pool(TRANSFERS) as pool:
             fetched = list(pool.map(fetch, parts))
@@ -163,9 +188,9 @@ def fetch_parts(
 
 def _local_ranges(
     parts: Parts, settings: Settings, opened: contextlib.ExitStack, have: Path | None
-) -> dict[str, FileRange]:
+) -> dict[str, Bytes]:
     """Return digest → place of each part that lies on this machine, with the bytes that it should have."""
-    ranges: dict[str, FileRange] = {}
+    ranges: dict[str, Bytes] = {}
     blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
     for part in parts.parts:
         if part.layer in blobs and part.digest not in ranges:
@@ -188,7 +213,7 @@ def _local_ranges(
 def _write(
     path: Path,
     parts: Parts,
-    ranges: Mapping[str, FileRange],
+    ranges: Mapping[str, Bytes],
     name: str,
     emit: Emit,
     advanced: Callable[[int], None],

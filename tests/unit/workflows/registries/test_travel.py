@@ -22,7 +22,7 @@ from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, Note, ignore
 from envbuild.image import parts as parts_module
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import ARTIFACT, Parts, parts_of
+from envbuild.image.parts import ARTIFACT, Parts, packed, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
 from envbuild.system.registry import INDEX, Document
@@ -334,6 +334,12 @@ def changed(registry: Registry, change: Any) -> None:
         lambda data: data["layers"][0].update(digest="sha256:../../../etc/passwd"),
         lambda data: data["layers"][0]["annotations"].update({"io.envbuild.offset": "-1"}),
         lambda data: data["layers"][1]["annotations"].update({"io.envbuild.layer.offset": "9" * 40}),
+        # The last part is compressed.
+        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.part.size": "1"}),
+        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.part.size": str(1 << 30)}),
+        lambda data: data["layers"][-1]["annotations"].pop("io.envbuild.part.digest"),
+        lambda data: data["layers"][-1].update(mediaType=data["layers"][1]["mediaType"]),
+        lambda data: data["layers"][-1].update(size=1 << 30),
         lambda data: data["annotations"].update({"io.envbuild.file.size": "1"}),
         lambda data: data["annotations"].update({"io.envbuild.file.digest": "sha256:" + "0" * 64}),
         lambda data: data.update(annotations=None),
@@ -349,6 +355,33 @@ def test_a_hostile_manifest_leaves_no_image(
         pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
     assert caught.value.hint
     assert not (tmp_path / "got.sif").exists()
+
+
+@pytest.mark.parametrize("content", [b"not zstd", packed(bytes(1 << 20)), packed(b"short"), packed(b"")])
+def test_a_compressed_part_of_a_stranger_leaves_no_image(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, content: bytes
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    digest = sha256_of(content)
+    registry.blobs[digest] = content
+    registry.repositories.add(("lab/one", digest))
+    changed(registry, lambda data: data["layers"][-1].update(digest=digest, size=len(content)))
+    with pytest.raises(EnvbuildError, match="is damaged: a compressed part"):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert not (tmp_path / "got.sif").exists()
+
+
+def test_parts_that_an_earlier_version_pushed_as_they_are_come_back(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(parts_module, "MAX_PACKED_BYTES", 0)
+        pushed = push_image(image, f"{registry.host}/lab/one:1", ignore)
+    assert pushed.sent_bytes > pushed.size_bytes - (1 << 20)
+    again = push_image(image, f"{registry.host}/lab/one:2", ignore)
+    assert 0 < again.sent_bytes < 10_000
+    pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
 
 
 @pytest.mark.parametrize("flaw", ["another layer", "damaged", "cut short", "gone"])
