@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from benchmarks import page, results
 from benchmarks.toolkits import ROOT, say
 from benchmarks.travel import Road
@@ -138,8 +140,9 @@ def by_oras(peers: Peers, name: str, image: Path, other: str) -> None:
         with (road.place / "got.sif").open("wb") as file:
             for layer in manifest["layers"]:
                 notes = layer["annotations"]
+                content = (road.place / "parts" / notes["org.opencontainers.image.title"]).read_bytes()
                 file.seek(int(notes["io.envbuild.offset"]))
-                file.write((road.place / "parts" / notes["org.opencontainers.image.title"]).read_bytes())
+                file.write(zstandard.decompress(content) if layer["mediaType"].endswith("+zstd") else content)
         row["bytes"] = image.stat().st_size
         road.compare(row, image, road.place / "got.sif")
     with road.step("copies the image with its statements to Debian's registry", "oras") as row:
@@ -198,7 +201,13 @@ def by_cosign(peers: Peers, name: str, image: Path, key: Path) -> None:
                 row["problems"].append(f"{len(bundles)} bundles in {directory}")
             for bundle in bundles:
                 (kind,) = (TYPES[kind] for kind in TYPES if bundle.name.startswith(kind))
-                line = ["cosign", "verify-blob-attestation", "--key", key, "--insecure-ignore-tlog=true"]
+                line: list[str | Path] = [
+                    "cosign",
+                    "verify-blob-attestation",
+                    "--key",
+                    key,
+                    "--insecure-ignore-tlog=true",
+                ]
                 line += ["--bundle", bundle, "--type", kind, "--digestAlg", "sha256", "--digest"]
                 peers.run(*line, digest)
                 row["bytes"] += bundle.stat().st_size

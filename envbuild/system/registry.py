@@ -478,7 +478,8 @@ class Repository:
             "GET", f"{self._path}manifests/{version}", headers={"Accept": _ACCEPTED}
         ) as answer:
             if answer.status_code != 200:
-                raise self._refusal(f"has no `{self.reference.repository}:{version}`", answer)
+                separator = "@" if version.startswith("sha256:") else ":"
+                raise self._refusal(f"has no `{self.reference.repository}{separator}{version}`", answer)
             text = self._client.read(answer, MANIFEST_LIMIT_BYTES)
         digest = sha256_of(text)
         if version.startswith("sha256:") and version != digest:

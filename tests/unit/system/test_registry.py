@@ -191,6 +191,13 @@ def test_another_host_gets_no_credentials(registry: Registry, tmp_path: Path) ->
         assert {given for _, _, given in elsewhere.requests} == {""}
 
 
+@pytest.mark.parametrize("version", [":2", f"@sha256:{'0' * 64}"])
+def test_an_image_that_is_not_there_is_named_as_it_was_asked_for(registry: Registry, version: str) -> None:
+    with repository(registry) as opened, pytest.raises(RegistryError) as caught:
+        opened.manifest(version[1:])
+    assert f"has no `lab/image{version}`: status 404" in caught.value.problem
+
+
 def test_a_proxy_that_compresses_answers_changes_nothing(registry: Registry, tmp_path: Path) -> None:
     registry.authentication, registry.compresses = "token", True
     log_in(tmp_path / "home/.docker/config.json", registry.host)
