@@ -389,7 +389,7 @@ class _SessionWithoutNetrc(requests.Session):
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         """Drop the password of a request that leads to another host."""
-        if self.should_strip_auth(response.request.url, prepared_request.url):
+        if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
             prepared_request.headers.pop("Authorization", None)
 
 
