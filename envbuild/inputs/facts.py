@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type
 from envbuild.rules.tables import look_up
@@ -76,6 +78,9 @@ def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator
         if group == "frameworks" and rest:
             framework, dot, part = rest.partition(".")
             name = f"{group}.{_FRAMEWORKS.get(framework, framework)}{dot}{part}"
+        elif group == "packages" and rest:
+            package, dot, part = rest.partition(".")
+            name = f"{group}.{canonicalize_name(package)}{dot}{part}"
         if isinstance(entry, dict) and (entry or name not in FACTS):
             yield from _leaves(entry, name, (*steps, key))
         else:

@@ -7,8 +7,9 @@ setuptools' ``egg-info``, all as `importlib.metadata` reads them.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import PurePosixPath
@@ -17,6 +18,8 @@ from typing import Any
 # Files with the metadata of a distribution; Debian has `egg-info` as a file, too, and an egg is a directory
 # of packages itself.
 METADATA = re.compile(r".+\.(dist-info/METADATA|(?:egg-info|egg/EGG-INFO)/(PKG-INFO|requires\.txt)|egg-info)")
+RECORD = re.compile(r"(.+)/[^/]+\.dist-info/RECORD")
+"""The list of a distribution's files."""
 # Of all files with metadata of an image, and of each.
 MAX_BYTES = 256 << 20
 MAX_FILES = 20_000
@@ -79,14 +82,31 @@ class MetadataFiles:
 
     def add(self, path: str, text: str) -> None:
         """Add the text of a file; its description counts, too, since it was read."""
+        self.count(text)
+        self.texts[path] = metadata_header(path, text)
+        if len(self.texts) > MAX_FILES:
+            raise TooMuchMetadataError(f"it has more than {MAX_FILES} files with metadata of Python packages")
+
+    def count(self, text: str) -> None:
+        """Count a text that was read, and is not kept."""
         self._size += len(text)
         if self._size > MAX_BYTES:
             raise TooMuchMetadataError(
                 f"the metadata of its Python packages is more than {MAX_BYTES >> 20} MiB"
             )
-        self.texts[path] = metadata_header(path, text)
-        if len(self.texts) > MAX_FILES:
-            raise TooMuchMetadataError(f"it has more than {MAX_FILES} files with metadata of Python packages")
+
+
+def libraries_of_record(path: str, text: str) -> Iterator[str]:
+    """Yield the shared libraries that a ``RECORD`` lists, as absolute paths.
+
+    Source: PEP 376: a table with commas; paths are relative to the directory of packages.
+    """
+    place = RECORD.fullmatch(path)
+    for line in text.splitlines() if place else ():
+        # Names of libraries have no commas, which would be in quotes.
+        name = line.partition(",")[0]
+        if place and ".so" in name.rpartition("/")[2] and len(name) <= _MAX_LINE:
+            yield posixpath.normpath(f"{place[1]}/{name}")
 
 
 def read_distributions(texts: Mapping[str, str]) -> dict[str, Distribution]:

@@ -17,7 +17,7 @@ from envbuild.rules.facts import Fact
 from envbuild.store.store import Store
 
 # Incremented whenever the facts of a lock or of files change.
-FACTS_FORMAT = 1
+FACTS_FORMAT = 2
 _MAX_BYTES = 16 << 20
 # Copies of one image that are known to be as it was written.
 _MAX_SIGNATURES = 64

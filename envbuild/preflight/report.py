@@ -19,6 +19,7 @@ from envbuild.jobs.envbuild_libraries import GPU_TRANSPORT, MPI_SONAMES, major_o
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
 from envbuild.preflight.missing import HINT_IMAGE, judge_missing
+from envbuild.preflight.package_facts import framework_versions, package_facts
 from envbuild.preflight.problems import EXPECTED, judge, mismatch, order_of, rpath_files
 from envbuild.preflight.processes import Simulation
 from envbuild.preflight.python_packages import HINT_MISSING, HINT_OTHER, judge_python
@@ -148,7 +149,8 @@ def examine_files(
         replace(problem, hint=_HINTS_WITHOUT_SPEC.get(problem.hint, problem.hint))
         for problem in report.problems
     ]
-    return replace(report, problems=tuple(_once(problems)))
+    facts = {**toolkit_facts(simulation), **framework_versions(files), **report.facts}
+    return replace(report, problems=tuple(_once(problems)), facts=facts)
 
 
 def worsened(now: PreflightReport, before: PreflightReport) -> PreflightReport:
@@ -178,7 +180,11 @@ def _examine(
         processes=len(processes),
         distributions=distributions,
         gpu_code=code,
-        facts={**_facts(simulation, processes), **framework_facts(code)},
+        facts={
+            **_facts(simulation, processes),
+            **package_facts(simulation.tree.scan),
+            **framework_facts(code),
+        },
     )
 
 
@@ -236,7 +242,11 @@ def _facts(simulation: Simulation, processes: Sequence[Closure]) -> dict[str, Fa
         "mpi.needed_sonames": tuple(sorted({name for name, _ in needed})) or None,
         "mpi.rpath_files": tuple(sorted(rpath)),
         "mpi.gtl": any(name.startswith(GPU_TRANSPORT) for file in files for name in file.elf.needed),
-        "cudnn.loaded": _oldest_cudnn(simulation, processes),
+        "libc.family": _libc(simulation),
+        "cuda.driver_library": _driver_library(simulation),
+        **_compatibility_package(simulation),
+        "cudnn.loaded": _oldest_loaded("cudnn", simulation, processes),
+        "nccl.loaded": _oldest_loaded("nccl", simulation, processes),
         "rocm.toolkit": _rocm_major(simulation),
         "libstdcxx.image": newest(cxx.elf.versions_defined, "GLIBCXX") if cxx else None,
     }
@@ -261,9 +271,22 @@ def _needed_mpis(process: Closure, simulation: Simulation) -> Iterator[tuple[str
                 yield name, abi
 
 
-def _oldest_cudnn(simulation: Simulation, processes: Sequence[Closure]) -> str | None:
-    """Return the oldest cuDNN that a process loads; None if the version of one is unknown."""
-    family = simulation.table.families["cudnn"]
+def toolkit_facts(simulation: Simulation) -> dict[str, Fact]:
+    """Return the release and majors of an image's CUDA by its files: where no lock says what was chosen."""
+    family = simulation.table.families["cudart"]
+    paths = [path for path, file in simulation.objects.items() if family.is_library(file.elf.soname)]
+    texts = [text for path in paths if (text := _version_of_file(path, simulation))]
+    versions = [(version, text) for text in texts if (version := version_of(text)) is not None]
+    release = ".".join(max(versions)[1].split(".")[:2]) if versions else None
+    majors = {major_of("cudart", simulation.objects[path].elf.soname) for path in paths}
+    # A static run-time library leaves no file.
+    values = {"cuda.toolkit": release, "cuda.majors": tuple(sorted(filter(None, majors))) or None}
+    return facts_from(values, "image")
+
+
+def _oldest_loaded(family_name: str, simulation: Simulation, processes: Sequence[Closure]) -> str | None:
+    """Return the oldest library of a family that a process loads; None if the version of one is unknown."""
+    family = simulation.table.families[family_name]
     paths = {
         simulation.path_of(loaded)
         for process in processes
@@ -271,21 +294,48 @@ def _oldest_cudnn(simulation: Simulation, processes: Sequence[Closure]) -> str |
         # A library that nothing loads is examined as a process: the loader did not choose it.
         if loaded.parent is not None and family.is_library(*loaded.names, loaded.elf.soname)
     }
-    texts = [_cudnn_version(path, simulation) for path in sorted(paths)]
+    texts = [_version_of_file(path, simulation) for path in sorted(paths)]
     versions = [(version, text) for text in texts if text and (version := version_of(text)) is not None]
     return min(versions)[1] if versions and len(versions) == len(texts) else None
 
 
-def _cudnn_version(path: str, simulation: Simulation) -> str | None:
-    """Return a libcudnn's version: its file name's, or that of the distribution that it belongs to."""
+def _version_of_file(path: str, simulation: Simulation) -> str | None:
+    """Return the version of one of NVIDIA's libraries: its file name's, or that of its distribution."""
     in_name = re.search(r"\.so\.([0-9]+\.[0-9]+\.[0-9.]+)$", path)
-    if in_name:
-        return in_name[1]
-    directory = re.match(r"(.*/(?:site|dist)-packages)/nvidia/", path)
-    for metadata, distribution in simulation.tree.scan.distributions.items():
-        if directory and metadata.startswith(f"{directory[1]}/nvidia_cudnn"):
-            return distribution.version
-    return None
+    scan = simulation.tree.scan
+    distribution = scan.distributions.get(scan.owners.get(path, ""))
+    return in_name[1] if in_name else distribution.version if distribution else None
+
+
+def _compatibility_package(simulation: Simulation) -> dict[str, Value | None]:
+    """Return the facts of NVIDIA's ``cuda-compat``, whose files are ``compat/libcuda.so.575.57.08``."""
+    names = (
+        re.search(r"/compat/(?:lib(?:\.real)?/)?libcuda\.so\.([0-9]+\.[0-9.]+)$", path)
+        for path in simulation.objects
+    )
+    found = sorted((version_of(name[1]) or (), name[1]) for name in names if name)
+    return {"cuda.forward_compat": bool(found), "cuda.compat": found[-1][1] if found else None}
+
+
+def _driver_library(simulation: Simulation) -> str:
+    """Return whose ``libcuda.so.1`` a program gets where a runtime adds the host's to LD_LIBRARY_PATH.
+
+    Runtimes add theirs behind the image's own directories, and before those of the loader's cache.
+    """
+    directories = (directory for directory in simulation.search.library_path if directory)
+    is_own = any(simulation.tree.at(f"{directory}/libcuda.so.1") for directory in directories)
+    return "image" if is_own else "host"
+
+
+def _libc(simulation: Simulation) -> str | None:
+    """Return the C library by the loader that programs name; None for programs of both, or of others."""
+    loaders = {file.elf.interpreter.rpartition("/")[2] for file in simulation.objects.values()}
+    families = {
+        family
+        for family, beginning in (("glibc", "ld-linux"), ("musl", "ld-musl"))
+        if any(loader.startswith(beginning) for loader in loaders)
+    }
+    return families.pop() if len(families) == 1 else None
 
 
 def _rocm_major(simulation: Simulation) -> str | None:

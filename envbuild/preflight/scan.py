@@ -26,11 +26,14 @@ from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import verify_image
 from envbuild.lock.model import Lock
 from envbuild.preflight import components
+from envbuild.preflight.compiled import Compiled, read_compiled
 from envbuild.preflight.distributions import (
     METADATA,
+    RECORD,
     Distribution,
     MetadataFiles,
     TooMuchMetadataError,
+    libraries_of_record,
     read_distributions,
 )
 from envbuild.squashfs.format import SquashfsError
@@ -38,7 +41,7 @@ from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
 
 # Incremented whenever the data of a scan, or the rules of `verify_image`, change.
-SCAN_FORMAT = 9
+SCAN_FORMAT = 10
 
 # Where the loader and Python look.
 _CONF = re.compile(r"/etc/(ld\.so\.conf|ld\.so\.conf\.d/[^/]+)|/opt/env/pyvenv\.cfg")
@@ -47,6 +50,8 @@ CACHE = "/etc/ld.so.cache"
 _MAX_CACHE_BYTES = 16 << 20
 # Only the header of a distribution's metadata counts; it comes first.
 _MAX_METADATA_BYTES = 1 << 20
+# Of PyTorch it is 1 MiB long. A longer one is not read: which files are its distribution's is then unknown.
+_MAX_RECORD_FILE_BYTES = 8 << 20
 _TAG = re.compile(r"\.(cpython-[0-9]+|pypy[0-9]+|abi3)")
 _PYTHON = re.compile(r"/lib/python([0-9])\.([0-9]+)/")
 # What a Python module defines; its name follows.
@@ -68,6 +73,16 @@ class ScannedFile:
     """Names of libraries that it contains and therefore may open."""
     gpu: GpuCode | None = None
     """Its GPU code; no fat binaries if it is of an unknown form."""
+    compiled: Compiled = field(default_factory=Compiled)
+    """What it was compiled against."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Budgets:
+    """Bytes that may be read of all files of an image."""
+
+    tables: TableBudget = field(default_factory=TableBudget)
+    constants: TableBudget = field(default_factory=TableBudget)
 
 
 @dataclass(slots=True)
@@ -88,6 +103,8 @@ class FileSystemScan:
     """ELF file → reason why it cannot be read."""
     distributions: dict[str, Distribution] = field(default_factory=dict)
     """Metadata file → its Python distribution."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """ELF file → the metadata file of the distribution whose ``RECORD`` lists it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +199,8 @@ def scan_file_system(squashfs: Squashfs) -> FileSystemScan:
 
 def _scanned(squashfs: Squashfs) -> FileSystemScan:
     scan = FileSystemScan()
-    metadata, budget = MetadataFiles(), TableBudget()
+    metadata, budgets = MetadataFiles(), _Budgets()
+    owners: dict[str, str] = {}
 
     def read(entry: Entry, limit_bytes: int) -> bytes:
         with squashfs.open(entry) as file:
@@ -204,27 +222,34 @@ def _scanned(squashfs: Squashfs) -> FileSystemScan:
                 scan.files.append(path)
             else:
                 scan.texts[path] = "\n".join(names)
-        elif not _scan_object(squashfs, entry, scan, budget):
+        elif not _scan_object(squashfs, entry, scan, budgets):
             scan.files.append(path)
             if METADATA.fullmatch(path):
                 metadata.add(path, read(entry, _MAX_METADATA_BYTES).decode(errors="replace"))
+            elif RECORD.fullmatch(path) and entry.size <= _MAX_RECORD_FILE_BYTES:
+                text = read(entry, _MAX_RECORD_FILE_BYTES).decode(errors="replace")
+                metadata.count(text)
+                owners |= dict.fromkeys(
+                    libraries_of_record(path, text), f"{path.rpartition('/')[0]}/METADATA"
+                )
     scan.distributions = read_distributions(metadata.texts)
+    scan.owners = {path: owner for path, owner in owners.items() if path in scan.objects}
     return scan
 
 
 def scan_host_file(path: Path) -> ScannedFile | None:
     """Scan a library of the host; None if it is no ELF file, ValueError if it is malformed."""
     with path.open("rb") as file:
-        return _scan_elf(file, str(path), path.stat().st_size, TableBudget())
+        return _scan_elf(file, str(path), path.stat().st_size, _Budgets())
 
 
-def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan, budget: TableBudget) -> bool:
+def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan, budgets: _Budgets) -> bool:
     """Scan a file that the loader may load; return whether it is an ELF file."""
     if entry.size < 64 or not (".so" in entry.path.rpartition("/")[2] or entry.mode & 0o111):
         return False
     with squashfs.open(entry) as file:
         try:
-            scanned = _scan_elf(file, entry.path, entry.size, budget)
+            scanned = _scan_elf(file, entry.path, entry.size, budgets)
         except ValueError as error:
             scan.unreadable[entry.path] = str(error)
             return False
@@ -233,7 +258,8 @@ def _scan_object(squashfs: Squashfs, entry: Entry, scan: FileSystemScan, budget:
     return scanned is not None
 
 
-def _scan_elf(file: BinaryIO, path: str, size_bytes: int, budget: TableBudget) -> ScannedFile | None:
+def _scan_elf(file: BinaryIO, path: str, size_bytes: int, budgets: _Budgets) -> ScannedFile | None:
+    budget = budgets.tables
     elf = read_elf(file, budget)
     if elf is None:
         return None
@@ -255,7 +281,8 @@ def _scan_elf(file: BinaryIO, path: str, size_bytes: int, budget: TableBudget) -
         file.seek(0)
         content = file.read()
         written = tuple(opened for opened in sought if b"\0" + opened.encode() + b"\0" in content)
-    return ScannedFile(elf, symbols, written, _gpu_code(file, budget))
+    compiled = read_compiled(file, path, elf, budget, budgets.constants)
+    return ScannedFile(elf, symbols, written, _gpu_code(file, budget), compiled)
 
 
 def _gpu_code(file: BinaryIO, budget: TableBudget) -> GpuCode | None:

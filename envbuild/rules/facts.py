@@ -42,6 +42,7 @@ FACTS: Mapping[str, FactType] = {
     "architecture.host": FactType("text", "processor of the host"),
     "asked.accelerator": FactType("text", "what the spec asks for: `cpu`, `cuda` or `rocm`"),
     "python.version": _version("branch", "the image's Python (`3.11`)"),
+    "python.free_threaded": FactType("flag", "whether the image's Python is the free-threaded build"),
     "frameworks": FactType("list", "names of the frameworks"),
     "frameworks.NAME.version": _version("pep440", "version of a framework"),
     "frameworks.NAME.accelerator": FactType("text", "what its build is for: `cpu`, `cuda` or `rocm`"),
@@ -50,8 +51,19 @@ FACTS: Mapping[str, FactType] = {
         "list", "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`"
     ),
     "frameworks.NAME.published": FactType("list", "GPU code that its makers say the build contains"),
+    "frameworks.NAME.cxx11_abi": FactType("flag", "whether it is compiled with the new C++ ABI"),
     "packages": FactType("list", "names of all Python distributions in the image"),
     "packages.NAME": _version("pep440", "version of a Python distribution"),
+    "packages.NAME.cxx11_abi": FactType("flag", "whether an extension is compiled with the new C++ ABI"),
+    "packages.NAME.framework": _version(
+        "branch", "framework's release that an extension is compiled for (`2.8`)"
+    ),
+    "packages.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is compiled for (`12.8`)"),
+    "packages.NAME.python": _version("branch", "Python that its extension modules are compiled for (`3.11`)"),
+    "packages.NAME.numpy": _version("branch", "NumPy that its extension modules are compiled with (`2.0`)"),
+    "packages.NAME.mpi_abi": FactType("text", "MPI ABI that it is linked for: `mpich`, `openmpi-40`"),
+    "environment.NAME": FactType("text", "a variable of the image's environment"),
+    "libc.family": FactType("text", "the image's C library: `glibc` or `musl`"),
     "glibc.image": _version("vendor", "version of the image's C library"),
     "glibc.host": _version("vendor", "version of the host's C library"),
     "glibc.injected": _version("vendor", "newest glibc that the host's libraries in the image need"),
@@ -63,6 +75,10 @@ FACTS: Mapping[str, FactType] = {
     "cuda.toolkit": _version("branch", "release of the image's CUDA run-time library (`13.0`)"),
     "cuda.majors": FactType("list", "majors of all CUDA libraries in the image"),
     "cuda.forward_compat": FactType("flag", "whether the image has a `cuda-compat` package"),
+    "cuda.compat": _version("branch", "driver branch of the image's `cuda-compat` package (`575`)"),
+    "cuda.driver_library": FactType(
+        "text", "whose `libcuda.so.1` the image's processes load: `host` or `image`"
+    ),
     "cuda.requires": FactType(
         "list", "alternatives of the image's `NVIDIA_REQUIRE_CUDA` (`cuda>=12.8`, `brand=tesla,driver>=535`)"
     ),
@@ -73,9 +89,17 @@ FACTS: Mapping[str, FactType] = {
         "branch",
         "`envbuild site probe` on a compute node reports the driver: write it under `gpus` in the site file",
     ),
+    "driver.open_modules": FactType("flag", "whether NVIDIA's open kernel modules are loaded"),
+    "driver.fabric_manager": _version("branch", "version of the host's NVIDIA Fabric Manager"),
+    "rocm.driver": _version("branch", "version of the host's amdgpu driver, or its ROCm (`6.3`)"),
     "gpus.vendor": FactType("text", "`nvidia`, `amd` or `none`"),
     "gpus.architectures": FactType("list", "the site's GPUs: `sm_90`, `gfx90a`"),
+    "gpus.names": FactType("list", "product names of the site's GPUs (`H100`, `MI250X`)"),
+    "gpus.mig": FactType("flag", "whether GPUs are divided (MIG)"),
+    "gpus.xnack": FactType("flag", "whether AMD's GPUs retry page faults (xnack)"),
     "nccl.version": _version("vendor", "version of the image's NCCL"),
+    "nccl.built": _version("vendor", "version of NCCL that the framework asks for"),
+    "nccl.loaded": _version("vendor", "oldest NCCL that a process of the image loads"),
     "cudnn.built": _version("vendor", "cuDNN that was locked with the framework"),
     "cudnn.loaded": _version("vendor", "oldest cuDNN that a process of the image loads"),
     "jax.releases": FactType("list", "releases of jaxlib and its plug-ins for CUDA"),
@@ -88,6 +112,10 @@ FACTS: Mapping[str, FactType] = {
     "mpi.needed_sonames": FactType("list", "MPI libraries that programs and extensions need"),
     "mpi.rpath_files": FactType("list", "files whose DT_RPATH leads to the image's MPI"),
     "mpi.gtl": FactType("flag", "whether something loads Cray's `libmpi_gtl_*`"),
+    "mpi.pmix": _version("vendor", "version of the PMIx that the image's MPI loads"),
+    "mpi.ucx": _version("vendor", "version of the UCX that it loads"),
+    "mpi.libfabric": _version("vendor", "version of the libfabric that it loads"),
+    "mpi.launcher": FactType("text", "whose launcher starts ranks: `srun`, `image` or `host` (its mpirun)"),
     "host_mpi.implementation": FactType("text", "the host's MPI: `cray-mpich`, `intel-mpi`"),
     "host_mpi.version": _version("vendor", "its version"),
     "host_mpi.base_version": _version("vendor", "version of the MPICH or Open MPI that it is made from"),
@@ -102,9 +130,14 @@ FACTS: Mapping[str, FactType] = {
     "scheduler.name": FactType("text", "the batch system (`slurm`)"),
     "scheduler.version": _version("branch", "its version"),
     "scheduler.pmix": _version("vendor", "version of the PMIx library that Slurm's plug-in loads"),
+    "scheduler.pmix_security": FactType(
+        "list", "security modules that Slurm's PMIx accepts (`munge`, `native`)"
+    ),
     "fabric.name": FactType("text", "the interconnect (`slingshot-11`)"),
     "fabric.provider": FactType("text", "libfabric's provider for it (`cxi`), or `ucx`"),
     "fabric.libfabric": _version("vendor", "version of the libfabric that is loaded"),
+    "fabric.efa_installer": _version("vendor", "version of the host's EFA installer"),
+    "fabric.ofed": _version("vendor", "version of the host's MLNX_OFED or DOCA-OFED"),
     "fabric.plugin_version": _version("vendor", "version of NCCL's network plug-in"),
     "fabric.plugin_files": FactType("list", "file names of NCCL's network plug-in"),
     "fabric.plugin_majors": FactType(
@@ -123,12 +156,24 @@ FACTS: Mapping[str, FactType] = {
     "injected.unresolved": FactType(
         "list", "libraries and versions that the host's libraries need and nothing brings"
     ),
+    "injected.bind_targets_absent": FactType(
+        "list", "targets of the site's binds that the image lacks, where the runtime cannot make them"
+    ),
+    "injected.shadowed": FactType("list", "directories of the image's GPU libraries that a bind covers"),
+    "host.kernel": _version("branch", "version of the host's Linux kernel (`5.14`)"),
+    "host.fuse": FactType("flag", "whether users may open `/dev/fuse`"),
+    "limits.memlock": FactType("text", "most memory that a process may lock: `unlimited`, or bytes"),
+    "limits.shm": _version("vendor", "size of `/dev/shm` in bytes"),
     "runtime.name": FactType("text", "the container runtime (`apptainer`)"),
     "runtime.version": _version("vendor", "its version"),
     "runtime.user_namespaces": FactType("flag", "whether users may make user namespaces"),
     "runtime.setuid": FactType("flag", "whether it is installed set-user-id"),
+    "runtime.isolates_home": FactType("flag", "whether images start without the user's home directory"),
+    "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
+READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
+"""Variables that rules read: one that an image lacks is known to be empty."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 
@@ -136,6 +181,8 @@ _NAMED = ("frameworks", "packages")
 def fact_type(path: str) -> FactType | None:
     """Return the declaration of a fact; None if there is no such fact."""
     group, _, rest = path.partition(".")
+    if group == "environment":
+        return FACTS["environment.NAME"] if rest else None
     if group in _NAMED and rest:
         _, dot, part = rest.partition(".")
         return FACTS.get(f"{group}.NAME{dot}{part}")
@@ -224,6 +271,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
+        published = f"frameworks.{name}.published"
+        if published in facts:
+            # Without its files a build has the code that its makers name.
+            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 

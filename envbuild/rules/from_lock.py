@@ -6,7 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin
-from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, facts_from, texts_of
+from envbuild.rules.extensions import facts_of_version
+from envbuild.rules.facts import (
+    READ_VARIABLES,
+    TRANSPORT_VARIABLES,
+    Fact,
+    Facts,
+    Value,
+    facts_from,
+    texts_of,
+)
 from envbuild.spec.accelerators import ACCELERATORS
 
 # Framework → its distribution, if the names differ.
@@ -29,6 +38,7 @@ _OF_ROOTS = (
     "cuda.toolkit",
     "cuda.majors",
     "cuda.forward_compat",
+    "cuda.compat",
     "nccl.version",
     "cudnn.built",
     "jax.releases",
@@ -51,14 +61,17 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "architecture.image": lock.architecture,
         "asked.accelerator": accelerator,
         "python.version": lock.base.python,
+        "libc.family": "glibc" if lock.base.glibc else None,
         "glibc.image": lock.base.glibc,
         "frameworks": tuple(sorted(builds)),
         **{f"frameworks.{name}.{key}": text for name, build in builds.items() for key, text in build.items()},
         # A finished root has packages that its lock does not name.
         "packages": None if lock.base_root else tuple(sorted(versions)),
         **{f"packages.{name}": version for name, version in versions.items()},
+        **_extensions(versions),
         "cuda.toolkit": nothing if toolkit is None else toolkit,
         "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
+        "cuda.compat": _of_deb(debs, r"cuda-compat.*"),
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
         "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
         "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
@@ -97,11 +110,13 @@ def facts_of_image(lock: Lock, files: Facts, variables: Mapping[str, str]) -> di
 
 
 def facts_of_variables(variables: Mapping[str, str]) -> dict[str, Fact]:
-    """Return the facts of an image's own variables: how messages travel, and which drivers its makers ask."""
+    """Return the facts of an image's own variables: each, how messages travel, and the asked drivers."""
     known = {
         path: read(variables[name]) for path, (name, read) in TRANSPORT_VARIABLES.items() if name in variables
     }
     known["cuda.requires"] = tuple(variables.get("NVIDIA_REQUIRE_CUDA", "").split())
+    environment = {**dict.fromkeys(READ_VARIABLES, ""), **variables}
+    known |= {f"environment.{name}": value for name, value in environment.items()}
     return facts_from(known, "image")
 
 
@@ -186,6 +201,27 @@ def _mpi(lock: Lock, debs: Mapping[str, str]) -> dict[str, str | None]:
     family, version = recipe.name, recipe.version
     if family == "openmpi-debian":
         # The base decides the library's version; the recipe has another one.
-        packages = (text for name, text in sorted(debs.items()) if re.fullmatch(r"libopenmpi[0-9]+.*", name))
-        family, version = "openmpi", next(packages, "").partition("-")[0]
-    return {"mpi.family": family, "mpi.version": version or None, "mpi.source": "image"}
+        family, version = "openmpi", _of_deb(debs, r"libopenmpi[0-9]+.*") or ""
+    fabric = {pin.name: pin.version for pin in lock.recipes if pin.kind == "fabric"}
+    return {
+        "mpi.family": family,
+        "mpi.version": version or None,
+        "mpi.source": "image",
+        "mpi.pmix": _of_deb(debs, r"libpmix[0-9]+.*"),
+        "mpi.ucx": fabric.get("ucx") or _of_deb(debs, r"libucx[0-9]+.*"),
+        "mpi.libfabric": fabric.get("libfabric") or _of_deb(debs, r"libfabric[0-9]+.*"),
+    }
+
+
+def _of_deb(debs: Mapping[str, str], name: str) -> str | None:
+    """Return the upstream version of the first Debian package with a name."""
+    texts = (text for package, text in sorted(debs.items()) if re.fullmatch(name, package))
+    return next((text.rpartition(":")[2].partition("-")[0] for text in texts), None)
+
+
+def _extensions(versions: Mapping[str, str]) -> dict[str, Value]:
+    return {
+        path: value
+        for name, version in versions.items()
+        for path, value in facts_of_version(name, version).items()
+    }

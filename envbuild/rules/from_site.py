@@ -17,9 +17,19 @@ _KEYS = {
     "architecture.host": "architecture",
     "glibc.host": "glibc",
     "libstdcxx.host": "libstdcxx",
+    "host.kernel": "kernel",
+    "host.fuse": "fuse",
+    "limits.memlock": "memlock",
+    "limits.shm": "shm",
     "driver.version": "gpus.driver",
+    "driver.open_modules": "gpus.open_modules",
+    "driver.fabric_manager": "gpus.fabric_manager",
+    "rocm.driver": "gpus.rocm",
     "gpus.vendor": "gpus.vendor",
     "gpus.architectures": "gpus.architectures",
+    "gpus.names": "gpus.names",
+    "gpus.mig": "gpus.mig",
+    "gpus.xnack": "gpus.xnack",
     "host_mpi.implementation": "mpi.implementation",
     "host_mpi.version": "mpi.version",
     "host_mpi.abis": "mpi.abis",
@@ -28,15 +38,18 @@ _KEYS = {
     "scheduler.name": "scheduler.name",
     "scheduler.version": "scheduler.version",
     "scheduler.pmix": "scheduler.pmix",
+    "scheduler.pmix_security": "scheduler.pmix_security",
     "fabric.name": "fabric.name",
     "fabric.provider": "fabric.provider",
     "fabric.libfabric": "fabric.libfabric",
+    "fabric.efa_installer": "fabric.efa_installer",
+    "fabric.ofed": "fabric.ofed",
     "fabric.plugin_version": "fabric.nccl_plugin_version",
 }
 Places = Mapping[tuple[str | int, ...], Location]
 # Implementations that are not based on another one.
 _BASES = ("mpich", "openmpi")
-_RUNTIME = ("name", "version", "user_namespaces", "setuid")
+_RUNTIME = ("name", "version", "user_namespaces", "setuid", "isolates_home", "isolates_environment")
 
 
 def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool = False) -> dict[str, Fact]:
@@ -80,7 +93,9 @@ def _value(site: Site, key: str) -> Value | None:
     value: Any = site
     for name in key.split("."):
         value = getattr(value, name, None)
-    return None if value == () else value
+    # Numbers are texts among facts; a truth value is one of its own.
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return None if value == () else str(value) if is_number else value
 
 
 def nearest(places: Places, key: tuple[str | int, ...]) -> Location | None:

@@ -20,12 +20,12 @@ Outcome = Literal["compatible", "incompatible", "unknown"]
 STATUS: Mapping[Outcome, str] = {"compatible": "PASS", "incompatible": "FAIL", "unknown": "SKIP"}
 """Outcome of a rule → status of its finding."""
 Severity = Literal["error", "warning", "note"]
-Occasion = Literal["start", "job", "export", "fabric", "host-libraries", "host-mpi"]
+Occasion = Literal["start", "job", "ranks", "export", "fabric", "host-libraries", "host-mpi"]
 """When rules are judged, other than by `lock` and `check`, which judge all.
 
-``start``: an image starts here; ``job``: on nodes of a scheduler; ``export``: a text that starts it is
-written; ``fabric``: ranks use a fabric; ``host-libraries``, ``host-mpi``: those of the host take the place of
-the image's own.
+``start``: an image starts here; ``job``: on nodes of a scheduler; ``ranks``: a launcher starts its ranks;
+``export``: a text that starts it is written; ``fabric``: ranks use a fabric; ``host-libraries``,
+``host-mpi``: those of the host take the place of the image's own.
 """
 
 
@@ -59,6 +59,8 @@ class Stack:
     facts: Facts
     framework: str = ""
     """The framework that a rule about each framework is judged for."""
+    package: str = ""
+    """The Python package that a rule about each package is judged for."""
     used: dict[str, Fact] = field(default_factory=dict)
 
     def get(self, path: str) -> Value | None:
@@ -93,6 +95,10 @@ class Stack:
         if not self.framework:
             raise UnknownFact("frameworks")
         return f"frameworks.{self.framework}.{name}"
+
+    def of_package(self, part: str) -> str:
+        """Return a fact of the package that the rule is judged for."""
+        return self.text(f"packages.{self.package}.{part}")
 
     def show(self, path: str) -> str:
         """Return a fact for people; ``unknown`` if it is not known."""
@@ -134,6 +140,9 @@ class Rule:
     """The hint of that warning; `hint` if empty."""
     per_framework: bool = False
     """Whether it is judged once for each framework."""
+    per_package: str = ""
+    """The fact of a package (``numpy``) for which it is judged: once for each package that has it. Those that
+    fit give no result: an image has hundreds."""
     title: str = field(init=False)
     """The condition that a good stack meets."""
     check: Check = field(init=False)
@@ -162,7 +171,7 @@ class RuleResult:
     hint: str
     source: str
     subject: str = ""
-    """The framework that it is about; empty for the whole stack."""
+    """The framework or package that it is about; empty for the whole stack."""
     warn: bool = False
     """Whether people are warned although the result is only unknown."""
     asks: bool = False
@@ -227,12 +236,22 @@ def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
     """Judge a stack by rules, in their order; a rule that does not concern it gives no result."""
     # Unknown frameworks may be incompatible: there is one result for all.
     frameworks = sorted(texts_of(facts, "frameworks")) if "frameworks" in facts else [""]
-    results = (
-        _judge(rule, facts, framework)
-        for rule in rules
-        for framework in (frameworks if rule.per_framework else [""])
-    )
+    results: list[RuleResult | None] = []
+    for rule in rules:
+        if rule.per_package:
+            each = (_judge(rule, facts, package=name) for name in packages_with(facts, rule.per_package))
+            results += [result for result in each if result is None or result.outcome != "compatible"]
+        else:
+            results += [_judge(rule, facts, name) for name in (frameworks if rule.per_framework else [""])]
     return tuple(result for result in results if result is not None)
+
+
+def packages_with(facts: Facts, part: str) -> Iterator[str]:
+    """Yield the Python packages of which a fact (``numpy``) is known, sorted."""
+    end = f".{part}"
+    for path in sorted(facts):
+        if path.startswith("packages.") and path.endswith(end) and path.count(".") == 2:
+            yield path.split(".")[1]
 
 
 def fits(results: Iterable[RuleResult]) -> bool:
@@ -280,8 +299,8 @@ def _shared(results: Sequence[RuleResult]) -> RuleResult:
     return replace(first, facts=facts)
 
 
-def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:
-    why, stack = Stack(facts, framework), Stack(facts, framework)
+def _judge(rule: Rule, facts: Facts, framework: str = "", package: str = "") -> RuleResult | None:
+    why, stack = Stack(facts, framework, package), Stack(facts, framework, package)
     concerned, warn = False, False
     missing: tuple[str, ...] = ()
     outcome: Outcome = "unknown"
@@ -311,7 +330,7 @@ def _judge(rule: Rule, facts: Facts, framework: str) -> RuleResult | None:
         reason=reason,
         hint=hint,
         source=f"{'; '.join(rule.source)} (seen {rule.seen})",
-        subject=framework,
+        subject=framework or package,
         warn=warn,
         asks=warn and bool(missing),
     )

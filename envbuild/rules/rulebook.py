@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from envbuild.rules import versions
+from envbuild.rules import (
+    extension_rules,  # noqa: F401  # importing it registers its rules
+    versions,
+)
 from envbuild.rules.facts import Facts, facts_from, shown, texts_of
 from envbuild.rules.judge import (
     RULES,
@@ -197,7 +200,11 @@ def _driver_meets(driver: str, condition: str) -> bool | None:
     seen="2026-11-27",
     # NVIDIA's runtime refuses to start it; Apptainer does not look.
     severity="warning",
-    when=lambda stack: stack["gpus.vendor"] == "nvidia" and bool(stack["cuda.requires"]),
+    when=lambda stack: (
+        stack["gpus.vendor"] == "nvidia"
+        and bool(stack["cuda.requires"])
+        and str(stack.get("environment.NVIDIA_DISABLE_REQUIRE") or "").lower() not in ("1", "true")
+    ),
     hint="take an image for an older CUDA; NVIDIA's container runtime refuses to start this one",
 )
 def image_requires_driver(stack: Stack) -> None:
@@ -209,6 +216,62 @@ def image_requires_driver(stack: Stack) -> None:
         met.append(False if False in truths else None if None in truths else True)
     reason = f"the image asks for a driver with {' or '.join(alternatives[:3])}, and the site has {driver}"
     require(True if True in met else None if None in met else False, reason)
+
+
+@Rule(
+    id="CUDA.compat-not-older",
+    source=["https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"],
+    seen="2026-11-28",
+    when=lambda stack: (
+        stack["gpus.vendor"] == "nvidia"
+        and bool(stack["cuda.compat"])
+        and stack["cuda.driver_library"] == "image"
+    ),
+    hint="take the directory of cuda-compat off LD_LIBRARY_PATH, or take a newer image",
+)
+def compatibility_package_is_newer(stack: Stack) -> None:
+    """The image's cuda-compat, if processes load it, is not older than the driver."""
+    compat, driver = stack.text("cuda.compat"), stack.text("driver.version")
+    older = versions.in_range(compat, f"<{driver.partition('.')[0]}", "branch")
+    require(
+        None if older is None else not older,
+        f"processes load the libcuda of the image's cuda-compat {compat}, older than the driver {driver}",
+    )
+
+
+@Rule(
+    id="CUDA.fabric-manager",
+    source=["NVIDIA Fabric Manager user guide: its version has to be the driver's"],
+    seen="2026-11-28",
+    when=lambda stack: (
+        bool(stack.facts.get("driver.fabric_manager")) and bool(stack["driver.fabric_manager"])
+    ),
+    hint="install the Fabric Manager of the driver's version; CUDA fails with `system not yet initialized`",
+)
+def fabric_manager_of_driver(stack: Stack) -> None:
+    """The Fabric Manager of nodes with NVSwitch is of the driver's version."""
+    manager, driver = stack.text("driver.fabric_manager"), stack.text("driver.version")
+    same = versions.in_range(driver, f"=={manager}", "branch")
+    require(same, f"the Fabric Manager is {manager}, and the driver {driver}")
+
+
+@Rule(
+    id="CUDA.fabric-manager-runs",
+    source=["https://github.com/aws-samples/aws-deep-learning-ami-ubuntu-dcv-desktop/issues/33"],
+    seen="2026-11-28",
+    # GPUs on PCIe boards have no NVSwitch.
+    severity="warning",
+    when=lambda stack: (
+        "driver.fabric_manager" in stack.facts
+        and {"sm_80", "sm_90", "sm_100"} & {*stack.texts("gpus.architectures")} != set()
+    ),
+    hint="install the Fabric Manager of the driver's version, if the nodes have NVSwitch",
+)
+def fabric_manager_runs(stack: Stack) -> None:
+    """Nodes with NVSwitch have a Fabric Manager."""
+    manager, gpus = stack.text("driver.fabric_manager"), stack.show("gpus.architectures")
+    reason = f"the GPUs are {gpus}, and there is no Fabric Manager: behind NVSwitch CUDA fails with error 802"
+    require(bool(manager), reason)
 
 
 @Rule(
@@ -288,6 +351,24 @@ def cudnn_not_older_than_built(stack: Stack) -> None:
     loaded, built = stack.text("cudnn.loaded"), stack.text("cudnn.built")
     reason = f"the framework was built with cuDNN {built}, and the loader finds {loaded} first"
     require(at_least(loaded, built), reason)
+
+
+@Rule(
+    id="NCCL.not-older-than-built",
+    source=[
+        "https://github.com/pytorch/pytorch/issues/119932",
+        "https://github.com/pytorch/pytorch/issues/186591",
+    ],
+    seen="2026-11-28",
+    when=lambda stack: bool(stack["nccl.built"]),
+    hint="take the directory of the older one off LD_LIBRARY_PATH",
+)
+def nccl_not_older_than_built(stack: Stack) -> None:
+    """The loaded NCCL is not of an older release than the one that the framework asks for."""
+    loaded, built = stack.text("nccl.loaded"), stack.text("nccl.built")
+    release = ".".join(built.split(".")[:2])
+    reason = f"the framework is built with NCCL {built}, and the loader finds {loaded} first"
+    require(versions.in_range(loaded, f">={release}", "branch"), reason)
 
 
 @Rule(
@@ -567,6 +648,66 @@ def host_libraries_complete(stack: Stack) -> None:
 
 
 @Rule(
+    id="HOST.bind-targets",
+    judged_at=("start",),
+    source=["olcf/olcf-user-docs:software/containers_on_frontier.rst@27459031"],
+    seen="2026-07-22",
+    hint="bind below a directory that the image has, or add it to the spec: `files`",
+)
+def bind_targets_exist(stack: Stack) -> None:
+    """The image has the targets of the site's binds, if the runtime cannot make them."""
+    absent = stack.texts("injected.bind_targets_absent")
+    require(not absent, f"the image lacks targets of the site's binds: {shown(absent)}")
+
+
+@Rule(
+    id="HOST.no-shadowing",
+    judged_at=("start",),
+    source=["https://github.com/apptainer/apptainer/issues/1621"],
+    seen="2026-11-20",
+    hint="bind only the devices (/dev/kfd, /dev/dri), or to another target",
+)
+def no_shadowing(stack: Stack) -> None:
+    """No bind of the site covers the image's own GPU libraries."""
+    shadowed = stack.texts("injected.shadowed")
+    require(not shadowed, f"binds of the site cover the image's own GPU libraries in: {shown(shadowed)}")
+
+
+@Rule(
+    id="RUNTIME.gpu-libraries-on-path",
+    source=["https://github.com/apptainer/singularity/issues/5499"],
+    seen="2026-11-20",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: (
+        stack["runtime.name"] == "singularity"
+        and versions.in_range(stack.text("runtime.version"), ">=3.6.0,<3.6.2", "vendor") is True
+    ),
+    hint="end LD_LIBRARY_PATH with /.singularity.d/libs, or take another release",
+)
+def gpu_libraries_on_path(stack: Stack) -> None:
+    """The runtime adds the GPU's libraries to the image's LD_LIBRARY_PATH."""
+    runtime, path = stack.text("runtime.version"), stack.text("environment.LD_LIBRARY_PATH")
+    reason = f"Singularity {runtime} loses the host's GPU libraries if LD_LIBRARY_PATH is set: it is `{path}`"
+    require(not path or "/.singularity.d/libs" in path, reason)
+
+
+@Rule(
+    id="PYTHON.user-site",
+    source=["https://docs.python.org/3/library/site.html"],
+    seen="2026-11-28",
+    # Whether somebody has such packages is unknown.
+    severity="note",
+    when=lambda stack: stack["runtime.isolates_home"] is False,
+    hint="set PYTHONNOUSERSITE=1 in the spec's `environment`",
+)
+def no_user_site(stack: Stack) -> None:
+    """Python packages of the user's home directory do not come before the image's."""
+    setting = stack.text("environment.PYTHONNOUSERSITE")
+    require(bool(setting), "the runtime shows the home directory, and ~/.local/lib/python… is searched first")
+
+
+@Rule(
     id="RUNTIME.way-to-start",
     judged_at=("start",),
     source=["https://apptainer.org/docs/admin/1.4/user_namespace.html"],
@@ -661,6 +802,35 @@ def mpi_swap_direction(stack: Stack) -> None:
     reason = f"the image's MPICH is {version}, and {host}: it may lack symbols"
     # Cray names the MPICH below its MPI 3.4a2, and it has all of 3.4.
     require(versions.in_range(base, f">={version}", "vendor"), reason)
+
+
+@Rule(
+    id="MPI.hybrid-launch-series",
+    judged_at=("ranks",),
+    source=[
+        "https://github.com/apptainer/singularity/issues/165",
+        "https://github.com/hpc/charliecloud/issues/367",
+    ],
+    seen="2026-11-28",
+    when=lambda stack: (
+        stack["mpi.launcher"] == "host" and not _on_host_mpi(stack) and stack["mpi.family"] == "openmpi"
+    ),
+    hint="start with the image's own mpiexec, or with srun",
+)
+def hybrid_launch_series(stack: Stack) -> None:
+    """A host's mpirun and the image's Open MPI are of one series."""
+    host, image = stack.text("host_mpi.base_version"), stack.text("mpi.version")
+    reason = f"the host's mpirun is of Open MPI {host}, and the image's library {image}"
+    series = [version.partition(".")[0] for version in (host, image)]
+    if all(versions.in_range(version, "<3", "branch") for version in (host, image)):
+        # They compare their versions as text.
+        require(host == image, f"{reason}: before Open MPI 3 they have to be the same")
+    elif series[0] != series[1] and all(
+        versions.in_range(version, ">=4", "branch") for version in (host, image)
+    ):
+        # From 4 on they speak PMIx, whose releases know one another.
+        raise UnknownFact(reason=f"{reason}: only a test shows whether ranks meet")
+    require(series[0] == series[1], f"{reason}: they do not speak to each other")
 
 
 def _abi_differs(stack: Stack) -> bool:

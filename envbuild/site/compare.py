@@ -15,8 +15,9 @@ from envbuild.system.survey import Survey
 
 # Keys of values that a probe reads, and of paths that must exist.
 _VALUES = re.compile(
-    r"architecture|glibc|libstdcxx|modules|gpus\..+|mpi\.(version|abis)|fabric\.(name|libfabric)"
-    r"|scheduler\.(name|version|mpi_types|default_mpi_type|pmix)|runtimes\.[^.]+(\.(version|user_namespaces|setuid))?"
+    r"architecture|glibc|libstdcxx|kernel|fuse|modules|gpus\..+|mpi\.(version|abis)"
+    r"|fabric\.(name|libfabric|efa_installer|ofed)"
+    r"|scheduler\.(name|version|mpi_types|default_mpi_type|pmix|pmix_security)|runtimes\.[^.]+(\.(version|user_namespaces|setuid))?"
 )
 _PATHS = re.compile(
     r"mpi\.(search|companions|launcher)|fabric\.(search|devices|nccl_plugin)|runtimes\..+\.program|binds"

@@ -37,11 +37,15 @@ _REASONS = {
     "gpus": "none is seen here, and compute nodes may have some: probe in a job",
     "gpus.count": "no driver lists them",
     "gpus.architectures": "nvidia-smi does not report them",
+    "kernel": "`/proc/sys/kernel/osrelease` cannot be read",
+    "memlock": "only a job has its limit: `srun envbuild site probe`",
+    "shm": "there is no `/dev/shm` in `/proc/mounts`",
     "gpus.driver": "it is not loaded, or the kernel's own amdgpu, which has no version",
     "scheduler": "there is no srun on PATH, or it finds no cluster",
     "scheduler.mpi_types": "`srun --mpi=list` names none",
     "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault that srun has",
     "scheduler.pmix": "only a task has it: `srun --mpi=pmix envbuild site probe`",
+    "scheduler.pmix_security": "only a task has it: `srun --mpi=pmix envbuild site probe`",
     "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
@@ -141,6 +145,11 @@ class _Detector:
             "architecture": self.machine.architecture if self.machine.architecture in _LOADER_WORDS else None,
             "glibc": self.newest("libc.so.6", r"GLIBC_(2\.[0-9]+)"),
             "libstdcxx": self.newest("libstdc++.so.6", r"GLIBCXX_([0-9]+(?:\.[0-9]+)*)"),
+            "kernel": _version_in(self.machine.text("/proc/sys/kernel/osrelease")),
+            # Absent from a machine that cannot be read, too.
+            "fuse": self.machine.exists("/dev/fuse") if self.machine.names("/dev") else None,
+            "memlock": self.memlock(),
+            "shm": self.shm(),
             "gpus": self.gpus(),
             "scheduler": self.scheduler(),
             "mpi": next(iter(mpis), None),
@@ -175,6 +184,26 @@ class _Detector:
         numbers = (match[1] for version in defined if (match := re.fullmatch(pattern, version)))
         return max(numbers, key=lambda text: tuple(map(int, text.split("."))), default=None)
 
+    def memlock(self) -> str | None:
+        """Return how much memory a process of a job may lock; a login has limits of another kind."""
+        if not any(self.machine.variables.get(name) for name in _JOBS):
+            return None
+        limits = self.machine.text("/proc/self/limits")
+        match = re.search(r"^Max locked memory +(unlimited|[0-9]+) ", limits, re.MULTILINE)
+        return match[1] if match else None
+
+    def shm(self) -> int | None:
+        """Return the size of ``/dev/shm``: without an option it is half of the memory (tmpfs(5))."""
+        mounts = self.machine.text("/proc/mounts")
+        match = re.search(r"^\S+ /dev/shm tmpfs (\S+)", mounts, re.MULTILINE)
+        if match is None:
+            return None
+        size = re.search(r"(?:^|,)size=([0-9]+)([kmg]?)(?:,|$)", match[1])
+        if size:
+            return int(size[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[size[2]]
+        memory = re.search(r"^MemTotal: +([0-9]+) kB$", self.machine.text("/proc/meminfo"), re.MULTILINE)
+        return int(memory[1]) << 9 if memory else None
+
     def mpis(self, named: Sequence[str]) -> tuple[SiteMpi, ...]:
         mpis = find_mpis(self.machine, self.tree, self.cached, named)
         loads = [self.tree.closure(path, mpi.search) for mpi in mpis[:1] for path in mpi.libraries]
@@ -199,14 +228,28 @@ class _Detector:
             count=len(targets),
             architectures=tuple(sorted(set(targets))),
             driver=version[0] if version else None,
+            # `-1` leaves it to the GPU.
+            xnack={"0": True, "1": False}.get(self.machine.text("/sys/module/amdgpu/parameters/noretry")),
         )
 
     def nvidia(self, driver: str) -> SiteGpus:
         count = len(self.machine.names("/proc/driver/nvidia/gpus")) or None
-        output = self.output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-        capabilities = re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)
-        architectures = tuple(sorted({f"sm_{major}{minor}" for major, minor in capabilities}))
-        return SiteGpus(vendor="nvidia", count=count, architectures=architectures, driver=driver)
+        output = self.output_of(
+            "nvidia-smi", "--query-gpu=compute_cap,name,mig.mode.current", "--format=csv,noheader"
+        )
+        rows = re.findall(r"^(\d+)\.(\d+)(?:, (?:NVIDIA )?([^,]{1,99}), (.+))?$", output, re.MULTILINE)
+        modes = {mode for *_, mode in rows} & {"Enabled", "Disabled"}
+        manager = re.search(rf"version is\s*: ({VERSION})", self.output_of("nv-fabricmanager", "--version"))
+        return SiteGpus(
+            vendor="nvidia",
+            count=count,
+            architectures=tuple(sorted({f"sm_{major}{minor}" for major, minor, *_ in rows})),
+            driver=driver,
+            open_modules="Open Kernel Module" in self.machine.text("/proc/driver/nvidia/version"),
+            fabric_manager=manager[1] if manager else None,
+            names=tuple(sorted({name for *_, name, _ in rows if name})),
+            mig=modes == {"Enabled"} if len(modes) == 1 else None,
+        )
 
     def amd_targets(self) -> list[str]:
         """Return the target of each GPU that the kernel's compute driver lists (``gfx90a``)."""
@@ -260,6 +303,10 @@ class _Detector:
             mpi_types=types,
             default_mpi_type=default[1] if default and default[1] in ("none", *types) else None,
             pmix=pmix[0] if pmix else None,
+            # Slurm puts it into the environment of its tasks, too.
+            pmix_security=tuple(
+                re.findall(r"[a-z0-9_]+", self.machine.variables.get("PMIX_SECURITY_MODE", ""))
+            ),
         )
 
     def note_partitions(self) -> None:
@@ -291,6 +338,8 @@ class _Detector:
             name=name,
             provider=provider,
             libfabric=version[1] if version else None,
+            efa_installer=_version_in(self.machine.text("/opt/amazon/efa_installed_packages")),
+            ofed=_version_in(self.output_of("ofed_info", "-s")),
             libraries=tuple(self.cached[soname] for soname in FABRIC_SONAMES if soname in self.cached),
             devices=devices,
         )
@@ -334,6 +383,12 @@ class _Detector:
         if self.machine.exists("/usr/share/lmod/lmod/libexec/lmod"):
             return "lmod"
         return self.machine.module_system()
+
+
+def _version_in(text: str) -> str | None:
+    """Return the first version in a text: ``5.8`` of ``MLNX_OFED_LINUX-5.8-1.1.2.1:``."""
+    match = re.search(r"[0-9]+(?:\.[0-9]+)+", text)
+    return match[0] if match else None
 
 
 def mpi_types(listed: str) -> tuple[str, ...]:

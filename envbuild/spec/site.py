@@ -38,6 +38,10 @@ from envbuild.spec.vet_values import VetLimits, VetName, check_limits
 # By a library's symbols, not its name: Open MPI 1.10 also has a libmpi.so.12.
 MpiAbi = Literal["standard", "mpich", "openmpi-12", "openmpi-20", "openmpi-40"]
 HostVersion = Annotated[str, full_match(r"[0-9]+(\.[0-9A-Za-z]+)*", "a version, such as `580.65.06`")]
+MemoryLimit = Annotated[
+    str, full_match(r"unlimited|[0-9]{1,19}", "`unlimited`, or a number of bytes in quotes")
+]
+SizeOfShm = Annotated[int, Field(ge=0, le=2**63)]
 Architecture = Literal["amd64", "arm64"]
 ModuleSystem = Literal["lmod", "environment-modules"]
 MAX_PARTITIONS = 64
@@ -142,6 +146,18 @@ class GpuKeys(Model):
     """Architectures (``sm_90``, ``gfx90a``)."""
     driver: HostVersion | None = None
     """Version of the kernel driver."""
+    rocm: HostVersion | None = None
+    """ROCm release of AMD's kernel driver (``6.3``)."""
+    open_modules: bool | None = None
+    """Whether NVIDIA's open kernel modules are loaded."""
+    fabric_manager: HostVersion | None = None
+    """Version of NVIDIA's Fabric Manager, on nodes with NVSwitch."""
+    names: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
+    """Product names (``H100 80GB HBM3``)."""
+    mig: bool | None = None
+    """Whether GPUs are divided (MIG)."""
+    xnack: bool | None = None
+    """Whether AMD's GPUs retry page faults."""
 
 
 class SiteGpus(GpuKeys):
@@ -166,6 +182,8 @@ class SchedulerKeys(Model):
     """Default type of srun (``MpiDefault``): one of `mpi_types`, or ``none``."""
     pmix: HostVersion | None = None
     """Version of the PMIx library that Slurm's plug-in loads (``5.0.9``)."""
+    pmix_security: tuple[PmiName, ...] = ()
+    """Security modules that it accepts (``munge``, ``native``); unknown if empty."""
     batch_options: tuple[BatchOption, ...] = ()
     """Options of every batch job (``--constraint=gpu``; of PBS ``-q gpu``); one for GPUs (``--gres=gpu:4``)
     replaces ``--gpus-per-node``."""
@@ -227,6 +245,10 @@ class FabricKeys(Model):
     """libfabric's provider (``cxi``), or ``ucx``."""
     libfabric: HostVersion | None = None
     """Version of the host's libfabric."""
+    efa_installer: HostVersion | None = None
+    """Version of AWS's EFA installer."""
+    ofed: HostVersion | None = None
+    """Version of MLNX_OFED or DOCA-OFED."""
     libraries: tuple[ImagePath, ...] = ()
     """Paths of the fabric's libraries, each named by its soname."""
     search: tuple[ImagePath, ...] = ()
@@ -261,6 +283,10 @@ class SiteRuntime(Model):
     """Whether users may create user namespaces."""
     setuid: bool | None = None
     """Whether it is installed set-user-id, and so needs no user namespaces."""
+    isolates_home: bool | None = None
+    """Whether images start without the user's home directory."""
+    isolates_environment: bool | None = None
+    """Whether images start without the host's variables."""
     program: ImagePath | None = None
     """Its path, if it is not on every user's PATH."""
     options: tuple[OptionWord, ...] = ()
@@ -328,6 +354,14 @@ class SitePartition(Model):
     """Version of the host's C library (``2.36``)."""
     libstdcxx: Annotated[HostVersion | None, _AS_SITE] = None
     """Newest ``GLIBCXX_`` version of the host's C++ library (``3.4.30``)."""
+    kernel: Annotated[HostVersion | None, _AS_SITE] = None
+    """Version of the Linux kernel (``5.14.0``)."""
+    fuse: Annotated[bool | None, _AS_SITE] = None
+    """Whether users may open ``/dev/fuse``."""
+    memlock: Annotated[MemoryLimit | None, _AS_SITE] = None
+    """Most memory that a process of a job may lock: ``unlimited``, or bytes."""
+    shm: Annotated[SizeOfShm | None, _AS_SITE] = None
+    """Size of ``/dev/shm`` in bytes."""
     gpus: Annotated[GpuKeys | None, _AS_SITE] = None
     """The GPUs of a node: all keys if it has `vendor`, else those that differ."""
     scheduler: Annotated[SchedulerKeys | None, _AS_SITE] = None
@@ -383,6 +417,14 @@ class Site(Model):
     """Version of the host's C library (``2.36``)."""
     libstdcxx: HostVersion | None = None
     """Newest ``GLIBCXX_`` version of the host's C++ library (``3.4.30``)."""
+    kernel: HostVersion | None = None
+    """Version of the Linux kernel (``5.14.0``)."""
+    fuse: bool | None = None
+    """Whether users may open ``/dev/fuse``."""
+    memlock: MemoryLimit | None = None
+    """Most memory that a process of a job may lock: ``unlimited``, or bytes."""
+    shm: SizeOfShm | None = None
+    """Size of ``/dev/shm`` in bytes."""
     gpus: SiteGpus | None = None
     """The GPUs of a node."""
     scheduler: SiteScheduler | None = None

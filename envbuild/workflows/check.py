@@ -18,6 +18,7 @@ from envbuild.jobs.report import CheckResult, Section, counts
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
+from envbuild.preflight.bind_facts import bind_facts
 from envbuild.preflight.image_facts import keep_facts
 from envbuild.preflight.report import PreflightReport, checks_of, run_preflight, simulate
 from envbuild.preflight.scan import scan_image
@@ -167,9 +168,15 @@ def _check(
             raise_all(host_libs.errors)
             judged = {sites[0].name: judge(facts, knowledge=knowledge)}
         else:
-            preflight = keep_facts(image, scan, run_preflight(scan), settings.store)
+            simulation = simulate(scan)
+            preflight = keep_facts(image, scan, run_preflight(scan, simulation), settings.store)
             judged = {
-                site.name if site else "": judge(stack_facts(preflight.facts, site), knowledge=knowledge)
+                site.name if site else "": judge(
+                    stack_facts(
+                        preflight.facts, site, host=bind_facts(site, simulation.tree) if site else None
+                    ),
+                    knowledge=knowledge,
+                )
                 for site in sites or (None,)
             }
         rule_results = judge_each(judged)

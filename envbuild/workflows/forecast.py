@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,26 @@ SCHEMA = 1
 _WORST: tuple[Verdict, ...] = ("reject", "warn", "unknown", "ok")
 State = Literal["breaks", "broken", "warns", "unknown", "holds"]
 # Facts of the machine; all others are the image's.
-_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host_mpi", "runtime")
-_OF_HOST_TOO = ("architecture.host", "glibc.host", "libstdcxx.host", "pmi.offered", "pmi.default")
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
+_OF_HOST_TOO = (
+    "architecture.host",
+    "glibc.host",
+    "libstdcxx.host",
+    "pmi.offered",
+    "pmi.default",
+    "rocm.driver",
+)
+# Those that people set: an update of their part leaves them as they are.
+_SETTINGS = (
+    "driver.open_modules",
+    "gpus.mig",
+    "gpus.names",
+    "gpus.xnack",
+    "host.fuse",
+    "limits.memlock",
+    "limits.shm",
+    "scheduler.pmix_security",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,10 +311,13 @@ def _value(facts: Facts, path: str) -> Value | None:
     return facts[path].value if path in facts else None
 
 
-def _touches(result: RuleResult, changed: Iterable[str]) -> bool:
-    """Return whether a rule reads facts of the machine's part that changes."""
+def _touches(result: RuleResult, changed: Collection[str]) -> bool:
+    """Return whether a rule reads facts that change, or others of the machine's part that changes."""
     groups = {path.partition(".")[0] for path in changed}
-    return any(path.partition(".")[0] in groups for path in (*result.facts, *result.missing))
+    return any(
+        path in changed or (path.partition(".")[0] in groups and path not in _SETTINGS)
+        for path in (*result.facts, *result.missing)
+    )
 
 
 def needs(directories: Sequence[Path], settings: Settings) -> tuple[tuple[Need, ...], tuple[KnownImage, ...]]:

@@ -19,6 +19,7 @@ from envbuild.image.model import Manifest
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
 from envbuild.launch.launchers import launcher_family, variables_of_separate_ranks
+from envbuild.preflight.bind_facts import bind_facts
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
@@ -91,7 +92,11 @@ def plan_on_host(
     image = image_libraries(scan.manifest, preflight.facts, simulation.libraries())
     plan = plan_host_libraries(site, image, mpi=from_host.mpi, fabric=from_host.fabric)
     facts = stack_facts(
-        preflight.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, host=plan.facts
+        preflight.facts,
+        site,
+        host_mpi=from_host.mpi,
+        host_fabric=from_host.fabric,
+        host={**bind_facts(site, simulation.tree), **plan.facts},
     )
     return preflight, plan, facts
 

@@ -113,6 +113,7 @@ def _launch_line(
     across = site_reaches_nodes(site)
     context = context_of(container, site, from_host, ask_srun=ask_srun, across_nodes=across)
     launcher = _launcher(launcher_name or default_launcher(site), context, container, settings.emit)
+    refuse_or_warn(_judge_launcher(facts_of_lock(image.lock), site, from_host, launcher), settings.emit)
     # The job's own launcher knows: as many as tasks were asked for, else one a node.
     knows_job = job is not None and job.scheduler == launcher.scheduler
     tasks = job.tasks if job is not None and (launcher.spans_nodes or job.nodes == 1) else 1
@@ -251,6 +252,14 @@ def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
     text = f"the image starts by Apptainer, and the site `{site.name}` names {' and '.join(names)}"
     hint = "for these, `envbuild export --format sbatch` writes a script; if the site has Apptainer, too, add"
     emit(Warned(text=text, hint=f"{hint} `name: apptainer` to `runtimes` in its file"))
+
+
+def _judge_launcher(
+    image: Facts, site: Site | None, from_host: HostLibraries, launcher: Launcher
+) -> tuple[RuleResult, ...]:
+    """Return what the rules say of a launcher and the MPI of its ranks."""
+    facts = stack_facts(image, site, host_mpi=from_host.mpi) | launcher.facts
+    return judge(facts, "ranks", knowledge=read_knowledge())
 
 
 def _judge_start(

@@ -30,6 +30,8 @@ class Elf:
     interpreter: str = ""
     flags_1: int = 0
     texts: Sequence[str] = ()
+    constants: bytes = b""
+    """Its section ``.rodata``; without any there are no section headers."""
 
     def bytes(self) -> bytes:
         return _Writer(self).whole()
@@ -89,16 +91,29 @@ class _Writer:
         segments = [(1, 0, end), (2, start, len(dynamic)), (_GNU_STACK, 0, 0)]
         if interpreter:
             segments.append((3, places["interpreter"], len(interpreter)))
+        sections = self.sections(end) if elf.constants else b""
         header = struct.pack(
             "<16sHHIQQQIHHHHHH",
             b"\x7fELF\x02\x01\x01",
-            *(3, MACHINES[elf.machine], 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0),
+            *(3, MACHINES[elf.machine], 1, 0, 64, end if sections else 0, 0, 64, 56, len(segments), 64),
+            *((3, 2) if sections else (0, 0)),
         )
         table = b"".join(
             struct.pack("<IIQQQQQQ", kind, 6, place, place, place, length, length, 4096 if kind == 1 else 8)
             for kind, place, length in segments
         )
-        return header + table + body + dynamic
+        return header + table + body + dynamic + sections
+
+    def sections(self, at: int) -> bytes:
+        """Return three section headers, the constants and the names of sections."""
+        names = b"\0.rodata\0.shstrtab\0"
+        constants, texts = at + 3 * 64, at + 3 * 64 + len(self.elf.constants)
+        rows = ((0, 0, 0, 0), (1, 1, constants, len(self.elf.constants)), (9, 3, texts, len(names)))
+        headers = (
+            struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, place, length, 0, 0, 1, 0)
+            for name, kind, place, length in rows
+        )
+        return b"".join(headers) + self.elf.constants + names
 
     def needs(self) -> bytes:
         result = b""

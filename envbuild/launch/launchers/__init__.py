@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from envbuild.rules.facts import Fact
+
 if TYPE_CHECKING:
     from envbuild.launch.context import LaunchContext
 
@@ -63,6 +65,12 @@ class Launcher(ABC):
     """The scheduler whose jobs it takes nodes and ranks from (``slurm``); empty for none."""
     job_variables: tuple[str, ...] = ()
     """Beginnings of the names of the variables by which it knows its job: ``SLURM_``."""
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """The fact of whose launcher it is."""
+        of_host = self.program if self.scheduler else "host"
+        return {"mpi.launcher": Fact(of_host if self.spans_nodes else "image", self.label)}
 
     @property
     def label(self) -> str:

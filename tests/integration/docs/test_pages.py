@@ -16,6 +16,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if any(isinstance(step, Command) for step in steps(path)))
 # Pages that build more than others; in `make test` other tests do what they show.
 SLOW = {
+    "howto/carry-and-share.md": "tests/integration/main_job/test_layers.py and resolve/test_offline.py",
+    "howto/export.md": "tests/integration/image/test_export.py and main_job/test_export.py",
     "howto/cache.md": "tests/integration/main_job/test_cache.py",
     "howto/jupyter.md": "tests/integration/activate/test_kernel.py",
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",

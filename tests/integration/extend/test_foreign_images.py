@@ -64,7 +64,7 @@ From: {{image}}
 %environment
     export PYTHONPATH=/opt/first:{SPACK}
 """
-FORMS_TOO_MANY = ("xz.sqfs", "xz-large.sqfs", "lz4.sqfs", "zstd.sqfs")
+FORMS_TOO_MANY = ("gzip.sqfs", "xz.sqfs", "xz-large.sqfs", "lz4.sqfs", "zstd.sqfs")
 
 
 @pytest.fixture(scope="module")
@@ -418,7 +418,7 @@ def test_only_what_the_addition_made_worse_fails(
     ]
 
 
-@pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])
+@pytest.mark.parametrize("image", ["built.sif", pytest.param("tiny.sif", marks=pytest.mark.slow)])
 def test_a_library_that_the_old_image_lacks_does_not_fail_an_extension(
     image: str, foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
@@ -434,7 +434,7 @@ def test_a_library_that_the_old_image_lacks_does_not_fail_an_extension(
         old = work / f"{name}.sif"
 
 
-@pytest.mark.parametrize("image", ["built.sif", "tiny.sif"])
+@pytest.mark.parametrize("image", ["built.sif", pytest.param("tiny.sif", marks=pytest.mark.slow)])
 def test_a_missing_library_is_one_exit_code(
     image: str, foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
@@ -465,7 +465,7 @@ def imports(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     ("modules", "module"),
     [
         ({"demo/__init__.py": "raise ImportError('broken')"}, "demo"),
-        ({"demo/a.py": "raise ImportError('broken')"}, "demo.a"),
+        pytest.param({"demo/a.py": "raise ImportError('broken')"}, "demo.a", marks=pytest.mark.slow),
     ],
 )
 def test_what_was_requested_and_does_not_import_fails(
@@ -476,7 +476,10 @@ def test_what_was_requested_and_does_not_import_fails(
     assert imports(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
 
 
-@pytest.mark.parametrize(("module", "status", "code"), [("space.part", "FAIL", 4), ("_under", "SKIP", 0)])
+@pytest.mark.parametrize(
+    ("module", "status", "code"),
+    [("space.part", "FAIL", 4), pytest.param("_under", "SKIP", 0, marks=pytest.mark.slow)],
+)
 def test_a_module_that_fails_beside_one_that_imports(
     module: str, status: str, code: int, extended: Callable[..., Path], ground: Ground, work: Path
 ) -> None:
@@ -487,6 +490,7 @@ def test_a_module_that_fails_beside_one_that_imports(
     assert sorted(imports(report)) == sorted([("PASS", "demo.a", "all import"), failed_one])
 
 
+@pytest.mark.slow  # workflows/test_imports has it for images of ours
 def test_a_module_that_the_images_environment_puts_first_fails(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

@@ -141,6 +141,7 @@ def test_what_was_added_starts(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("wheels")
+@pytest.mark.slow  # unit/activate has the names of modules
 def test_its_module_does_not_replace_that_of_the_old_image(ground: Ground) -> None:
     desk = ground.desk("modules")
     for name in ("delta", "alpha"):
@@ -206,7 +207,7 @@ def test_a_changed_image_is_refused(ground: Ground) -> None:
     assert sorted(path.name for path in desk.glob("*.sif")) == ["changed.sif"]
 
 
-@pytest.mark.parametrize("image", ["tiny.sif", "of-another-tool.sqfs"])
+@pytest.mark.parametrize("image", ["tiny.sif", pytest.param("of-another-tool.sqfs", marks=pytest.mark.slow)])
 def test_new_layers_with_one_path(image: str, ground: Ground) -> None:
     """Of two wheels the later one's file is taken, with a warning; all else is refused, as by `build`."""
     desk, site = ground.desk("conflicts"), "/opt/env/lib/python3.11/site-packages"

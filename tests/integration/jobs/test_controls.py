@@ -24,7 +24,7 @@ def test_these_are_the_jobs_of_the_image(container: Container) -> None:
 
 
 # `main_job/test_activate.py` runs all of them on 2 ranks.
-QUICK_JOBS = ("mpi.collectives", "pytorch.ddp", "pytorch.torchrun")
+QUICK_JOBS = ("mpi.collectives", "pytorch.ddp")
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,13 @@ OF_THE_IMAGE = [
     for mutated in every_control()
     if mutated.job.recipe in ("mpich", "pytorch") and not (mutated.job.variants or mutated.job.gpus_per_rank)
 ]
-QUICK_CONTROLS = tuple(
-    f"{job}: {EVERY_RANK_ALONE}" for job in ("mpi.collectives", "pytorch.ddp", "pytorch.torchrun")
-)
+QUICK_CONTROLS = tuple(f"{job}: {EVERY_RANK_ALONE}" for job in QUICK_JOBS)
 
 
 def controls() -> Iterator[ParameterSet]:
     """Yield every control of the MPI, and of each job of the framework one and every rank alone.
 
-    Those of three jobs whose ranks are alone are quick.
+    Those of two jobs whose ranks are alone are quick.
     """
     names = {control.name for control in OF_THE_IMAGE}
     assert names >= set(QUICK_CONTROLS), sorted(names)

@@ -105,7 +105,10 @@ def test_a_damaged_image_fails_its_test_which_names_the_layer(desk: Desk, small_
     assert "layer wheel:numpy" in said
 
 
-@pytest.mark.parametrize("what", ["its tables", "its plan", "its length"])
+@pytest.mark.parametrize(
+    "what",
+    ["its tables", *(pytest.param(part, marks=pytest.mark.slow) for part in ("its plan", "its length"))],
+)
 def test_a_damaged_image_is_written_again(desk: Desk, small_image: Path, what: str) -> None:
     damaged = desk.place / "damaged.sif"
     shutil.copy(small_image, damaged)

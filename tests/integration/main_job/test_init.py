@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk, locked_versions
 
 
+@pytest.mark.slow  # `make demo` builds it
 def test_the_first_spec_builds(desk: Desk, image: Path) -> None:
     desk.envbuild("init", "first")
     desk.envbuild("build", "first/spec.yaml")

@@ -115,6 +115,7 @@ def test_a_source_is_built_patched_and_installed_without_its_toolchain(bench: De
     assert states["framework:tiny"] == "cached"
 
 
+@pytest.mark.slow  # the recipe above is built from source by the same steps
 def test_a_spec_builds_what_has_no_wheel(bench: Desk) -> None:
     metadata = "Metadata-Version: 2.2\nName: tiny\nVersion: 1.0\nRequires-Dist: six\n"
     setup = "from setuptools import setup\nsetup(name='tiny', version='1.0', py_modules=['tiny'])\n"

@@ -35,6 +35,8 @@ LAYER: Layer = {
     "/opt/env/lib/python3.11/site-packages/a-1.dist-info/METADATA": (
         b"Name: a\nVersion: 1\nRequires-Python: >=3\n\nLong\n"
     ),
+    "/opt/env/lib/python3.11/site-packages/a-1.dist-info/RECORD": b"a.py,,\na.abi3.so,,\ngone.so,,\n",
+    "/opt/env/lib/python3.11/site-packages/a.abi3.so": Elf(constants=b"numpy._core._multiarray_umath\0"),
     "/opt/env/lib/python3.11/site-packages/b.egg-info/PKG-INFO": b"Name: b\nVersion: 2\n",
     "/opt/env/lib/python3.11/site-packages/b.egg-info/requires.txt": b"a>=1\n\n[x]\nc\n",
 }
@@ -59,6 +61,9 @@ def test_what_a_scan_keeps(tmp_path: Path) -> None:
     assert symbols["/opt/libmpi.so.12"].defined == {"MPI_Init", "MPI_UNWEIGHTED"}
     assert symbols["/opt/user.so"].undefined == {"MPI_Init"}
     assert symbols["/opt/other.so"].undefined == frozenset()
+    module = "/opt/env/lib/python3.11/site-packages/a.abi3.so"
+    metadata = "/opt/env/lib/python3.11/site-packages/a-1.dist-info/METADATA"
+    assert (scan.owners, scan.objects[module].compiled.numpy) == ({module: metadata}, "2")
     written = {path: file.names_in_file for path, file in scan.objects.items() if file.names_in_file}
     assert written == {"/opt/libnccl-net-ofi.so": ("libcudart.so",)}
 

@@ -60,6 +60,7 @@ def test_the_controls_of_a_written_recipe_run(desk: Desk, recipe: Path) -> None:
     assert seen[1:] == ["SEEN  tabulate.sums: every rank alone", "SEEN  tabulate.sums: own number alone"]
 
 
+@pytest.mark.slow  # unit/workflows has the verdict
 def test_a_control_that_spoils_nothing_is_a_miss(desk: Desk, recipe: Path) -> None:
     job, image = recipe / "verify/sums.py", recipe / "harmless.sif"
     text = job.read_text()
@@ -95,6 +96,7 @@ def test_a_shipped_recipe_keeps_the_rules_as_it_is_installed(desk: Desk) -> None
     assert desk.envbuild("recipes", "check", "pytorch").stdout.startswith("pytorch: keeps the rules; ")
 
 
+@pytest.mark.slow  # unit/workflows has the verdict
 def test_a_site_that_forbids_an_image_fails_its_test_too(desk: Desk, recipe: Path) -> None:
     desk.write("elsewhere.yaml", "name: elsewhere\narchitecture: arm64\n")
     words: list[str | Path] = ["test", recipe / "example.sif", "--ranks", "2", "--json"]

@@ -122,6 +122,7 @@ def test_no_file_of_the_host_is_written(stranger: Path, ground: Ground) -> None:
     assert "squashfs-root/authorized_keys\n" in shown.stdout
 
 
+@pytest.mark.slow  # `make redteam` has it
 def test_the_image_gains_what_the_wheels_hold_and_nothing_else(stranger: Path, ground: Ground) -> None:
     desks = [ground.desk("littered"), ground.desk("honest")]
     listings = []
@@ -154,6 +155,7 @@ def test_the_image_gains_what_the_wheels_hold_and_nothing_else(stranger: Path, g
     ],
     ids=["output", "errors", "memory"],
 )
+@pytest.mark.slow  # `make redteam` has it
 def test_what_an_image_takes_is_bounded(attack: str, reason: str, stranger: Path, ground: Ground) -> None:
     desk = ground.desk("bounded")
     line = ground.line(["extend", wrapped(stranger, attack), "--python", "gamma", "-o", desk / "new.sqfs"])
@@ -170,6 +172,7 @@ def test_what_an_image_takes_is_bounded(attack: str, reason: str, stranger: Path
     assert "importlib" not in done.stderr, "a script of ours says nothing to a user"
 
 
+@pytest.mark.slow  # `make redteam` has it
 def test_metadata_that_does_not_end_is_an_error_of_the_image(stranger: Path, ground: Ground) -> None:
     info = stranger / "root/usr/local/lib/python3.11/dist-packages/bomb-1.dist-info"
     info.mkdir()

@@ -31,6 +31,7 @@ for my $path (glob("/proc/[0-9]*/root@PLACE@")) {
 
 
 @pytest.mark.redteam
+@pytest.mark.slow  # `make redteam` has it
 def test_a_script_of_a_package_reaches_nothing_of_the_machine(
     desk: Desk, debian_12: Path, tmp_path: Path
 ) -> None:

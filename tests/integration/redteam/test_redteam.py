@@ -9,7 +9,10 @@ from tests.support.torture.ground import Ground
 from tests.support.torture.trials import run_trial
 
 # These build several times; `make redteam` tries them.
-LONG = ("a store of a group", "a store that is renamed", "imports", "pruning a store of others", "upstreams")
+LONG = (
+    *("a store of a group", "a store of the attacker's", "a store that is renamed"),
+    *("imports", "pruning a store of others", "upstreams"),
+)
 
 
 @pytest.mark.redteam

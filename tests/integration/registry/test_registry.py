@@ -70,6 +70,7 @@ def test_apptainer_pulls_the_same_tag(
     assert filecmp.cmp(small_image, desk.place / "ours.sif", shallow=False)
 
 
+@pytest.mark.slow  # `make travel` pulls by podman, too
 def test_podman_pulls_an_oci_image_and_one_package_more(
     desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
 ) -> None:

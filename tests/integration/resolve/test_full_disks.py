@@ -55,7 +55,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
         yield server
 
 
-@pytest.mark.parametrize("size_bytes", [16_384, 200_000, 2_000_000])
+@pytest.mark.parametrize(
+    "size_bytes", [200_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (16_384, 2_000_000))]
+)
 def test_a_store_without_space_is_named_alone(server: Mirror, tmp_path: Path, size_bytes: int) -> None:
     place = tmp_path / "small"
     place.mkdir()

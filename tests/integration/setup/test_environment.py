@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SETUP = Path(__file__).resolve().parents[3] / "setup"
 
 BACKEND = """\
@@ -82,6 +84,7 @@ class Checkout:
         }
 
 
+@pytest.mark.slow  # `make` itself has set up this environment
 def test_adds_what_is_missing_and_makes_anew_what_has_changed(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path)
     assert checkout.make().returncode == 0

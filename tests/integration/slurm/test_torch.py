@@ -49,6 +49,7 @@ def two_ranks(output: str) -> list[list[str]]:
     return [line[:3] for line in ranks_told(output)]
 
 
+@pytest.mark.slow  # test_a_module starts the same script; unit/launch compares both starts
 def test_launch(desk_of_torch: Desk, image: Path) -> None:
     words: list[str | Path] = ["launch", image, "--site", "slurm.yaml", "-n", "4"]
     done = desk_of_torch.envbuild(*words, "--", "python", "ddp.py", env={"SLURM_NTASKS_PER_NODE": "2"})

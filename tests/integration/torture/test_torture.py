@@ -74,6 +74,7 @@ def test_whatever_is_changed_is_an_error_that_is_told(kind: str, ground: Ground,
     assert attempt(kind, bytes(content), place) == ""
 
 
+@pytest.mark.slow  # unit/build and extend pack by gzip
 def test_gzip_serves_kernels_that_read_no_zstd(ground: Ground) -> None:
     desk = ground.desk("gzip")
     gzip = ground.build("--compression", "gzip")
@@ -91,6 +92,7 @@ def test_gzip_serves_kernels_that_read_no_zstd(ground: Ground) -> None:
     assert filecmp.cmp(desk / "squashfs", shifter, shallow=False)
 
 
+@pytest.mark.slow  # resolve/test_offline reproduces from kept files
 def test_reproduce_takes_kept_files_and_names_all_that_are_gone(ground: Ground) -> None:
     desk = ground.desk("reproduce")
     (desk / "image.sif").write_bytes(ground.reference)
@@ -111,7 +113,8 @@ def keys(ground: Ground, desk: Path, env: dict[str, str]) -> dict[str, str]:
     return {row["name"]: row["key"] for row in json.loads(shown.stdout)["layers"]}
 
 
-@pytest.mark.parametrize("name", ["mksquashfs", pytest.param("mmdebstrap", marks=pytest.mark.slow)])
+@pytest.mark.slow  # unit/plan has the keys
+@pytest.mark.parametrize("name", ["mksquashfs", "mmdebstrap"])
 def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground) -> None:
     desk = ground.desk("tools")
     before = keys(ground, desk, {})

@@ -81,6 +81,7 @@ def test_the_image_s_own_launcher_starts_them_where_the_host_names_none(
 
 
 @pytest.mark.parametrize(("inside", "host"), [("openmpi", "intel-mpi"), ("mpich", "openmpi")])
+@pytest.mark.slow  # unit/rules refuses it; `make vendor` tries all pairs
 def test_another_abi_is_refused_before_anything_starts(
     desk: Desk, image_on: Images, host_mpi: Hosts, inside: str, host: str
 ) -> None:

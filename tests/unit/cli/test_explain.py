@@ -196,6 +196,25 @@ def test_keys_that_are_not_facts_are_named(capsys: pytest.CaptureFixture[str]) -
     assert document["unread"] == ["cuda.tolkit", "other.os"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "packages: {flash_attn: 2.6.3, flash-attn.framework: '2.4'}\nenvironment: {PATH: /bin}\n",
+        "packages.Flash-Attn: 2.6.3\npackages.flash_attn.framework: '2.4'\n",
+        "packages: {flash-attn: {framework: '2.4', cxx11_abi: true}}\nlimits: {shm: 67108864}\n",
+    ],
+)
+def test_facts_of_extensions_and_variables_nested_or_dotted(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = explained(capsys, "frameworks.torch.version: 2.5.1\n" + text)
+    clash = [entry for entry in document["rules"] if entry["verdict"] == "reject"]
+    assert [(entry["id"], entry["subject"]) for entry in clash] == [
+        ("PACKAGE.built-for-framework", "flash-attn")
+    ]
+    assert document["unread"] == []
+
+
 def test_one_stack_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ((), ("image.sif", "--facts", "f.yaml")):
         code, _, err = run(capsys, *words)

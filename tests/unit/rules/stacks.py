@@ -57,6 +57,15 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Fact
             yield path, Fact(tuple(value) if isinstance(value, list) else value)
 
 
+def declared(path: str) -> str:
+    """Return the name in `FACTS` of a fact of a framework, a package or a variable."""
+    group, _, rest = path.partition(".")
+    if group == "environment":
+        return "environment.NAME"
+    _, dot, part = rest.partition(".")
+    return f"{group}.NAME{dot}{part}" if group in ("frameworks", "packages") and rest else path
+
+
 def files(directory: str) -> list[Path]:
     """Return the files of a directory, sorted."""
     return sorted((HERE / directory).glob("*.yaml"))

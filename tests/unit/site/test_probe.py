@@ -34,6 +34,9 @@ def test_a_bare_machine_claims_little_and_says_why(tmp_path: Path) -> None:
     assert set(probed.unknown) == {
         "glibc",
         "libstdcxx",
+        "kernel",
+        "memlock",
+        "shm",
         "gpus",
         "scheduler",
         "mpi",
@@ -57,7 +60,53 @@ def test_nvidia(machine: Machine) -> None:
         machine.file(f"/proc/driver/nvidia/gpus/0000:0{number}:00.0/information")
     machine.program("/usr/bin/nvidia-smi", "9.0\n9.0\n9.0\n9.0")
     gpus = seen(machine).site.gpus
-    assert gpus == SiteGpus(vendor="nvidia", count=4, architectures=("sm_90",), driver="535.104.05")
+    assert gpus == SiteGpus(
+        vendor="nvidia", count=4, architectures=("sm_90",), driver="535.104.05", open_modules=False
+    )
+
+
+def test_names_and_modes_of_nvidias_gpus(machine: Machine) -> None:
+    machine.file("/proc/driver/nvidia/version", NVIDIA.replace("x86_64 Kernel", "Open Kernel"))
+    machine.program(
+        "/usr/bin/nvidia-smi", "9.0, NVIDIA H100 80GB HBM3, Enabled\n9.0, NVIDIA H100 80GB HBM3, Enabled"
+    )
+    machine.program("/usr/bin/nv-fabricmanager", "Fabric Manager version is : 535.104.05")
+    gpus = seen(machine).site.gpus
+    assert gpus is not None
+    assert (gpus.architectures, gpus.names, gpus.mig) == (("sm_90",), ("H100 80GB HBM3",), True)
+    assert (gpus.open_modules, gpus.fabric_manager) == (True, "535.104.05")
+
+
+@pytest.mark.parametrize(
+    ("mount", "size"),
+    [
+        ("tmpfs /dev/shm tmpfs rw,nosuid,nodev,inode64 0 0", 4_194_304),
+        ("shm /dev/shm tmpfs rw,nosuid,size=65536k,mode=1777 0 0", 67_108_864),
+        ("tmpfs /run tmpfs rw,size=1g 0 0", None),
+    ],
+)
+def test_kernel_and_limits(machine: Machine, mount: str, size: int | None) -> None:
+    machine.file("/proc/sys/kernel/osrelease", "5.14.0-362.8.1.el9_3.x86_64\n")
+    machine.file("/dev/fuse")
+    machine.file("/proc/mounts", f"proc /proc proc rw 0 0\n{mount}\n")
+    machine.file("/proc/meminfo", "MemTotal:        8192 kB\nMemFree: 1 kB\n")
+    limit = "Max locked memory         unlimited            unlimited            bytes"
+    machine.file("/proc/self/limits", f"Limit                     Soft Limit           Hard Limit\n{limit}\n")
+    site = seen(machine).site
+    assert (site.kernel, site.fuse, site.shm, site.memlock) == ("5.14.0", True, size, None)
+    machine.variables["SLURM_JOB_ID"] = "1"
+    assert seen(machine).site.memlock == "unlimited"
+
+
+def test_releases_of_efa_and_ofed(machine: Machine) -> None:
+    machine.file("/sys/class/infiniband/rdmap0s6/ports/1/link_layer", "Unspecified")
+    machine.file(
+        "/opt/amazon/efa_installed_packages", "# EFA installer version: 1.43.1\n# Debug packages: no\n"
+    )
+    machine.program("/usr/bin/ofed_info", "MLNX_OFED_LINUX-5.8-1.1.2.1:")
+    fabric = seen(machine).site.fabric
+    assert fabric is not None
+    assert (fabric.name, fabric.efa_installer, fabric.ofed) == ("efa", "1.43.1", "5.8")
 
 
 def test_a_draft_is_of_one_node_of_a_cluster(machine: Machine) -> None:
@@ -80,7 +129,7 @@ def test_a_driver_whose_tools_are_not_there(machine: Machine) -> None:
     machine.file("/proc/driver/nvidia/version", NVIDIA)
     machine.program("/usr/bin/nvidia-smi", "Failed to initialize NVML", code=9)
     probed = seen(machine)
-    assert probed.site.gpus == SiteGpus(vendor="nvidia", driver="535.104.05")
+    assert probed.site.gpus == SiteGpus(vendor="nvidia", driver="535.104.05", open_modules=False)
     assert set(probed.unknown) >= {"gpus.architectures", "gpus.count"}
 
 
@@ -88,8 +137,9 @@ def test_amd(machine: Machine) -> None:
     for number, target in enumerate((0, 90010, 90010, 90402)):
         nodes = "/sys/class/kfd/kfd/topology/nodes"
         machine.file(f"{nodes}/{number}/properties", f"cpu_cores_count 0\ngfx_target_version {target}\n")
+    machine.file("/sys/module/amdgpu/parameters/noretry", "0\n")
     probed = seen(machine)
-    assert probed.site.gpus == SiteGpus(vendor="amd", count=3, architectures=("gfx90a", "gfx942"))
+    assert probed.site.gpus == SiteGpus(vendor="amd", count=3, architectures=("gfx90a", "gfx942"), xnack=True)
     assert "gpus.driver" in probed.unknown
 
 
@@ -137,9 +187,10 @@ def test_slurm(machine: Machine) -> None:
 def test_a_task_of_slurm_knows_which_pmix_serves_it(machine: Machine) -> None:
     machine.program("/usr/bin/srun", "slurm 25.05.3")
     assert "srun --mpi=pmix" in seen(machine).unknown["scheduler.pmix"]
-    machine.variables["PMIX_VERSION"] = "5.0.8"
+    machine.variables |= {"PMIX_VERSION": "5.0.8", "PMIX_SECURITY_MODE": "munge,native"}
     scheduler = seen(machine).site.scheduler
-    assert scheduler == SiteScheduler(name="slurm", version="25.05.3", pmix="5.0.8")
+    security = ("munge", "native")
+    assert scheduler == SiteScheduler(name="slurm", version="25.05.3", pmix="5.0.8", pmix_security=security)
 
 
 def test_an_srun_without_a_cluster_is_no_scheduler(machine: Machine) -> None:

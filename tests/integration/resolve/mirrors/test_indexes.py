@@ -165,7 +165,14 @@ def test_an_index_behind_a_password(
     assert_kept_private(desk.directory / "cache", b"Hunter2")
 
 
-@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"])
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "http_proxy",
+        "all_proxy",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("HTTP_PROXY", "https_proxy")),
+    ],
+)
 def test_a_proxy_that_does_not_answer_is_named_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:

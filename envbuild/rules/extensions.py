@@ -1,0 +1,62 @@
+"""Facts of what Python packages were compiled for, by their versions and requirements. Pure.
+
+Local versions have no standard. The forms are those of the makers' indexes: ``cu128`` and ``rocm6.4``
+(PyTorch), ``cu12torch2.8cxx11abiTRUE`` (flash-attn, mamba), ``pt28cu128`` (PyG), ``torch260cu126`` (NATTEN).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envbuild.rules.facts import Value
+
+_CUDA = re.compile(r"(?:^|[^a-z])cu(?:da)?(1[0-9]|[2-9])([0-9]?)(?![0-9])")
+_ROCM = re.compile(r"(?:^|[^a-z])rocm([0-9]+(?:\.[0-9]+)*)")
+_TORCH_RELEASE = re.compile(r"(?:^|[^a-z])torch([0-9]+\.[0-9]+(?:\.[0-9]+)*)")
+# Digits without dots: major, minor, and after `torch` the patch release.
+_TORCH_DIGITS = re.compile(r"(?:^|[^a-z])(?:pt([0-9])([0-9]{1,2})|torch([0-9])([0-9]{1,2})[0-9])(?![0-9.])")
+_ABI = re.compile(r"cxx11abi(true|false)")
+_NCCL = re.compile(r"nvidia-nccl(-cu[0-9]+)?")
+
+
+def facts_of_version(name: str, version: str) -> dict[str, Value]:
+    """Return the facts that the local version of a distribution states."""
+    local = version.partition("+")[2].lower()
+    facts: dict[str, Value] = {}
+    if cuda := _CUDA.search(local):
+        facts["toolkit"] = f"{cuda[1]}.{cuda[2]}" if cuda[2] else cuda[1]
+    elif rocm := _ROCM.search(local):
+        facts["toolkit"] = rocm[1]
+    if release := _TORCH_RELEASE.search(local):
+        facts["framework"] = release[1]
+    elif digits := _TORCH_DIGITS.search(local):
+        facts["framework"] = f"{digits[1]}.{digits[2]}" if digits[1] else f"{digits[3]}.{digits[4]}"
+    if abi := _ABI.search(local):
+        facts["cxx11_abi"] = abi[1] == "true"
+    return {f"packages.{name}.{part}": value for part, value in facts.items()}
+
+
+def pinned(requires: Iterable[str]) -> Mapping[str, str]:
+    """Return the distributions that requirements pin to one version: canonical name → version.
+
+    Requirements that some other platforms or extras have count, too: they are those of the same build.
+    """
+    versions: dict[str, str] = {}
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except (InvalidRequirement, RecursionError):
+            continue
+        clauses = list(requirement.specifier)
+        if len(clauses) == 1 and clauses[0].operator == "==":
+            versions[canonicalize_name(requirement.name)] = clauses[0].version.removesuffix(".*")
+    return versions
+
+
+def nccl_of(pins: Mapping[str, str]) -> str | None:
+    """Return the version of NCCL's wheel that a build pins; None without one."""
+    return next((version for name, version in sorted(pins.items()) if _NCCL.fullmatch(name)), None)
