@@ -74,7 +74,7 @@ class Peers:
         place = self.road.place
         inside = ["--cleanenv", "--contain", "--home", f"{place}:/home/peer", "--pwd", str(place)]
         inside += [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-        return ["apptainer", "--silent", "exec", "--bind", str(place), *inside, PEERS, *words]
+        return ["apptainer", "--silent", "exec", "--userns", "--bind", str(place), *inside, PEERS, *words]
 
 
 @contextmanager
