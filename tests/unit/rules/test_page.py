@@ -60,11 +60,11 @@ def generated() -> Iterator[str]:
         "| rule | of | needs | ranges | otherwise | seen |",
         "|---|---|---|---|---|---|",
     )
-    for (rule, of, where, needed, severity, seen), group in pairs.items():
+    for (rule_id, of, where, needed, severity, seen), group in pairs.items():
         if is_of_a_table(group[0], group):
             ranges = "; ".join(f"{shown(row.if_[of])}: {shown(row.needs[needed])}" for row in group)
             first = f"`{of}`, {where}" if where else f"`{of}`"
-            yield f"| `{rule}` | {first} | `{needed}` | {ranges} | {OTHERWISE[severity]} | {seen} |"
+            yield f"| `{rule_id}` | {first} | `{needed}` | {ranges} | {OTHERWISE[severity]} | {seen} |"
     yield from ("", "## Sources of the rules", "")
     for rule in RULES:
         yield f"- `{rule.id}`: {'; '.join(rule.source)}"
