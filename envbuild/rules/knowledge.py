@@ -230,9 +230,10 @@ class Knowledge:
 def shipped() -> Knowledge:
     """Return the knowledge of this program."""
     knowledge = Knowledge()
-    directory = resources.files("envbuild.rules") / "knowledge"
-    for file in sorted(directory.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".yaml"):
-            loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
-            knowledge = knowledge.with_file(loaded.value, "")
+    by_hand = resources.files("envbuild.rules") / "knowledge"
+    for directory in (by_hand, by_hand / "imported"):
+        for file in sorted(directory.iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".yaml"):
+                loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
+                knowledge = knowledge.with_file(loaded.value, "")
     return knowledge
