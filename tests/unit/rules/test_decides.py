@@ -20,7 +20,6 @@ UNDECIDED = {
     "GPU.build-for-cpu": "a build for the CPU is good only where the spec asks for one",
     "MPI.cray-host-buffers": "no shipped site names the version of a Cray MPICH on NVIDIA's GPUs",
     "MPI.cray-needs-cuda-12": "no shipped site names the version of a Cray MPICH on NVIDIA's GPUs",
-    "PMI.pmix-generations": "no shipped site names the PMIx of its Slurm",
     "RUNTIME.ucx-user-namespaces": "no good stack has UCX under Apptainer",
 }
 
