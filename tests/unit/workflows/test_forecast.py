@@ -91,7 +91,7 @@ def test_unknown_is_never_silent() -> None:
     assert outlook(unread, site(), site(), changed=parse_changes(["driver.version=1"])).state == "unknown"
     # A driver that the site no longer states.
     then = SITE.replace(', driver: "580.95.05"', "")
-    assert looked(CUDA, then=then) == ("unknown", ["CUDA.driver-floor"])
+    assert looked(CUDA, then=then) == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
 
 
 def repaired(facts: dict[str, Value], *changes: str, is_extended: bool = False) -> Repair | None:
@@ -141,7 +141,7 @@ def test_no_change_of_an_image_repairs_the_machine() -> None:
 
 def test_a_fact_that_will_not_be_known_is_unknown() -> None:
     assert parse_changes(["driver.version=null"]) == {"driver.version": None}
-    assert looked(CUDA, "driver.version=null") == ("unknown", ["CUDA.driver-floor"])
+    assert looked(CUDA, "driver.version=null") == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
     assert looked(CUDA, "pmi.offered=null") == ("unknown", ["PMI.intersection"])
 
 
