@@ -48,6 +48,12 @@ def test_a_change_that_touches_nothing_known_to_clash_holds() -> None:
     assert looked(CUDA, "driver.version=590.44.01") == ("holds", [])
 
 
+def test_a_rule_that_reads_the_images_part_of_what_changes_is_not_touched() -> None:
+    # A rule compares the image's glibc with the kernel, which is not known.
+    _, rules = looked({**CUDA, "glibc.image": "2.36"}, "glibc.host=2.39")
+    assert "GLIBC.kernel" not in rules
+
+
 def test_an_older_driver_breaks_an_image() -> None:
     assert looked(CUDA, "driver.version=575.57.08") == ("breaks", ["CUDA.driver-floor"])
     then = SITE.replace("580.95.05", "575.57.08")
@@ -91,7 +97,7 @@ def test_unknown_is_never_silent() -> None:
     assert outlook(unread, site(), site(), changed=parse_changes(["driver.version=1"])).state == "unknown"
     # A driver that the site no longer states.
     then = SITE.replace(', driver: "580.95.05"', "")
-    assert looked(CUDA, then=then) == ("unknown", ["CUDA.driver-floor"])
+    assert looked(CUDA, then=then) == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
 
 
 def repaired(facts: dict[str, Value], *changes: str, is_extended: bool = False) -> Repair | None:
@@ -141,7 +147,7 @@ def test_no_change_of_an_image_repairs_the_machine() -> None:
 
 def test_a_fact_that_will_not_be_known_is_unknown() -> None:
     assert parse_changes(["driver.version=null"]) == {"driver.version": None}
-    assert looked(CUDA, "driver.version=null") == ("unknown", ["CUDA.driver-floor"])
+    assert looked(CUDA, "driver.version=null") == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
     assert looked(CUDA, "pmi.offered=null") == ("unknown", ["PMI.intersection"])
 
 
