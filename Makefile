@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference toolkits vendor cluster travel travel-peers torture redteam docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers torture redteam docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -57,6 +57,9 @@ recordings: venv ## record plan, build and test on a terminal as docs/recordings
 
 reference: venv ## write schemas and reference pages of spec, recipe, job, base image, site and lock
 	@$(BIN)/python setup/reference.py
+
+knowledge: venv ## compare rows of knowledge with their sources; exit code 1 for a difference; ARGS="--update"
+	@PYTHONPATH=setup $(BIN)/python -B -m knowledge $(ARGS)
 
 toolkits: venv ## build, test and break every toolkit (two hours); ARGS="--only horovod"
 	@$(SETUP)/system.py --check

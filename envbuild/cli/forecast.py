@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +15,7 @@ from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize, some
 
 if TYPE_CHECKING:
-    from envbuild.workflows.forecast import Forecast, KnownImage, Need
-
-_STATES = ("breaks", "broken", "warns", "unknown", "holds")
+    from envbuild.workflows.forecast import Forecast, KnownImage, Needs, Outlook
 
 
 def command(
@@ -33,12 +30,17 @@ def command(
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--change", metavar="FACT=VALUE", help="A fact that changes: driver.version=580.65 (repeatable)."
+            "--change",
+            metavar="FACT=VALUE",
+            help="A fact that changes: driver.version=580.65; null if it will not be known (repeatable).",
         ),
     ] = None,
     needs: Annotated[
         bool, typer.Option("--needs", help="List what the images need of a machine instead.")
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page to send round.")
+    ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -51,18 +53,22 @@ def command(
     """
     if not every:
         raise RequestError("no images are named", hint="name a directory of modules or images with --all DIR")
-    if needs and (then is not None or change):
-        raise RequestError("--needs takes no change", hint="leave --then and --change out")
+    if needs and (then is not None or change or html is not None):
+        raise RequestError("--needs takes no change", hint="leave --then, --change and --html out")
+    from_host = options.host_libraries(mpi, fabric)
     with session(json=json, store=store, site=site) as settings:
         if needs:
-            listed, unknown = workflows.forecast.needs(every, settings)
+            needed = workflows.forecast.needs(every, settings, from_host)
         else:
-            from_host = options.host_libraries(mpi, fabric)
+            if html is not None:
+                workflows.forecast_page.check_page(html, settings)
             found = workflows.forecast.forecast(
                 every, settings, then=then, changes=change or (), from_host=from_host
             )
+            if html is not None:
+                workflows.forecast_page.write_page(html, found)
     if needs:
-        _print_needs(listed, unknown, json=json)
+        _print_needs(needed, json=json)
         return
     if json:
         print_json(found.document())
@@ -71,37 +77,48 @@ def command(
     raise typer.Exit(4 if found.breaks else 0)
 
 
-def _print_needs(listed: tuple[Need, ...], unknown: tuple[KnownImage, ...], *, json: bool) -> None:
+def _print_needs(needed: Needs, *, json: bool) -> None:
     if json:
-        missing = [{"name": image.name, "problem": image.problem} for image in unknown]
-        print_json({"needs": list(listed), "unknown": missing})
+        print_json(needed.document())
         return
-    for need in listed:
-        print_data(f"{need.need}\n  {need.reason}; {need.source}")
-        print_data(f"  {pluralize(len(need.images), 'image')}: {some(need.images, 8)}")
-    for image in unknown:
+    for need, names in needed.listed:
+        advised = "" if need.severity == "error" else " (advised)"
+        print_data(f"{need.need}{advised}\n  {need.rule}: {need.reason}; {need.source}")
+        print_data(f"  {pluralize(len(names), 'image')}: {some(names, 8)}")
+    for image in needed.unknown:
         print_message(f"unknown: {image.name}: {image.problem}", problem=True)
+    if level() > 0:
+        for rule, names in needed.undecided:
+            print_message(f"undecided: {rule.rule} for want of {rule.missing}: {some(names, 8)}")
+    elif needed.undecided:
+        rules = len({rule.rule for rule, _ in needed.undecided})
+        print_message(f"undecided: {pluralize(rules, 'rule')} (`-v` lists them)", problem=True)
 
 
 def _lines(found: Forecast) -> Iterator[str]:
     for fact, (now, later) in found.changes.items():
         yield f"{fact}: {now} -> {later}"
-    rows: list[tuple[str, str, str, str]] = []
-    scanned = 0
-    counts: Counter[str] = Counter()
-    for image, outlooks in found.images:
-        scanned += image.scanned
-        for outlook in sorted(outlooks, key=lambda outlook: _STATES.index(outlook.state)):
-            counts[outlook.state] += 1
-            if outlook.state == "holds" and level() <= 0:
-                continue
-            reasons = [f"{result.rule}: {result.reason}" for result in outlook.results] or [image.problem]
-            fixes = dict.fromkeys(result.hint for result in outlook.results if result.hint)
-            rows.append((outlook.state, image.name, outlook.partition, reasons[0]))
-            rows += [("", "", "", reason) for reason in reasons[1:]]
-            rows += [("", "", "", f"fix: {fix}") for fix in fixes]
+    if not found.changes:
+        yield "nothing that is known of the site changes"
+    outlooks = [(image, outlook) for image, outlooks in found.images for outlook in outlooks]
+    states = list(found.counts)
+    shown = [pair for pair in outlooks if pair[1].state != "holds" or level() > 0]
+    shown.sort(key=lambda pair: states.index(pair[1].state))
+    rows = [row for image, outlook in shown for row in _rows(image, outlook)]
     if rows:
         yield columns(rows)
-    summary = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state]) or "no images"
-    first = f"; {pluralize(scanned, 'image')} scanned for the first time" if scanned else ""
+    summary = ", ".join(f"{number} {state}" for state, number in found.counts.items()) or "no images"
+    scanned = sum(image.scanned for image, _ in found.images)
+    first = f"; {pluralize(scanned, 'image')} without facts scanned for the first time" if scanned else ""
     yield f"{found.site}: {summary}{first}"
+
+
+def _rows(image: KnownImage, outlook: Outlook) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a row for an image in a partition, and rows below it with further reasons and what helps."""
+    reasons = [f"{result.rule}: {result.reason}" for result in outlook.results] or [image.problem]
+    fixes = dict.fromkeys(f"fix: {result.hint}" for result in outlook.results if result.hint)
+    repairs = []
+    if outlook.repair is not None:
+        repairs = [f"repair: {outlook.repair.steps}", f"changes: {', '.join(outlook.repair.layers)}"]
+    yield outlook.state, image.name, outlook.partition, reasons[0]
+    yield from (("", "", "", text) for text in (*reasons[1:], *fixes, *repairs))

@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
 from envbuild.image.file import ImageFile
-from envbuild.image.layout import built_layout, kept_layout, write_image
+from envbuild.image.layout import Layout, built_layout, kept_layout, write_image
 from envbuild.image.model import FileSystem, ImageLayer, Manifest
 from envbuild.image.packages import read_packages
 from envbuild.image.sbom import sbom
@@ -49,6 +50,8 @@ class Provenance:
     """As canonical JSON."""
     note: bytes = b""
     """The record of what was added to a finished image; empty if nothing was."""
+    facts: bytes | None = None
+    """Facts that are taken over from an image, empty for none; None: they are read from the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +76,17 @@ def compose(
     path: Path,
     stack: Stack,
     *,
+    describe: Callable[[Manifest, Squashfs], bytes] | None = None,
     advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> Manifest | None:
     """Write an image, in place of an earlier one: all of it, or nothing; return its manifest, if it has one.
 
-    The same stack gives the same bytes. `advanced` is called with the number of bytes of each part that was
-    copied; an error of `check`, which is called last, leaves `path` as it is. RequestError: the image cannot
-    be written at `path`, or `bottom` is damaged. MachineError: a layer cannot be read or is damaged, or the
-    disk is full or fails.
+    `describe` returns the facts that an image of ours carries, of its file system as it was written. It must
+    depend on nothing else: the same stack gives the same bytes. `advanced` is called with the number of bytes
+    of each part that was copied; an error of `check`, which is called last, leaves `path` as it is.
+    RequestError: the image cannot be written at `path`, or `bottom` is damaged. MachineError: a layer cannot
+    be read or is damaged, or the disk is full or fails.
     """
     with layer_file_systems({layer.name: layer.blob for layer in stack.layers}) as files:
         _check_tables(stack.layers, files)
@@ -89,7 +94,9 @@ def compose(
         if stack.bottom is not None:
             inputs = {stack.bottom.path.name: stack.bottom.root, **files}
         if stack.provenance is not None:
-            return _write_built(path, stack, stack.provenance, files, inputs, advanced, check)
+            layout, spliced, manifest = _built(stack, stack.provenance, files, inputs, describe)
+            write_image(path, layout, spliced, advanced=advanced, check=check)
+            return manifest
         if stack.bottom is None:
             raise ValueError("there is neither an image below nor data for a new one")
         spliced = splice(inputs, hidden=stack.hidden, unchanged=stack.unchanged, keep_directories=True)
@@ -97,16 +104,14 @@ def compose(
         return None
 
 
-def _write_built(
-    path: Path,
+def _built(
     stack: Stack,
     provenance: Provenance,
     files: Mapping[str, Squashfs],
     inputs: Mapping[str, Squashfs],
-    advanced: Callable[[int], None],
-    check: Callable[[], None],
-) -> Manifest:
-    """Write an image of ours, whose manifest says where each layer lies."""
+    describe: Callable[[Manifest, Squashfs], bytes] | None,
+) -> tuple[Layout, Splice, Manifest]:
+    """Return an image of ours, ready to be written; its manifest says where each layer lies."""
     new, kept = {layer.name: layer for layer in stack.layers}, _layers_of(stack.bottom)
     parts = [
         all_data(files[name]) if name in new else _part(stack.bottom, kept[name]) for name in stack.order
@@ -121,9 +126,9 @@ def _write_built(
     manifest = provenance.manifest.model_copy(update={"file_system": _file_system(spliced, layers)})
     bill = sbom(provenance.lock, read_packages(list(inputs.values())), imported=manifest.imported_layers)
     data = {LOCK: dump(provenance.lock).encode(), PLAN: provenance.plan.encode(), SBOM: bill}
-    layout = built_layout(manifest, data, spliced, note=provenance.note)
-    write_image(path, layout, spliced, advanced=advanced, check=check)
-    return manifest
+    of_root = partial(describe, manifest) if describe is not None else None
+    layout = built_layout(manifest, data, spliced, note=provenance.note, describe=of_root)
+    return layout, spliced, manifest
 
 
 def _layers_of(image: ImageFile | None) -> dict[str, ImageLayer]:

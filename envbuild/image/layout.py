@@ -17,6 +17,7 @@ from envbuild.image.model import Manifest
 from envbuild.image.sif import (
     DATA,
     DEFINITION,
+    FACTS,
     FILE_SYSTEM_OFFSET,
     INSPECTION,
     LABELS,
@@ -30,6 +31,7 @@ from envbuild.image.sif import (
     read_frame,
 )
 from envbuild.image.sifformat import Descriptor, Kind
+from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import Splice
 from envbuild.system.files import atomic_file, copy_range, is_full, write_at
 
@@ -42,27 +44,28 @@ _HINT_PATH = "name a file in a directory of yours, with space, with `-o IMAGE.si
 class Layout:
     """The parts of an image file around its file system; all offsets and sizes in bytes."""
 
-    frame: bytes
-    """Header and descriptors, at the beginning; empty for a bare squashfs."""
     root_offset: int
     """Offset of the file system."""
-    behind: bytes = b""
-    """Data that follow the file system."""
+    around: Callable[[int], tuple[bytes, bytes]]
+    """Given the open file with the file system in it, return header and descriptors, at the beginning (empty
+    for a bare squashfs), and the data that follow the file system."""
     copied: tuple[tuple[int, int, int, int], ...] = ()
     """Ranges of other open files: the file's descriptor, where the range lies, its size, where it goes."""
 
-    def size_bytes(self, splice: Splice) -> int:
-        """Return the length of the image file with a file system."""
-        return self.root_offset + splice.size_bytes + len(self.behind)
-
 
 def built_layout(
-    manifest: Manifest, data: Mapping[str, bytes], splice: Splice, *, note: bytes = b""
+    manifest: Manifest,
+    data: Mapping[str, bytes],
+    splice: Splice,
+    *,
+    note: bytes = b"",
+    describe: Callable[[Squashfs], bytes] | None = None,
 ) -> Layout:
     """Return the layout of an image of ours: the file system, and behind it the data of `DATA`.
 
     `data` are `LOCK`, `PLAN` and `SBOM`; the other data are made from the manifest. `note` is `NOTE`, empty
-    for an image that was not extended.
+    for an image that was not extended. `describe` returns `FACTS` of the file system as it was written, empty
+    for none.
     """
     labels, _ = startup.top_files(manifest)[f"{startup.DIRECTORY}/labels.json"]
     contents = {
@@ -72,15 +75,23 @@ def built_layout(
         MANIFEST: manifest.to_json().encode(),
         **data,
     }
-    objects = {name: contents[name] for name in DATA} | ({NOTE: note} if note else {})
-    frame = frame_of(
-        {name: len(content) for name, content in objects.items()},
-        {name: sha256_of(content) for name, content in objects.items()},
-        file_system_bytes=splice.size_bytes,
-        architecture=manifest.architecture,
-    )
-    behind = b"".join(objects.values())
-    return Layout(frame=frame, root_offset=FILE_SYSTEM_OFFSET, behind=behind)
+
+    def around(file: int) -> tuple[bytes, bytes]:
+        facts = b""
+        if describe is not None:
+            with open(file, "rb", closefd=False) as written:
+                facts = describe(Squashfs(written, FILE_SYSTEM_OFFSET, splice.size_bytes))
+        optional = {name: content for name, content in ((FACTS, facts), (NOTE, note)) if content}
+        objects = {name: contents[name] for name in DATA} | optional
+        frame = frame_of(
+            {name: len(content) for name, content in objects.items()},
+            {name: sha256_of(content) for name, content in objects.items()},
+            file_system_bytes=splice.size_bytes,
+            architecture=manifest.architecture,
+        )
+        return frame, b"".join(objects.values())
+
+    return Layout(root_offset=FILE_SYSTEM_OFFSET, around=around)
 
 
 def kept_layout(image: ImageFile, splice: Splice) -> Layout:
@@ -89,7 +100,7 @@ def kept_layout(image: ImageFile, splice: Splice) -> Layout:
     A SIF keeps all its other data, except signatures, which no longer hold.
     """
     if image.sif is None:
-        return Layout(frame=b"", root_offset=0)
+        return Layout(root_offset=0, around=lambda _: (b"", b""))
     return _kept_sif(image, image.sif, splice)
 
 
@@ -128,7 +139,7 @@ def _kept_sif(image: ImageFile, sif: SifFile, splice: Splice) -> Layout:
     unused = bytes(sifformat.DESCRIPTOR_BYTES)
     descriptors = b"".join(table.get(index, unused) for index in range(len(entries)))
     frame = head.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0") + descriptors
-    return Layout(frame=frame, root_offset=root_offset, copied=tuple(copied))
+    return Layout(root_offset=root_offset, around=lambda _: (frame, b""), copied=tuple(copied))
 
 
 def write_image(
@@ -150,8 +161,9 @@ def write_image(
             for source, offset, size, target in layout.copied:
                 copy_range(source, offset, size, file, target, advanced)
             splice.write(file, layout.root_offset, advanced)
-            write_at(file, layout.behind, layout.root_offset + splice.size_bytes)
-            write_at(file, layout.frame, 0)
+            frame, behind = layout.around(file)
+            write_at(file, behind, layout.root_offset + splice.size_bytes)
+            write_at(file, frame, 0)
     except OSError as error:
         raise unwritable(path, error) from error
 

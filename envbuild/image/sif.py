@@ -21,14 +21,16 @@ MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
 PLAN = "envbuild.plan"
 SBOM = "sbom.cdx.json"
-# Of an extended image, behind all others: what was added.
+# The facts of its files, for the rules: see `envbuild.preflight.image_facts`.
+FACTS = "envbuild.facts"
+# What was added to an extended image.
 NOTE = "envbuild.extend"
 # Of an image that was signed since: a statement in its envelope, as a signature of the SIF.
 STATEMENT = "envbuild.statement"
 # The name that `apptainer inspect` reads.
 INSPECTION = "inspect-metadata.json"
 DEFINITION, LABELS = "definition", "labels"
-# All data of an image, in their order.
+# Data of every image, in their order.
 DATA = {
     DEFINITION: Kind.DEFINITION,
     INSPECTION: Kind.JSON,
@@ -38,6 +40,8 @@ DATA = {
     PLAN: Kind.JSON,
     SBOM: Kind.SBOM,
 }
+# Data that an image may have, behind all others.
+OPTIONAL_DATA = (FACTS, NOTE)
 FILE_SYSTEM_OFFSET = sifformat.aligned(sifformat.DATA_OFFSET, sifformat.PARTITION_ALIGNMENT)
 
 HINT_REBUILD = "build it again, or copy it again from where it came"
@@ -50,7 +54,7 @@ _DESCRIPTORS_LIMIT = 1024
 
 
 def _place_objects(sizes: Mapping[str, int], file_system_bytes: int, architecture: str) -> list[Descriptor]:
-    """Place every object: the data in their order behind the file system, the note last."""
+    """Place every object: the data in their order behind the file system, the optional ones last."""
     table: list[Descriptor] = []
     at = FILE_SYSTEM_OFFSET + file_system_bytes
     for number, (name, kind) in enumerate(DATA.items(), start=1):
@@ -70,13 +74,13 @@ def _place_objects(sizes: Mapping[str, int], file_system_bytes: int, architectur
             architecture=architecture,
         )
     )
-    if NOTE in sizes:
-        size = sizes[NOTE]
-        table.append(
-            Descriptor(
-                number=len(table) + 1, kind=Kind.JSON, offset=at, size=size, padded_size=size, name=NOTE
+    for name in OPTIONAL_DATA:
+        if name in sizes:
+            size, number = sizes[name], len(table) + 1
+            table.append(
+                Descriptor(number=number, kind=Kind.JSON, offset=at, size=size, padded_size=size, name=name)
             )
-        )
+            at += size
     return table
 
 
@@ -89,8 +93,8 @@ def frame_of(
 ) -> bytes:
     """Return header and descriptor table: the first `DATA_OFFSET` bytes of an image.
 
-    `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`, and of the `NOTE` of an
-    extended image.
+    `sizes` and `digests` have the length in bytes and the ``sha256:…`` of all `DATA`, and of those of
+    `OPTIONAL_DATA` that the image has.
     """
     table = _place_objects(sizes, file_system_bytes, architecture)
     # The identity is the digest of what `sha256sum` would print of all data.

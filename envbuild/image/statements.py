@@ -19,7 +19,7 @@ from envbuild import __version__
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.image.compose import read_sbom
 from envbuild.image.file import ImageFile
-from envbuild.image.sif import DATA, NOTE, PLAN, STATEMENT, damaged
+from envbuild.image.sif import DATA, OPTIONAL_DATA, PLAN, STATEMENT, damaged
 from envbuild.image.sifformat import Kind
 from envbuild.image.verify import changed_around
 from envbuild.lock.model import all_pins
@@ -74,7 +74,7 @@ def subjects_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _:
     root = image.root
     digests = {image.label: image.digest_of(root.offset, root.size_bytes, advanced)}
     for descriptor in image.sif.objects if image.sif else ():
-        if descriptor.name in (*DATA, NOTE):
+        if descriptor.name in (*DATA, *OPTIONAL_DATA):
             digests[descriptor.name] = image.digest_of(descriptor.offset, descriptor.size)
     return {name: digest.removeprefix("sha256:") for name, digest in digests.items()}
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat
 from envbuild.image.file import ImageFile
 from envbuild.image.model import FileSystem
-from envbuild.image.sif import DATA, FILE_SYSTEM_OFFSET, HINT_REBUILD, LOCK, NOTE, frame_of
+from envbuild.image.sif import DATA, FILE_SYSTEM_OFFSET, HINT_REBUILD, LOCK, OPTIONAL_DATA, frame_of
 from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.jobs.report import CheckResult
 from envbuild.squashfs.format import SUPERBLOCK_BYTES
-from envbuild.squashfs.splice import digest_of_tables
 
 Advanced = Callable[[int], None]
 
 DIGEST = "image.digest"
+_CHUNK_BYTES = 1 << 20
 _THE_HEADER = (
-    "the header, or the data that its identity is made from: manifest, plan, bill of materials, labels"
-    " or definition"
+    "the header, or the data that its identity is made from: manifest, plan, bill of materials, facts,"
+    " labels or definition"
 )
 
 
@@ -76,9 +77,13 @@ def _changed(image: ImageFile, offset: int, system: FileSystem, advanced: Advanc
 
 
 def _tables(image: ImageFile, offset: int, system: FileSystem) -> str:
-    superblock = image.read(offset, SUPERBLOCK_BYTES)
-    tables = image.read(offset + system.tables_offset, system.size_bytes - system.tables_offset)
-    return digest_of_tables(superblock, tables)
+    """Return the digest of superblock and tables, as `digest_of_tables`; a manifest may say any sizes."""
+    digest = hashlib.sha256(image.read(offset, SUPERBLOCK_BYTES))
+    at, end = offset + system.tables_offset, offset + system.size_bytes
+    while at < end and (chunk := image.read(at, min(_CHUNK_BYTES, end - at))):
+        digest.update(chunk)
+        at += len(chunk)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def changed_around(image: ImageFile) -> tuple[str, ...]:
@@ -89,7 +94,7 @@ def changed_around(image: ImageFile) -> tuple[str, ...]:
     """
     manifest, stored = image.manifest, image.sif.objects if image.sif else ()
     by_name = {descriptor.name: descriptor for descriptor in reversed(stored)}
-    objects = {name: by_name[name] for name in (*DATA, NOTE) if name in by_name}
+    objects = {name: by_name[name] for name in (*DATA, *OPTIONAL_DATA) if name in by_name}
     digests = {
         name: image.digest_of(descriptor.offset, descriptor.size) for name, descriptor in objects.items()
     }
@@ -109,7 +114,7 @@ def changed_around(image: ImageFile) -> tuple[str, ...]:
     changed = []
     if sifformat.header_without_signing(frame) != sifformat.header_without_signing(written):
         changed.append(_THE_HEADER)
-    own = len(DATA) + 1 + (NOTE in objects)
+    own = len(DATA) + 1 + sum(name in objects for name in OPTIONAL_DATA)
     table = slice(
         sifformat.DESCRIPTORS_OFFSET, sifformat.DESCRIPTORS_OFFSET + own * sifformat.DESCRIPTOR_BYTES
     )

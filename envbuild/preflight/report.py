@@ -385,7 +385,7 @@ def checks_of(results: Sequence[RuleResult]) -> Iterator[CheckResult]:
             observed = f"unknown: {', '.join(result.missing)}"
         if result.partition:
             observed = f"{result.partition}: {observed}"
-        facts = result.fact_lines if result.outcome == "incompatible" else ()
-        hint = "; ".join(text for text in (result.hint, *facts) if text)
+        why = (*result.fact_lines, f"source: {result.source}") if result.outcome == "incompatible" else ()
+        hint = "; ".join(text for text in (result.hint, *why) if text)
         name = f"{result.rule}/{result.subject}" if result.subject else result.rule
         yield replace(result.finding, id=name, observed=observed, hint=hint, subject="")

@@ -159,11 +159,18 @@ def changes_from(digest: str, path: Path | None, store: Store) -> tuple[str, ...
     return (f"another image is there than {digest[:19]}",)
 
 
-def scan_image(image: ImageFile, store: Store, *, changed: tuple[str, ...] | None = None) -> ImageScan:
+def scan_image(
+    image: ImageFile,
+    store: Store,
+    *,
+    changed: tuple[str, ...] | None = None,
+    files: FileSystemScan | None = None,
+) -> ImageScan:
     """Scan an image, or read its scan from the store, which keeps that of a verified image.
 
-    Without `changed`, the result of `verify_image`, it is that of `changed_parts`. RequestError: envbuild did
-    not build it, or its file system's format is unknown. CheckError: it is damaged.
+    Without `changed`, the result of `verify_image`, it is that of `changed_parts`; `files` is a scan of its
+    file system, if there is one. RequestError: envbuild did not build it, or its file system's format is
+    unknown. CheckError: it is damaged.
     """
     digest, signature = image.manifest.digest, image.signature
     record = _read(store, digest)
@@ -171,7 +178,8 @@ def scan_image(image: ImageFile, store: Store, *, changed: tuple[str, ...] | Non
         changed = () if record and signature in record.signatures else verify_image(image)
     try:
         lock = image.lock
-        files = record.files if record and not changed else _scan_root(image)
+        if files is None:
+            files = record.files if record and not changed else _scan_root(image)
     except EnvbuildError as error:
         if not changed:
             raise
@@ -182,6 +190,12 @@ def scan_image(image: ImageFile, store: Store, *, changed: tuple[str, ...] | Non
     if not changed and (record is None or signature not in record.signatures) and image.is_unchanged:
         _write(store, digest, (record or _Record([], files)).with_signature(signature))
     return ImageScan(image=image.path, manifest=image.manifest, lock=lock, files=files, changed=changed)
+
+
+def scan_written(manifest: Manifest, root: Squashfs, store: Store) -> FileSystemScan:
+    """Scan the file system of an image that is being written, or read its scan from the store."""
+    record = _read(store, manifest.digest)
+    return record.files if record else scan_file_system(root)
 
 
 def _scan_root(image: ImageFile) -> FileSystemScan:

@@ -135,6 +135,12 @@ def numpy_not_older_than_built(stack: Stack) -> None:
     require(versions.in_range(numpy, f">={needed[-1]}", "pep440"), reason)
 
 
+def _cuda_majors(stack: Stack) -> tuple[str, ...]:
+    """Return the majors of the image's CUDA; UnknownFact if nothing says which it has."""
+    majors = stack.texts_or_none("cuda.majors")
+    return (stack.text("cuda.toolkit").partition(".")[0],) if majors is None else majors
+
+
 @Rule(
     id="CUDA.of-extension",
     source=[
@@ -143,12 +149,12 @@ def numpy_not_older_than_built(stack: Stack) -> None:
     ],
     seen="2026-11-28",
     per_package="toolkit",
-    when=lambda stack: bool(stack["cuda.majors"]),
+    when=lambda stack: any(_cuda_majors(stack)),
     hint="take a build of it for the CUDA of the image",
 )
 def extension_for_cuda(stack: Stack) -> None:
     """Extensions are compiled for a major of CUDA that the image has."""
-    built, majors = stack.of_package("toolkit"), stack.texts("cuda.majors")
+    built, majors = stack.of_package("toolkit"), _cuda_majors(stack)
     reason = f"{stack.package} is compiled for CUDA {built}, and the image has {shown(majors)}"
     require(built.partition(".")[0] in majors, reason)
 

@@ -14,6 +14,7 @@ from typing import Literal
 from envbuild.errors import Location
 from envbuild.rules.tables import look_up
 from envbuild.rules.versions import Scheme
+from envbuild.spec.accelerators import ACCELERATORS
 
 Value = str | bool | tuple[str, ...]
 
@@ -172,6 +173,18 @@ FACTS: Mapping[str, FactType] = {
     "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
+FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+"""Frameworks whose version is that of a Python distribution, and the distribution."""
+# Groups and single facts of the machine; all others are the image's.
+_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
+_OF_HOST_TOO = (
+    "architecture.host",
+    "glibc.host",
+    "libstdcxx.host",
+    "pmi.offered",
+    "pmi.default",
+    "rocm.driver",
+)
 READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
 """Variables that rules read: one that an image lacks is known to be empty."""
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
@@ -189,15 +202,25 @@ def fact_type(path: str) -> FactType | None:
     return FACTS.get(path)
 
 
+def absence(facts: Facts) -> Callable[[str], bool]:
+    """Return the function that says whether a fact is of a framework or package that the image lacks."""
+    listed = {group: frozenset(texts_of(facts, group)) for group in _NAMED if group in facts}
+
+    def lacks(path: str) -> bool:
+        group, _, rest = path.partition(".")
+        return bool(rest) and group in listed and rest.partition(".")[0] not in listed[group]
+
+    return lacks
+
+
+def is_of_host(path: str) -> bool:
+    """Return whether a fact is one of the machine, not of the image."""
+    return path.partition(".")[0] in _OF_HOST or path in _OF_HOST_TOO
+
+
 def is_absent(facts: Facts, path: str) -> bool:
     """Return whether a fact is of a framework or package that the image is known not to have."""
-    group, _, rest = path.partition(".")
-    return (
-        group in _NAMED
-        and bool(rest)
-        and group in facts
-        and rest.partition(".")[0] not in texts_of(facts, group)
-    )
+    return absence(facts)(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +276,10 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
     Known facts stay. The PMI is that of the MPI in use: the host's if ``mpi.source`` is ``host``.
     """
     image_mpi = (text_of(facts, "mpi.family"), text_of(facts, "mpi.version"))
-    of_image = {
-        "mpi.abis": ("abis-of-mpi",),
-        "mpi.providers": ("providers-of-mpi",),
-    }
+    of_image = {"mpi.abis": ("abis-of-mpi",)}
+    if "mpi.libfabric" not in facts:
+        # The table is of wheels, which bring their own.
+        of_image["mpi.providers"] = ("providers-of-mpi",)
     derived: dict[str, Fact] = {}
     for path, names in of_image.items():
         derived |= _row(path, names, *image_mpi)
@@ -265,24 +288,73 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
         derived |= pmi_facts(text_of(facts, "host_mpi.implementation"), version, host=True)
     else:
         derived |= pmi_facts(*image_mpi, host=False)
+    if "pmi.spoken" in facts and "pmi.optional" not in facts:
+        # The list is the whole one: tables say what builds of a release may speak, and this one is known.
+        derived["pmi.optional"] = Fact((), "pmi.spoken")
+    facts = {**_stated_builds(facts), **facts}
     facts = {**_implied(facts), **facts}
+    facts = {**_toolkits(facts), **facts}
     for name in texts_of(facts, "frameworks"):
         own = [f"frameworks.{name}.{part}" for part in ("version", "accelerator", "toolkit")]
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
         for part in ("architectures", "published"):
             derived |= _row(f"frameworks.{name}.{part}", ("code-of-framework",), name, *build)
-        published = f"frameworks.{name}.published"
-        if published in facts:
-            # Without its files a build has the code that its makers name.
-            derived[f"frameworks.{name}.architectures"] = Fact(facts[published].value, published)
     return {**derived, **facts}
 
 
+def build_of(local: str) -> dict[str, str]:
+    """Read the local version of a framework's build: ``cpu``, ``cu130``, ``rocm6.4``; empty for another."""
+    if local == "cpu":
+        return {"accelerator": "cpu"}
+    for name, accelerator in ACCELERATORS.items():
+        if release := accelerator.release_of(local):
+            return {"accelerator": name, "toolkit": release}
+    return {}
+
+
+def _stated_builds(facts: Facts) -> dict[str, Fact]:
+    """Return the facts of frameworks that their distributions state: ``packages.torch`` 2.2.0+cu121."""
+    stated: dict[str, Fact] = {}
+    names = texts_of(facts, "frameworks")
+    for framework, distribution in FRAMEWORKS.items():
+        own, package = f"frameworks.{framework}.version", f"packages.{distribution}"
+        path = own if own in facts else package
+        if path in facts:
+            version = str(facts[path].value)
+            build = {"version": version, **build_of(version.partition("+")[2])}
+            stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
+            names = names if framework in names else (*names, framework)
+    if "frameworks" not in facts and names:
+        stated["frameworks"] = Fact(tuple(sorted(names)), "packages")
+    return stated
+
+
+def _toolkits(facts: Facts) -> dict[str, Fact]:
+    """Return the releases of CUDA and ROCm that all frameworks for them name: their libraries are of it."""
+    found: dict[str, dict[str, str]] = {}
+    for name in texts_of(facts, "frameworks"):
+        own = f"frameworks.{name}"
+        if toolkit := text_of(facts, f"{own}.toolkit"):
+            found.setdefault(text_of(facts, f"{own}.accelerator"), {})[toolkit] = f"{own}.toolkit"
+    return {
+        f"{accelerator}.toolkit": Fact(*next(iter(found[accelerator].items())))
+        for accelerator in ACCELERATORS
+        if len(found.get(accelerator, ())) == 1
+    }
+
+
 def _implied(facts: Facts) -> dict[str, Fact]:
-    """Return what follows from GPU code: the vendor of GPUs, and what a framework's build is for."""
+    """Return what follows from GPUs and GPU code: architectures, vendor, and what a build is for."""
     implied = {}
-    if vendor := _makers(texts_of(facts, "gpus.architectures")):
+    known = [look_up("architecture-of-gpu", name) for name in texts_of(facts, "gpus.names")]
+    if known and "gpus.architectures" not in facts:
+        targets = tuple(dict.fromkeys(target for row in known for target in row or ()))
+        if None not in known:
+            implied["gpus.architectures"] = Fact(targets, "table:architecture-of-gpu")
+    if vendor := _makers(texts_of({**implied, **facts}, "gpus.architectures")):
         implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
+    if text_of(facts, "host_mpi.implementation") in ("openmpi", "mpich") and "host_mpi.version" in facts:
+        implied["host_mpi.base_version"] = Fact(facts["host_mpi.version"].value, "host_mpi.version")
     for name in texts_of(facts, "frameworks"):
         path = f"frameworks.{name}.architectures"
         maker = _makers(texts_of(facts, path))

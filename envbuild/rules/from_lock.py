@@ -13,10 +13,10 @@ from envbuild.rules.facts import (
     Fact,
     Facts,
     Value,
+    build_of,
     facts_from,
     texts_of,
 )
-from envbuild.spec.accelerators import ACCELERATORS
 
 # Framework → its distribution, if the names differ.
 _DISTRIBUTIONS = {"pytorch": "torch"}
@@ -130,18 +130,8 @@ def _framework(recipe: RecipePin, lock: Lock, toolkit: str | None) -> dict[str, 
     name = _DISTRIBUTIONS.get(recipe.name, recipe.name)
     pin = next((pin for pin in lock.python if pin.name == name), None)
     local = pin.version.partition("+")[2] if pin is not None else ""
-    build = _build_of(local) if local else _build_of_wheels(recipe.name, pin, lock, toolkit)
+    build = build_of(local) if local else _build_of_wheels(recipe.name, pin, lock, toolkit)
     return {"version": recipe.version, **build}
-
-
-def _build_of(local: str) -> dict[str, str]:
-    """Read a local version: ``cpu``, ``cu130``, ``rocm6.4``; empty for another."""
-    if local == "cpu":
-        return {"accelerator": "cpu"}
-    for name, accelerator in ACCELERATORS.items():
-        if release := accelerator.release_of(local):
-            return {"accelerator": name, "toolkit": release}
-    return {}
 
 
 def _build_of_wheels(name: str, pin: PythonPin | None, lock: Lock, toolkit: str | None) -> dict[str, str]:

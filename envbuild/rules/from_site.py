@@ -6,10 +6,22 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from envbuild.errors import Location
-from envbuild.rules.facts import TRANSPORT_VARIABLES, Fact, Facts, Value, fact_at, takes_tcp, with_tables
+from envbuild.rules.facts import (
+    TRANSPORT_VARIABLES,
+    Fact,
+    Facts,
+    Value,
+    fact_at,
+    fact_type,
+    takes_tcp,
+    with_tables,
+)
 from envbuild.rules.tables import look_up
-from envbuild.spec.site import Site, SiteFabric
+from envbuild.rules.versions import is_version
+from envbuild.spec.site import Site, SiteFabric, SitePartition
 
 SETTINGS = "settings-of-provider"
 # Fact → the key of the site file that states it.
@@ -156,12 +168,14 @@ def stack_facts(
     host_mpi: bool = False,
     host_fabric: bool = False,
     host: Facts | None = None,
+    changes: Mapping[str, Fact | None] | None = None,
     places: Places | None = None,
 ) -> dict[str, Fact]:
     """Return the facts of an image and of the site where it runs, for the rules to judge.
 
     Without `site`, the image is judged by itself. `host_mpi` and `host_fabric` say whether programs use the
-    host's MPI and the host's libraries for its fabric. Facts of the `host`'s files override the site file.
+    host's MPI and the host's libraries for its fabric. Facts of the `host`'s files override the site file,
+    and `changes` override all; see `with_changes`.
     """
     facts = dict(image)
     if site is not None:
@@ -175,7 +189,36 @@ def stack_facts(
             and any(name.startswith("libfabric.so") for name in _names(site.fabric.libraries))
         ):
             facts["mpi.providers"] = Fact((site.fabric.provider,), f"site:{site.name}")
-    facts |= host or {}
+    facts = with_changes({**facts, **(host or {})}, changes or {})
     if host_mpi:
         facts["mpi.source"] = Fact("host", "--mpi host")
     return with_tables(facts)
+
+
+def with_changes(facts: Facts, changes: Mapping[str, Fact | None]) -> dict[str, Fact]:
+    """Return facts with changed ones; one that becomes None is no longer known."""
+    changed = {**facts, **changes}
+    return {path: fact for path, fact in changed.items() if fact is not None}
+
+
+def problem_of_value(path: str, value: Value) -> str:
+    """Return why a fact of a machine cannot have a value, as a site file would say it; empty if it can."""
+    declared = fact_type(path)
+    if declared is None:
+        return "there is no such fact"
+    if declared.kind == "flag":
+        return "" if isinstance(value, bool) else "not `true` or `false`"
+    if declared.kind == "version" and not is_version(str(value), declared.scheme):
+        return "not a version"
+    if isinstance(value, tuple) and not all(value):
+        return "an entry is empty"
+    keys = _KEYS[path].split(".") if path in _KEYS else []
+    if keys:
+        document: Any = value
+        for key in reversed(keys):
+            document = {key: document}
+        try:
+            SitePartition.model_validate(document)
+        except ValidationError as error:
+            return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+    return ""

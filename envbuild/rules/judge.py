@@ -140,6 +140,9 @@ class Rule:
     """The hint of that warning; `hint` if empty."""
     per_framework: bool = False
     """Whether it is judged once for each framework."""
+    needs: Callable[[Stack], Iterable[str]] | None = None
+    """Returns what it makes an image need of a machine, in the words of a row, from facts of the image alone.
+    None if that is nothing."""
     per_package: str = ""
     """The fact of a package (``numpy``) for which it is judged: once for each package that has it. Those that
     fit give no result: an image has hundreds."""
@@ -234,16 +237,22 @@ def in_chain(result: RuleResult) -> int:
 
 def judge_rules(facts: Facts, rules: Iterable[Rule]) -> tuple[RuleResult, ...]:
     """Judge a stack by rules, in their order; a rule that does not concern it gives no result."""
-    # Unknown frameworks may be incompatible: there is one result for all.
-    frameworks = sorted(texts_of(facts, "frameworks")) if "frameworks" in facts else [""]
     results: list[RuleResult | None] = []
     for rule in rules:
         if rule.per_package:
             each = (_judge(rule, facts, package=name) for name in packages_with(facts, rule.per_package))
             results += [result for result in each if result is None or result.outcome != "compatible"]
         else:
-            results += [_judge(rule, facts, name) for name in (frameworks if rule.per_framework else [""])]
+            results += [_judge(rule, facts, framework) for framework in frameworks_of(rule, facts)]
     return tuple(result for result in results if result is not None)
+
+
+def frameworks_of(rule: Rule, facts: Facts) -> Sequence[str]:
+    """Return the frameworks that a rule is judged for; an empty text stands for the stack as a whole."""
+    # Unknown frameworks may be incompatible: there is one result for all.
+    if not rule.per_framework or "frameworks" not in facts:
+        return [""]
+    return sorted(texts_of(facts, "frameworks"))
 
 
 def packages_with(facts: Facts, part: str) -> Iterator[str]:
@@ -342,8 +351,9 @@ def _fact_lines(facts: Facts) -> Iterator[str]:
 
 
 def refusal(result: RuleResult) -> RequestError:
-    """Return the error for a result: rule, reason, and the facts with their sources."""
-    problem = "\n".join((result.sentence, *(f"  {line}" for line in result.fact_lines)))
+    """Return the error for a result: rule, reason, the facts with their origins, and the source."""
+    lines = (*result.fact_lines, f"source: {result.source}")
+    problem = "\n".join((result.sentence, *(f"  {line}" for line in lines)))
     return RequestError(problem, at=result.at, hint=result.hint)
 
 

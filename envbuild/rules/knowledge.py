@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from envbuild.errors import did_you_mean
 from envbuild.rules.facts import FACTS, fact_type, shown
@@ -27,6 +27,11 @@ _FACTS_PAGE = "see docs/reference/rules.md"
 RuleId = Annotated[str, full_match(r"[A-Z][A-Z0-9]*\.[a-z0-9][a-z0-9.-]*", "an id, such as `SITE.driver`")]
 Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`")]
 Line = Annotated[Text, Field(min_length=1)]
+
+
+def excludes(wanted: str | bool) -> bool:
+    """Return whether a condition names a property that excuses a stack: `false`, `!=rocm`."""
+    return wanted is False or (isinstance(wanted, str) and wanted.startswith("!=") and "," not in wanted)
 
 
 def _problem(path: object, wanted: object, *, is_need: bool) -> str:
@@ -93,17 +98,80 @@ class Row(Model):
     fixed_in: Text = ""
     """The release that is good again, of a stack that is known to be bad."""
 
-    @property
+    @cached_property
     def subject(self) -> str:
         """The framework that it is about; empty for none."""
         named = (path.split(".") for path in self.if_ if path.startswith("frameworks."))
         return next((parts[1] for parts in named), "")
 
-    @property
+    @cached_property
     def occasions(self) -> frozenset[Occasion]:
         """When it is judged beside `lock` and `check`: where facts that it reads come in."""
         groups = {path.partition(".")[0] for path in (*self.if_, *self.needs)}
         return frozenset(occasion for group in groups for occasion in _OCCASIONS.get(group, ()))
+
+
+class Ranges(Model):
+    """A table of ranges: for each range of one version, the range that another one needs.
+
+    Each entry is judged as the row that it stands for.
+    """
+
+    rule: RuleId
+    """Id of the rule that its rows belong to."""
+    if_: Annotated[Text, Field(alias="if")]
+    """Fact whose ranges are the keys of `ranges`."""
+    needs: Text
+    """Fact whose ranges are the values of `ranges`."""
+    ranges: Annotated[dict[str, str], Field(min_length=1, max_length=MAX_ROWS)]
+    """Range of the first fact → the range that the second one needs."""
+    where: Annotated[dict[str, str | bool], BeforeValidator(partial(_conditions, is_need=False))] = {}
+    """Further conditions of each row."""
+    reason: Text = ""
+    """Why, in a sentence without a full stop; without it, the reason names both facts and their ranges."""
+    severity: Severity = "error"
+    """As of a row."""
+    source: Line
+    """Where this was read."""
+    seen: Date
+    """When it was read."""
+    fix: Line
+    """The smallest change that helps."""
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        problems: dict[tuple[str | int, ...], str] = {}
+        for key, needed in self.ranges.items():
+            problem = _problem(self.if_, key, is_need=False) or _problem(self.needs, needed, is_need=True)
+            if problem:
+                problems["ranges", key] = problem
+        if problems:
+            raise errors_below(problems)
+        return self
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows that it stands for."""
+        # Their conditions are checked: to do it again for thousands of rows takes as long as to read them.
+        return tuple(
+            Row.model_construct(
+                rule=self.rule,
+                if_={self.if_: key, **self.where},
+                needs={self.needs: needed},
+                reason=self.reason or f"{_short(self.if_)} {key} needs {_short(self.needs)} {needed}",
+                severity=self.severity,
+                source=self.source,
+                seen=self.seen,
+                fix=self.fix,
+            )
+            for key, needed in self.ranges.items()
+        )
+
+
+def _short(path: str) -> str:
+    """Return the name of a package or framework, or the fact itself."""
+    group, _, name = path.partition(".")
+    return name.removesuffix(".version") if group in ("packages", "frameworks") else path
 
 
 class Silence(Model):
@@ -124,6 +192,8 @@ class KnowledgeFile(Model):
     """Format of the file."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MAX_ROWS)] = ()
     """Rows of facts that go together. They add to those of envbuild, and none takes the place of another."""
+    tables: Annotated[tuple[Ranges, ...], Field(max_length=MAX_ROWS)] = ()
+    """Tables of ranges: many rows about the same two facts."""
     silences: tuple[Silence, ...] = ()
     """Shipped rules that do not count at this centre; only in `/etc/envbuild/knowledge`."""
 
@@ -140,7 +210,9 @@ class Knowledge:
     def with_file(self, file: KnowledgeFile, path: str) -> Knowledge:
         """Return this knowledge and that of a file."""
         silences = {entry.rule: f"{entry.reason} ({entry.date}, {path})" for entry in file.silences}
-        rows = tuple((row, path) for row in file.rows)
+        rows = tuple(
+            (row, path) for row in (*file.rows, *(row for table in file.tables for row in table.rows))
+        )
         return Knowledge(rows=(*self.rows, *rows), silences={**self.silences, **silences})
 
     def of_rule(self, rule: str) -> tuple[Row, ...]:
@@ -152,9 +224,10 @@ class Knowledge:
 def shipped() -> Knowledge:
     """Return the knowledge of this program."""
     knowledge = Knowledge()
-    directory = resources.files("envbuild.rules") / "knowledge"
-    for file in sorted(directory.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".yaml"):
-            loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
-            knowledge = knowledge.with_file(loaded.value, "")
+    by_hand = resources.files("envbuild.rules") / "knowledge"
+    for directory in (by_hand, by_hand / "imported"):
+        for file in sorted(directory.iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".yaml"):
+                loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
+                knowledge = knowledge.with_file(loaded.value, "")
     return knowledge

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from envbuild.rules.facts import Fact, Facts, Value, fact_type, is_absent
+from envbuild.rules.facts import Fact, Facts, Value, absence, fact_type
 from envbuild.rules.judge import RuleResult
-from envbuild.rules.knowledge import UNREAD, Row
+from envbuild.rules.knowledge import UNREAD, Row, excludes
 from envbuild.rules.versions import in_range
 
 
@@ -31,7 +31,7 @@ class _State(IntEnum):
     """The state of a row for a stack, the worst first."""
 
     BROKEN = 0
-    PERHAPS_BROKEN = 1  # unless the stack has a property that the row excludes (`false`)
+    PERHAPS_BROKEN = 1  # unless the stack has a property that the row excludes (`false`, `!=rocm`)
     NEED_UNKNOWN = 2
     CONDITION_UNKNOWN = 3
     FINE = 4
@@ -63,23 +63,31 @@ class _Judged:
 def judge_rows(facts: Facts, rows: Iterable[tuple[Row, str]]) -> Iterator[RuleResult]:
     """Judge a stack by rows with their files: all broken rows of a rule and framework, else its worst one."""
     groups: dict[tuple[str, str], list[_Judged]] = {}
+    lacks, waiting = absence(facts), set[tuple[str, str]]()
     for row, origin in rows:
-        if (judged := _judge(row, origin, facts)) is not None:
-            groups.setdefault((row.rule, row.subject), []).append(judged)
-    for group in groups.values():
-        worst = min(judged.state for judged in group)
-        decisive = [judged for judged in group if judged.state == worst]
+        path, wanted = next(iter(row.if_.items()))
+        identity, is_open = (row.rule, row.subject), path not in facts and not excludes(wanted)
+        # Of thousands of rows most are of packages that the image lacks, or wait for a fact as others do.
+        if is_open and (identity in waiting or lacks(path)):
+            continue
+        if (judged := _judge(row, origin, facts, lacks)) is not None:
+            groups.setdefault(identity, []).append(judged)
+            if is_open:
+                waiting.add(identity)
+    for found in groups.values():
+        worst = min(judged.state for judged in found)
+        decisive = [judged for judged in found if judged.state == worst]
         yield from map(_result, decisive if worst == _State.BROKEN else decisive[:1])
 
 
-def _judge(row: Row, origin: str, facts: Facts) -> _Judged | None:
+def _judge(row: Row, origin: str, facts: Facts, lacks: Callable[[str], bool]) -> _Judged | None:
     """Judge a row; None if it does not concern the stack."""
     judged = _Judged(row, origin)
     for path, wanted in row.if_.items():
-        if judged.read(path, wanted, facts) is False or (path not in facts and is_absent(facts, path)):
+        if judged.read(path, wanted, facts) is False or (path not in facts and lacks(path)):
             return None
     unknown = list(judged.undecided)
-    if not all(row.if_[path] is False for path in unknown):
+    if not all(excludes(row.if_[path]) for path in unknown):
         # Those that it would compare are shown all the same.
         judged.used.update((path, facts[path]) for path in row.needs if path in facts)
         judged.state = _State.CONDITION_UNKNOWN
@@ -100,12 +108,10 @@ def _judge(row: Row, origin: str, facts: Facts) -> _Judged | None:
 
 def _result(judged: _Judged) -> RuleResult:
     row, state = judged.row, judged.state
-    is_broken = state == _State.BROKEN
+    is_broken, ask = state == _State.BROKEN, _how_to_know(judged)
     refuses = is_broken and row.severity == "error"
-    ask = _how_to_know(judged)
     warns = bool(ask) or state == _State.PERHAPS_BROKEN or (is_broken and row.severity == "warning")
-    if row.severity == "note":
-        warns = False
+    warns = warns and row.severity != "note"
     fix = f"{row.fix}; fixed in {row.fixed_in}" if row.fixed_in else row.fix
     return RuleResult(
         rule=row.rule,

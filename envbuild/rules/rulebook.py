@@ -8,6 +8,7 @@ of `FACTS`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from envbuild.rules import (
@@ -29,7 +30,7 @@ from envbuild.rules.judge import (
 from envbuild.rules.knowledge import UNREAD, Knowledge, shipped
 from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.rows import holds, judge_rows
-from envbuild.rules.tables import at_least, in_range, look_up, run_code
+from envbuild.rules.tables import at_least, in_range, look_up, run_code, tables
 
 
 def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None) -> tuple[RuleResult, ...]:
@@ -56,6 +57,11 @@ def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
     rows = [row for row in shipped().rows if row[0].rule == rule_id]
     results = (*judge_rules(facts, [rule for rule in RULES if rule.id == rule_id]), *judge_rows(facts, rows))
     return next(iter(results), None)
+
+
+def function_rules() -> tuple[Rule, ...]:
+    """Return the rules that are functions."""
+    return tuple(RULES)
 
 
 def rule_ids() -> tuple[str, ...]:
@@ -126,6 +132,13 @@ def _mpi_in_use(stack: Stack) -> str:
 
 # GPUs, drivers, CUDA and ROCm.
 
+_VENDORS = {"cuda": "nvidia", "rocm": "amd"}
+
+
+def _needs_vendor(stack: Stack) -> Iterator[str]:
+    if _for_gpus(stack):
+        yield f"gpus.vendor {_VENDORS[stack.text('asked.accelerator')]}"
+
 
 @Rule(
     id="GPU.vendor",
@@ -133,12 +146,13 @@ def _mpi_in_use(stack: Stack) -> str:
     source=["CUDA is for NVIDIA's GPUs, ROCm for AMD's"],
     seen="2026-11-20",
     when=_for_gpus,
+    needs=_needs_vendor,
     hint="choose the accelerator that the site has: `accelerator:` in the spec",
 )
 def gpu_vendor(stack: Stack) -> None:
     """The site's GPUs are of the vendor that the accelerator is for."""
     accelerator, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
-    fits = vendor == {"cuda": "nvidia", "rocm": "amd"}[accelerator]
+    fits = vendor == _VENDORS[accelerator]
     require(fits, f"the spec asks for {accelerator}, and the site's GPUs are: {vendor}")
 
 
@@ -191,6 +205,12 @@ def _driver_meets(driver: str, condition: str) -> bool | None:
     return None if branch is None else versions.in_range(driver, f"{operator}{branch[0]}", "branch")
 
 
+def _needs_requested_driver(stack: Stack) -> Iterator[str]:
+    if alternatives := stack.texts("cuda.requires"):
+        requested = (alternative.replace(",", " and ") for alternative in alternatives)
+        yield f"a driver with {' or '.join(requested)} where gpus.vendor nvidia"
+
+
 @Rule(
     id="CUDA.image-requires",
     source=[
@@ -205,6 +225,7 @@ def _driver_meets(driver: str, condition: str) -> bool | None:
         and bool(stack["cuda.requires"])
         and str(stack.get("environment.NVIDIA_DISABLE_REQUIRE") or "").lower() not in ("1", "true")
     ),
+    needs=_needs_requested_driver,
     hint="take an image for an older CUDA; NVIDIA's container runtime refuses to start this one",
 )
 def image_requires_driver(stack: Stack) -> None:
@@ -218,6 +239,11 @@ def image_requires_driver(stack: Stack) -> None:
     require(True if True in met else None if None in met else False, reason)
 
 
+def _needs_older_driver(stack: Stack) -> Iterator[str]:
+    if stack["cuda.compat"] and stack["cuda.driver_library"] == "image":
+        yield f"driver.version of branch {stack.text('cuda.compat').partition('.')[0]} or older"
+
+
 @Rule(
     id="CUDA.compat-not-older",
     source=["https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html"],
@@ -227,6 +253,7 @@ def image_requires_driver(stack: Stack) -> None:
         and bool(stack["cuda.compat"])
         and stack["cuda.driver_library"] == "image"
     ),
+    needs=_needs_older_driver,
     hint="take the directory of cuda-compat off LD_LIBRARY_PATH, or take a newer image",
 )
 def compatibility_package_is_newer(stack: Stack) -> None:
@@ -287,6 +314,12 @@ def cuda_one_major(stack: Stack) -> None:
     require(len(set(majors)) == 1, f"the image holds libraries of several CUDA majors: {shown(majors)}")
 
 
+def _needs_gpus_of_code(stack: Stack) -> Iterator[str]:
+    if _gpu_build(stack):
+        code, vendor = stack.texts(stack.own("architectures")), _VENDORS[stack.text(stack.own("accelerator"))]
+        yield f"gpus.architectures that run {shown(code)} where gpus.vendor {vendor}"
+
+
 @Rule(
     id="GPU.arch-in-build",
     source=[
@@ -297,16 +330,23 @@ def cuda_one_major(stack: Stack) -> None:
     seen="2026-11-20",
     per_framework=True,
     when=lambda stack: _gpu_build(stack) and stack["gpus.vendor"] in ("nvidia", "amd"),
+    needs=_needs_gpus_of_code,
     hint="take another version or variant of the framework: both decide which GPUs it runs on",
 )
 def gpu_code_in_build(stack: Stack) -> None:
     """Each framework's build has code for the site's GPUs."""
-    gpus, code = stack.texts("gpus.architectures"), stack.texts(stack.own("architectures"))
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
     reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
     runs = run_code(gpus, code)
     if runs is None and any(target.startswith("compute_") for target in code):
         _driver_compiles_ptx(stack, reason)
     require(runs, reason)
+
+
+def _code(stack: Stack) -> tuple[str, ...]:
+    """Return the GPU code of a framework's build: what its files have, or else what its makers publish."""
+    held = stack.texts_or_none(stack.own("architectures"))
+    return stack.texts(stack.own("published")) if held is None else held
 
 
 def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
@@ -319,6 +359,83 @@ def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
             not older,
             f"{reason}: the driver {driver} is older than CUDA {toolkit}, and compiles no PTX of it",
         )
+
+
+@Rule(
+    id="GPU.only-by-older-ptx",
+    source=[
+        "https://github.com/axolotl-ai-cloud/axolotl/issues/1143",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    # The driver compiles it at the first start; libraries may have no code for the GPU at all.
+    severity="warning",
+    when=lambda stack: _gpu_build(stack) and stack["gpus.vendor"] == "nvidia",
+    hint="take a build with code for these GPUs; the first start compiles for minutes, and may fail",
+)
+def ptx_of_own_generation(stack: Stack) -> None:
+    """GPUs run code of their own generation, and not PTX of an older one alone."""
+    gpus, code = stack.texts("gpus.architectures"), _code(stack)
+    runs = run_code(gpus, code)
+    older = runs is None and not any(target.startswith("compute_") for target in _newest_ptx(gpus, code))
+    reason = (
+        f"{_build(stack)} has code for {shown(code)}, and the GPUs {shown(gpus)} compile it from older PTX"
+    )
+    require(not older, reason)
+
+
+def _newest_ptx(gpus: Sequence[str], code: Sequence[str]) -> list[str]:
+    """Return the PTX that is of the generation of one of the GPUs: ``compute_90`` for ``sm_90``."""
+    generations = {gpu.removeprefix("sm_").rstrip("af")[:-1] for gpu in gpus}
+    ptx = [target for target in code if target.startswith("compute_")]
+    return [target for target in ptx if target.removeprefix("compute_").rstrip("af")[:-1] in generations]
+
+
+@Rule(
+    id="GPU.build-for-cpu",
+    source=[
+        "https://github.com/pytorch/pytorch/issues/168065",
+        "https://github.com/conda/conda/issues/14761",
+    ],
+    seen="2026-11-28",
+    per_framework=True,
+    severity="warning",
+    # One that asks for GPUs is refused: CUDA.gpu-spec-locks-gpu-build.
+    when=lambda stack: (
+        stack[stack.own("accelerator")] == "cpu"
+        and stack["gpus.vendor"] in ("nvidia", "amd")
+        and stack.get("asked.accelerator") not in ("cpu", "cuda", "rocm")
+        and not any(
+            texts_of(stack.facts, f"frameworks.{name}.accelerator") in (("cuda",), ("rocm",))
+            for name in texts_of(stack.facts, "frameworks")
+        )
+    ),
+    hint="take its build for these GPUs; if it is meant for the CPU, say `accelerator: cpu` in the spec",
+)
+def build_for_gpus(stack: Stack) -> None:
+    """On machines with GPUs a framework's build uses them."""
+    built, vendor = stack[stack.own("accelerator")], stack["gpus.vendor"]
+    require(built != "cpu", f"{_build(stack)} is a build for the CPU, and leaves the GPUs of {vendor} idle")
+
+
+@Rule(
+    id="CUDA.of-framework",
+    source=["https://github.com/deepspeedai/DeepSpeed/issues/2995"],
+    seen="2026-11-28",
+    per_framework=True,
+    # It runs on its own libraries; what is compiled with this CUDA is for another one.
+    severity="warning",
+    when=lambda stack: stack[stack.own("accelerator")] == "cuda",
+    hint="take a framework for the CUDA of the image, or a base image with the framework's CUDA",
+)
+def toolkit_of_framework(stack: Stack) -> None:
+    """A framework is built for the major of CUDA that the image has."""
+    built, toolkit = stack.text(stack.own("toolkit")), stack.text("cuda.toolkit")
+    same = versions.in_range(toolkit, f"=={built.partition('.')[0]}.*", "branch")
+    require(
+        same, f"{_build(stack)} is built for CUDA {built}, and the image has {toolkit}: extensions do not fit"
+    )
 
 
 @Rule(
@@ -484,6 +601,11 @@ def ucx_may_take_tcp(stack: Stack) -> None:
     require(takes_tcp is False, reason)
 
 
+def _needs_drivable_fabric(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") != "host" and "cxi" not in stack.texts("mpi.providers"):
+        yield "not fabric.name slingshot-11"
+
+
 @Rule(
     id="FABRIC.image-mpi-on-slingshot",
     judged_at=("fabric",),
@@ -492,6 +614,7 @@ def ucx_may_take_tcp(stack: Stack) -> None:
     severity="warning",
     warn_if_unknown=True,
     when=lambda stack: _on_slingshot(stack) and stack["mpi.source"] == "image",
+    needs=_needs_drivable_fabric,
     hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `envbuild launch --mpi host`",
 )
 def image_mpi_on_slingshot(stack: Stack) -> None:
@@ -502,12 +625,18 @@ def image_mpi_on_slingshot(stack: Stack) -> None:
     require("cxi" in providers, f"{drives}: {slow}")
 
 
+def _needs_nccl_plugin(stack: Stack) -> Iterator[str]:
+    if _for_gpus(stack):
+        yield "a libnccl-net in fabric.plugin_files where fabric.provider cxi or efa"
+
+
 @Rule(
     id="FABRIC.nccl-plugin-present",
     judged_at=("fabric",),
     source=["https://github.com/NVIDIA/nccl/issues/959"],
     seen="2026-11-20",
     when=lambda stack: _for_gpus(stack) and stack["fabric.provider"] in ("cxi", "efa"),
+    needs=_needs_nccl_plugin,
     hint="name the plug-in in the site file: `fabric.nccl_plugin`",
 )
 def nccl_plugin_present(stack: Stack) -> None:
@@ -553,12 +682,18 @@ def nccl_net_plugin_overrides(stack: Stack) -> None:
     require(not plugin or plugin in plugins, f"{order}, and the only plug-ins are: {shown(plugins)}")
 
 
+def _needs_plugin_for_cuda(stack: Stack) -> Iterator[str]:
+    if majors := stack.texts("cuda.majors"):
+        yield f"fabric.plugin_majors with {shown(majors)}, or none"
+
+
 @Rule(
     id="FABRIC.plugin-cuda-major",
     judged_at=("fabric",),
     source=["eth-cscs/cscs-docs:docs/software/container-engine/resource-hook.md@80abed13"],
     seen="2026-08-20",
     when=lambda stack: bool(stack["fabric.plugin_majors"]),
+    needs=_needs_plugin_for_cuda,
     hint="choose the plug-in's variant for the image's CUDA, or the one that is linked dynamically",
 )
 def plugin_cuda_major(stack: Stack) -> None:
@@ -576,6 +711,7 @@ def plugin_cuda_major(stack: Stack) -> None:
     judged_at=("start", "export"),
     source=["a program of another architecture does not start"],
     seen="2026-11-20",
+    needs=lambda stack: [f"architecture.host {stack['architecture.image']}"],
     hint="build it for that architecture; `architecture` of the site file is that of the compute nodes",
 )
 def same_architecture(stack: Stack) -> None:
@@ -594,11 +730,20 @@ def _library_ceiling(stack: Stack, library: str, kind: str) -> None:
         require(at_least(image, str(needed)), reason)
 
 
+def _needs_old_libraries(library: str) -> Callable[[Stack], Iterator[str]]:
+    def needs(stack: Stack) -> Iterator[str]:
+        if stack.get("mpi.source") == "host":
+            yield f"host libraries that need {library} <={stack[f'{library}.image']}"
+
+    return needs
+
+
 @Rule(
     id="GLIBC.host-library-ceiling",
     judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/2606"],
     seen="2026-11-20",
+    needs=_needs_old_libraries("glibc"),
     hint="run on the image's own libraries, or build the image on a newer base",
 )
 def glibc_ceiling(stack: Stack) -> None:
@@ -611,6 +756,7 @@ def glibc_ceiling(stack: Stack) -> None:
     judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/1622"],
     seen="2026-11-20",
+    needs=_needs_old_libraries("libstdcxx"),
     hint="run on the image's own libraries, or build the image on a newer base",
 )
 def glibcxx_ceiling(stack: Stack) -> None:
@@ -673,6 +819,12 @@ def no_shadowing(stack: Stack) -> None:
     require(not shadowed, f"binds of the site cover the image's own GPU libraries in: {shown(shadowed)}")
 
 
+def _needs_runtime_with_path(stack: Stack) -> Iterator[str]:
+    path = stack.text("environment.LD_LIBRARY_PATH")
+    if path and "/.singularity.d/libs" not in path:
+        yield "not runtime.name singularity with runtime.version >=3.6.0,<3.6.2"
+
+
 @Rule(
     id="RUNTIME.gpu-libraries-on-path",
     source=["https://github.com/apptainer/singularity/issues/5499"],
@@ -683,6 +835,7 @@ def no_shadowing(stack: Stack) -> None:
         stack["runtime.name"] == "singularity"
         and versions.in_range(stack.text("runtime.version"), ">=3.6.0,<3.6.2", "vendor") is True
     ),
+    needs=_needs_runtime_with_path,
     hint="end LD_LIBRARY_PATH with /.singularity.d/libs, or take another release",
 )
 def gpu_libraries_on_path(stack: Stack) -> None:
@@ -708,11 +861,24 @@ def no_user_site(stack: Stack) -> None:
 
 
 @Rule(
+    id="RUNTIME.present",
+    judged_at=("start",),
+    source=["https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/188"],
+    seen="2026-11-28",
+    hint="install a container runtime on the compute nodes, or name it in the site file",
+)
+def runtime_present(stack: Stack) -> None:
+    """The site has a container runtime."""
+    require(bool(stack.text("runtime.name")), "the site has no container runtime: no image starts")
+
+
+@Rule(
     id="RUNTIME.way-to-start",
     judged_at=("start",),
     source=["https://apptainer.org/docs/admin/1.4/user_namespace.html"],
     seen="2026-11-22",
     when=lambda stack: stack["runtime.name"] in ("apptainer", "singularity", "singularityce"),
+    needs=lambda _: ["runtime.setuid yes or runtime.user_namespaces yes"],
     hint="install it set-user-id, or allow user namespaces (`user.max_user_namespaces`)",
 )
 def way_to_start(stack: Stack) -> None:
@@ -733,6 +899,12 @@ def _same_name_other_abi(stack: Stack) -> bool:
     return not image & host and bool(image & named_12) and bool(host & named_12)
 
 
+def _needs_abi(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") == "host":
+        needed = stack.get("mpi.needed_abis") or stack["mpi.abis"]
+        yield f"host_mpi.abis with {shown(needed)}"
+
+
 @Rule(
     id="MPI.abi-family",
     judged_at=("host-mpi",),
@@ -742,6 +914,7 @@ def _same_name_other_abi(stack: Stack) -> bool:
     ],
     seen="2026-11-20",
     when=lambda stack: _on_host_mpi(stack) and not _same_name_other_abi(stack),
+    needs=_needs_abi,
     hint="use the image's own MPI, or build the image on an MPI of the host's ABI",
 )
 def mpi_abi_family(stack: Stack) -> None:
@@ -779,6 +952,11 @@ def libmpi_12_of_one_family(stack: Stack) -> None:
     require(False, f"both have libmpi.so.12: the image's ABI is {shown(image)}, and the host's {shown(host)}")
 
 
+def _needs_new_mpich(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") == "host" and stack["mpi.family"] == "mpich":
+        yield f"host_mpi.base_version >={stack['mpi.version']}"
+
+
 @Rule(
     id="MPI.swap-direction",
     judged_at=("host-mpi",),
@@ -792,6 +970,7 @@ def libmpi_12_of_one_family(stack: Stack) -> None:
     when=lambda stack: (
         _on_host_mpi(stack) and stack["mpi.family"] == "mpich" and "mpich" in stack.texts("host_mpi.abis")
     ),
+    needs=_needs_new_mpich,
     hint="`--mpi host` compares what programs call with the host's library, and refuses missing symbols;"
     " an image on an older MPICH is safe",
 )
@@ -838,6 +1017,11 @@ def _abi_differs(stack: Stack) -> bool:
     return bool(offered) and not set(needed) <= set(offered)
 
 
+def _needs_companions(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") == "host" and (names := stack.texts("mpi.needed_sonames")):
+        yield f"host_mpi.sonames with {shown(names)}"
+
+
 @Rule(
     id="MPI.companion-libraries",
     judged_at=("host-mpi",),
@@ -845,6 +1029,7 @@ def _abi_differs(stack: Stack) -> bool:
     seen="2026-07-22",
     # Libraries of another ABI have other names: `MPI.abi-family` refuses them.
     when=lambda stack: _on_host_mpi(stack) and not _abi_differs(stack),
+    needs=_needs_companions,
     hint="build without the C++ or Fortran bindings that the host lacks, or use the image's own MPI",
 )
 def mpi_companion_libraries(stack: Stack) -> None:
@@ -883,6 +1068,15 @@ def mpi_gtl_linked(stack: Stack) -> None:
     require(stack["mpi.gtl"] is True, reason)
 
 
+def _needs_pmi(stack: Stack) -> Iterator[str]:
+    """Yield the types of `srun --mpi` of which the scheduler has to offer one."""
+    if stack.get("mpi.source") != "host":
+        stack.text("mpi.family")
+    sure, possible = stack.texts("pmi.spoken"), stack.texts_or_none("pmi.optional") or ()
+    if_built = [f"{name} if the MPI was built for it" for name in possible if name not in sure]
+    yield f"pmi.offered with {' or '.join([*sure, *if_built])}"
+
+
 @Rule(
     id="PMI.intersection",
     source=[
@@ -891,6 +1085,7 @@ def mpi_gtl_linked(stack: Stack) -> None:
         "Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0",
     ],
     seen="2026-11-20",
+    needs=_needs_pmi,
     hint="ask the site for one of these types, or choose another MPI",
 )
 def pmi_intersection(stack: Stack) -> None:
@@ -927,6 +1122,12 @@ def _speaks_pmix(stack: Stack) -> bool:
     return any(mpi_type.startswith("pmix") for mpi_type in spoken)
 
 
+def _needs_answering_slurm(stack: Stack) -> Iterator[str]:
+    if _speaks_pmix(stack):
+        for row in (row for row in tables()["slurm-of-pmix"].rows if row.values[0] != ">=0"):
+            yield f"scheduler.version {row.values[0]} where scheduler.pmix {row.match[0]}"
+
+
 @Rule(
     id="PMI.pmix-of-slurm",
     judged_at=("job", "export"),
@@ -936,6 +1137,7 @@ def _speaks_pmix(stack: Stack) -> bool:
     ],
     seen="2026-08-20",
     when=lambda stack: stack["scheduler.name"] == "slurm" and _speaks_pmix(stack),
+    needs=_needs_answering_slurm,
     hint="ask the site for a newer Slurm, or for another PMIx below it; an MPI that speaks pmi2 starts",
 )
 def pmix_of_slurm(stack: Stack) -> None:

@@ -52,6 +52,15 @@ def range_problem(text: str, scheme: Scheme) -> str:
     return "" if scheme != "debian" or not any(".*" in limit for limit in limits) else example
 
 
+def is_version(text: str, scheme: Scheme) -> bool:
+    """Return whether a text is a version that can be compared."""
+    if not text or len(text) > MAX_VERSION:
+        return False
+    if scheme == "pep440":
+        return _python_version(text) is not None
+    return scheme == "debian" or bool(_numbers(text))
+
+
 @lru_cache(maxsize=1 << 16)
 def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
     """Return whether a version is in a range; None if that is undecided, or it cannot be compared."""

@@ -133,7 +133,7 @@ def list_directory(path: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Yield a new file, open for writing, that replaces `path` when the block ends without an error.
+    """Yield a new file, open to read and write, that replaces `path` when the block ends without an error.
 
     `mode` is subject to the umask. `check` is called last; an error of it leaves `path` as it is. Anything at
     `path` except a regular file is an OSError.
@@ -147,7 +147,7 @@ def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = la
     before, after = f".{os.fsdecode(os.fsencode(path.name)[:100])}.", ".partial"
     sweep(path.parent, before=before, after=after)
     partial = path.parent / f"{before}{own_name()}{after}"
-    file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             yield file

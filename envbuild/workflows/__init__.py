@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
     from envbuild.workflows import forecast as forecast
+    from envbuild.workflows import forecast_page as forecast_page
     from envbuild.workflows import hosting as hosting
     from envbuild.workflows import images as images
     from envbuild.workflows import import_file as import_file

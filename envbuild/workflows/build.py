@@ -115,7 +115,7 @@ def _build(path: Path, locked: Locked, plan: BuildPlan, request: BuildRequest, s
         store.freshen(layer.key for layer in plan.layers)
         _check_room(path, locked, plan, to_build, settings)
         with store.stage() as work:
-            make_image(
+            written = make_image(
                 path,
                 _image_request(locked, plan),
                 store,
@@ -125,7 +125,7 @@ def _build(path: Path, locked: Locked, plan: BuildPlan, request: BuildRequest, s
             )
         store.freshen(layer.key for layer in plan.layers)
         with ImageFile.open(path) as image:
-            manifest, preflight = image.manifest, judge_image(image, settings)
+            manifest, preflight = image.manifest, judge_image(image, settings, written)
         store.write(plan_name(locked.resolved.spec.name), plan.to_json())
         add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
     made = sum(layer.name in plan.image for layer in to_build)

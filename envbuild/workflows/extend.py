@@ -62,7 +62,7 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.inputs import site_here, sites_of
-from envbuild.workflows.make import judge_image, make_image
+from envbuild.workflows.make import Made, judge_image, make_image
 from envbuild.workflows.settings import Settings
 
 __all__ = ["ExtendRequest", "Extended", "extend_image", "show_extensions"]
@@ -157,8 +157,8 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
 
         with settings.store.stage() as work:
             context = _context(new, pins, work, settings)
-            make_image(path, new, context.store, settings, context=context, check=check_all)
-        preflight = _examine_written(path, new, addition, settings)
+            made = make_image(path, new, context.store, settings, context=context, check=check_all)
+        preflight = _examine_written(path, new, made, addition, settings)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))
@@ -279,7 +279,7 @@ def _context(
 
 
 def _examine_written(
-    path: Path, request: ImageRequest, addition: Addition | None, settings: Settings
+    path: Path, request: ImageRequest, made: Made, addition: Addition | None, settings: Settings
 ) -> PreflightReport | None:
     """Return what a new image would load, without the problems of the old one; keep its layers in the store.
 
@@ -289,10 +289,10 @@ def _examine_written(
         if request.provenance is not None:
             root = root_of_build(path, written.manifest, request.plan, request.provenance.lock, path)
             add_root(settings.store, root.model_copy(update={"spec": ""}))
-            return judge_image(written, settings, bottom=request.bottom)
+            return judge_image(written, settings, made, bottom=request.bottom)
         if addition is None or not addition.pins:
             return None
-        return judge_image(written, settings, bottom=request.bottom, python=addition.python)
+        return judge_image(written, settings, made, bottom=request.bottom, python=addition.python)
 
 
 def _check_output(request: ExtendRequest, checked: CheckedRequest, settings: Settings) -> Path:

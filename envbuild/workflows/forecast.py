@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from envbuild.activate.installed import find_installed
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
+from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.preflight.image_facts import image_facts, kept_facts
-from envbuild.rules.facts import FACTS, Fact, Facts, Value, fact_type, shown
-from envbuild.rules.from_site import facts_of_site, stack_facts
+from envbuild.rules.facts import FACTS, Fact, Facts, FactType, Value, fact_type, is_of_host, shown
+from envbuild.rules.from_site import facts_of_site, problem_of_value, stack_facts, with_changes
 from envbuild.rules.judge import RuleResult
-from envbuild.rules.knowledge import Knowledge, Row
-from envbuild.rules.rows import holds
+from envbuild.rules.knowledge import Knowledge, shipped
+from envbuild.rules.needs import Need, UndecidedNeed, needs_of
+from envbuild.rules.repair import Repair, repair_of
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.system.files import is_directory, list_directory
@@ -29,16 +33,8 @@ from envbuild.workflows.settings import Settings
 SCHEMA = 1
 _WORST: tuple[Verdict, ...] = ("reject", "warn", "unknown", "ok")
 State = Literal["breaks", "broken", "warns", "unknown", "holds"]
-# Facts of the machine; all others are the image's.
-_OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
-_OF_HOST_TOO = (
-    "architecture.host",
-    "glibc.host",
-    "libstdcxx.host",
-    "pmi.offered",
-    "pmi.default",
-    "rocm.driver",
-)
+STATES: tuple[State, ...] = get_args(State)
+"""States of images, the worst first."""
 # Those that people set: an update of their part leaves them as they are.
 _SETTINGS = (
     "driver.open_modules",
@@ -58,12 +54,14 @@ class KnownImage:
 
     name: str
     path: Path
-    facts: Mapping[str, Fact] | None
+    facts: Mapping[str, Fact] | None = None
     """None if it has no facts of envbuild, or cannot be read."""
     problem: str = ""
     """Why it has none."""
     scanned: bool = False
-    """Whether its facts were not kept from an earlier command."""
+    """Whether it neither carries facts nor had any in the store, and was scanned."""
+    is_extended: bool = False
+    """Whether `envbuild extend` has added to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +74,8 @@ class Outlook:
     """``broken``: a rule refuses it already; ``unknown``: what the change touches is not settled."""
     results: tuple[RuleResult, ...] = ()
     """The rules that say so, as they are after the change."""
+    repair: Repair | None = None
+    """How an image that is refused is repaired; None if no change of the image helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,17 @@ class Forecast:
         """Whether the change breaks an image that nothing refuses now."""
         return any(outlook.state == "breaks" for _, outlooks in self.images for outlook in outlooks)
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether the site has several partitions."""
+        return any(len(outlooks) > 1 for _, outlooks in self.images)
+
+    @property
+    def counts(self) -> dict[State, int]:
+        """Number of outlooks, of images in partitions, of each state that occurs, the worst first."""
+        counts = Counter(outlook.state for _, outlooks in self.images for outlook in outlooks)
+        return {state: counts[state] for state in STATES if counts[state]}
+
     def document(self) -> dict[str, object]:
         """Return it as JSON data."""
         return {
@@ -106,11 +117,13 @@ class Forecast:
                     "name": image.name,
                     "path": str(image.path),
                     "problem": image.problem,
+                    "scanned": image.scanned,
                     "partitions": [
                         {
                             "name": outlook.partition,
                             "state": outlook.state,
                             "rules": [_rule_data(result) for result in outlook.results],
+                            "repair": _repair_data(outlook.repair),
                         }
                         for outlook in outlooks
                     ],
@@ -121,14 +134,24 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Something that images need of the machine."""
+class Needs:
+    """What images need of a machine, and what is not known of that."""
 
-    need: str
-    """``driver.version >=580``, with the machines that it is about."""
-    reason: str
-    source: str
-    images: tuple[str, ...]
+    listed: tuple[tuple[Need, tuple[str, ...]], ...]
+    """Each need, and the names of the images that have it."""
+    undecided: tuple[tuple[UndecidedNeed, tuple[str, ...]], ...]
+    """Rules that facts of an image do not decide, and the images."""
+    unknown: tuple[KnownImage, ...]
+    """Images without facts."""
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON data."""
+        return {
+            "schema": SCHEMA,
+            "needs": [{**asdict(need), "images": list(names)} for need, names in self.listed],
+            "undecided": [{**asdict(rule), "images": list(names)} for rule, names in self.undecided],
+            "unknown": [{"name": image.name, "problem": image.problem} for image in self.unknown],
+        }
 
 
 def _rule_data(result: RuleResult) -> dict[str, object]:
@@ -142,34 +165,52 @@ def _rule_data(result: RuleResult) -> dict[str, object]:
     }
 
 
-def parse_changes(texts: Sequence[str]) -> dict[str, Fact]:
+def _repair_data(repair: Repair | None) -> dict[str, object] | None:
+    if repair is None:
+        return None
+    return {"release": repair.release, "layers": list(repair.layers), "steps": repair.steps}
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, Fact | None]:
     """Read changes of facts: ``driver.version=580.65``; entries of a list are joined by commas.
 
-    RequestError: there is no such fact of a machine, or the value is not one of it; all are reported at once.
+    ``NAME=null`` is None: the fact is no longer known. RequestError: there is no such fact of a machine, or
+    the value is not one of it; all are reported at once.
     """
     errors: list[EnvbuildError] = []
-    facts = {}
+    facts: dict[str, Fact | None] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         declared = fact_type(path)
         if declared is None or not is_of_host(path):
             known = tuple(name for name in FACTS if is_of_host(name))
             hint = did_you_mean(path, known) or f"facts of a machine are {', '.join(known[:4])}, …"
-            errors.append(RequestError(f"`{path}` is not a fact of a machine", hint=hint))
+            errors.append(RequestError(f"--change: `{path}` is not a fact of a machine", hint=hint))
         elif not equals or not value:
-            errors.append(RequestError(f"`{text}` has no value", hint=f"write `{path}=VALUE`"))
-        elif declared.kind == "flag" and value not in ("true", "false"):
-            errors.append(RequestError(f"`{text}` is not `true` or `false`", hint=declared.meaning))
+            hint = f"write `{path}=VALUE`, or `{path}=null` if it will not be known"
+            errors.append(RequestError(f"--change: `{text}` has no value", hint=hint))
+        elif path in facts:
+            errors.append(RequestError(f"--change: `{path}` is given twice", hint="leave one of them out"))
+        elif value == "null":
+            facts[path] = None
         else:
-            read: Value = value == "true" if declared.kind == "flag" else value
-            facts[path] = Fact(tuple(value.split(",")) if declared.kind == "list" else read, "--change")
+            fact = _change(declared, value)
+            if problem := problem_of_value(path, fact.value):
+                verb = "says" if declared.kind == "flag" else "is the"
+                hint = f"`{path}` {verb} {declared.meaning}"
+                errors.append(RequestError(f"--change: `{text}`: {problem}", hint=hint))
+            facts[path] = fact
     raise_all(errors)
     return facts
 
 
-def is_of_host(path: str) -> bool:
-    """Return whether a fact is one of the machine, not of the image."""
-    return path.partition(".")[0] in _OF_HOST or path in _OF_HOST_TOO
+def _change(declared: FactType, text: str) -> Fact:
+    value: Value = text
+    if declared.kind == "list":
+        value = tuple(text.split(","))
+    elif declared.kind == "flag" and text in ("true", "false"):
+        value = text == "true"
+    return Fact(value, "--change")
 
 
 def forecast(
@@ -182,31 +223,66 @@ def forecast(
 ) -> Forecast:
     """Judge the images below directories at a site as it is, and as it will be.
 
-    `then` is a site file, `changes` are single facts. RequestError: neither is given, a file or change cannot
-    be used, or no site is known.
+    `then` is a site file, `changes` are single facts. RequestError: neither is given, a file, change or
+    directory cannot be used, or no site is known; all are reported at once.
     """
-    changed = parse_changes(changes)
-    if then is None and not changed:
-        raise RequestError("no change is given", hint="--change driver.version=580.65, or --then FILE")
-    sites = sites_of(settings)
-    if not sites:
-        raise RequestError("no site is known", hint="name the site as it is now with --site SITE")
-    later = sites_of(replace(settings, site=then)) if then is not None else sites
-    pairs = _pairs(sites, later)
+    pairs, changed = _asked(directories, settings, then=then, changes=changes)
     knowledge = read_knowledge()
     images = []
     for image in find_images(directories, settings):
         judged = partial(outlook, image, knowledge=knowledge, changed=changed, from_host=from_host)
         images.append((image, tuple(judged(now, site) for now, site in pairs)))
     return Forecast(
-        site=", ".join(dict.fromkeys(site.name for site in sites)),
+        site=", ".join(dict.fromkeys(site.name for site, _ in pairs)),
         changes=_differences(pairs, changed),
         images=tuple(images),
     )
 
 
+def _asked(
+    directories: Sequence[Path], settings: Settings, *, then: Path | None, changes: Sequence[str]
+) -> tuple[list[tuple[Site, Site]], dict[str, Fact | None]]:
+    """Return each partition as it is and as it will be, and the facts that change; check the directories."""
+    errors: list[EnvbuildError] = [*_not_directories(directories)]
+    changed: dict[str, Fact | None] = {}
+    pairs: list[tuple[Site, Site]] = []
+    with _collected(errors):
+        changed = parse_changes(changes)
+    if then is None and not changes:
+        hint = "--change driver.version=580.65, or --then FILE"
+        errors.append(RequestError("no change is given", hint=hint))
+    with _collected(errors):
+        later = None
+        if then is not None:
+            with _collected(errors):
+                later = sites_of(replace(settings, site=then))
+        sites = sites_of(settings)
+        if then is None or later is not None:
+            pairs = _pairs(sites, sites if later is None else later)
+    raise_all(errors)
+    return pairs, changed
+
+
+@contextmanager
+def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
+    """Add an error of the block to others, which are reported together."""
+    try:
+        yield
+    except EnvbuildError as error:
+        errors.append(error)
+
+
+def _not_directories(directories: Iterable[Path]) -> Iterator[EnvbuildError]:
+    for directory in directories:
+        if not is_directory(directory):
+            hint = "name one with modules or images with --all DIR"
+            yield RequestError(f"there is no directory `{directory}`", hint=hint)
+
+
 def _pairs(sites: Sequence[Site], later: Sequence[Site]) -> list[tuple[Site, Site]]:
     """Pair each partition with itself after the change; both files have the same partitions."""
+    if not sites:
+        raise RequestError("no site is known", hint="name the site as it is now with --site SITE")
     suffixes = [[site.name.partition("/")[2] for site in group] for group in (sites, later)]
     if suffixes[0] != suffixes[1]:
         raise RequestError(
@@ -217,10 +293,12 @@ def _pairs(sites: Sequence[Site], later: Sequence[Site]) -> list[tuple[Site, Sit
     return list(zip(sites, later, strict=True))
 
 
-def _differences(pairs: Iterable[tuple[Site, Site]], changed: Facts) -> dict[str, tuple[str, str]]:
+def _differences(
+    pairs: Iterable[tuple[Site, Site]], changed: Mapping[str, Fact | None]
+) -> dict[str, tuple[str, str]]:
     found = {}
     for now, later in pairs:
-        before, after = facts_of_site(now), {**facts_of_site(later), **changed}
+        before, after = facts_of_site(now), with_changes(facts_of_site(later), changed)
         for path in sorted(before.keys() | after.keys()):
             words = tuple(
                 shown(facts[path].value) if path in facts else "unknown" for facts in (before, after)
@@ -233,24 +311,32 @@ def _differences(pairs: Iterable[tuple[Site, Site]], changed: Facts) -> dict[str
 def find_images(directories: Sequence[Path], settings: Settings) -> Iterator[KnownImage]:
     """Yield the images of the modules below directories, and the SIF files in them, in order of name.
 
-    RequestError: one is not a directory.
+    RequestError: one is not a directory, or cannot be read; all are reported at once.
     """
+    errors: list[EnvbuildError] = [*_not_directories(directories)]
+    found: list[tuple[str, Path, str]] = []
     for directory in directories:
-        if not is_directory(directory):
-            raise RequestError(
-                f"there is no directory `{directory}`", hint="name one with modules or images with --all DIR"
-            )
-        for module in find_installed(directory.absolute()):
-            if module.image is None:
-                problem = "; ".join(module.problems) or "its record cannot be read"
-                yield KnownImage(
-                    name=module.layout.label, path=module.layout.home, facts=None, problem=problem
-                )
-            else:
-                yield _known(module.layout.label, module.image, settings)
-        for name in list_directory(directory):
-            if name.endswith(".sif"):
-                yield _known(name, directory / name, settings)
+        with _collected(errors):
+            images = list(_images_below(directory))
+            if not images and is_directory(directory):
+                hint = "--all names a directory of modules (`module install --root`), or of SIF files"
+                settings.emit(Warned(text=f"there are no images in `{directory}`", hint=hint))
+            found += images
+    raise_all(errors)
+    for name, path, problem in found:
+        yield KnownImage(name=name, path=path, problem=problem) if problem else _known(name, path, settings)
+
+
+def _images_below(directory: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield name and path of each image, and why it cannot be read, if that is known already."""
+    for module in find_installed(directory.absolute()):
+        problem = ""
+        if module.image is None:
+            problem = "; ".join(module.problems) or "its record cannot be read"
+        yield module.layout.label, module.image or module.layout.home, problem
+    for name in list_directory(directory):
+        if name.endswith(".sif"):
+            yield name, directory / name, ""
 
 
 def _known(name: str, path: Path, settings: Settings) -> KnownImage:
@@ -258,9 +344,10 @@ def _known(name: str, path: Path, settings: Settings) -> KnownImage:
         with ImageFile.open(path) as image:
             kept = kept_facts(image, settings.store)
             facts = image_facts(image, settings.store) if kept is None else kept
+            is_extended = image.note is not None
     except EnvbuildError as error:
-        return KnownImage(name=name, path=path, facts=None, problem=error.problem)
-    return KnownImage(name=name, path=path, facts=facts, scanned=kept is None)
+        return KnownImage(name=name, path=path, problem=error.problem)
+    return KnownImage(name=name, path=path, facts=facts, scanned=kept is None, is_extended=is_extended)
 
 
 def outlook(
@@ -268,19 +355,20 @@ def outlook(
     now: Site,
     later: Site,
     *,
-    changed: Facts,
+    changed: Mapping[str, Fact | None],
     knowledge: Knowledge | None = None,
     from_host: HostLibraries = NO_HOST_LIBS,
 ) -> Outlook:
     """Return what it does to an image that a site becomes another one, with `changed` facts."""
     if image.facts is None:
         return Outlook(partition=now.name, state="unknown")
-    if "pmi.offered" in changed:
+    if changed.get("pmi.offered") is not None:
         # The list that is named is the whole one, also where the site file says that there are more.
         changed = {"pmi.more_offered": Fact(False, "--change"), **changed}
+    knowledge = knowledge or shipped()
     facts = [
-        stack_facts(image.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, host=host)
-        for site, host in ((now, {}), (later, changed))
+        stack_facts(image.facts, site, host_mpi=from_host.mpi, host_fabric=from_host.fabric, changes=changes)
+        for site, changes in ((now, {}), (later, changed))
     ]
     before, after = (judge(stack, knowledge=knowledge) for stack in facts)
     old: dict[tuple[str, str], Verdict] = {}
@@ -300,10 +388,11 @@ def outlook(
             found.setdefault("warns", []).append(result)
         elif verdict == "unknown" and (was == "ok" or _touches(result, differing)):
             found.setdefault("unknown", []).append(result)
-    states: tuple[State, ...] = ("breaks", "broken", "warns", "unknown")
-    for state in states:
+    for state in STATES:
         if state in found:
-            return Outlook(partition=now.name, state=state, results=tuple(found[state]))
+            refused = found[state] if state in ("breaks", "broken") else ()
+            repair = repair_of(refused, facts[1], knowledge, is_extended=image.is_extended)
+            return Outlook(partition=now.name, state=state, results=tuple(found[state]), repair=repair)
     return Outlook(partition=now.name, state="holds")
 
 
@@ -317,39 +406,23 @@ def _touches(result: RuleResult, changed: Collection[str]) -> bool:
     return any(
         path in changed or (path.partition(".")[0] in groups and path not in _SETTINGS)
         for path in (*result.facts, *result.missing)
+        if is_of_host(path)
     )
 
 
-def needs(directories: Sequence[Path], settings: Settings) -> tuple[tuple[Need, ...], tuple[KnownImage, ...]]:
-    """Return what the images below directories need of a machine by rows, and the images without facts."""
+def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibraries = NO_HOST_LIBS) -> Needs:
+    """Return what the images below directories need of a machine; raises as `find_images`."""
     knowledge, images = read_knowledge(), list(find_images(directories, settings))
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[Need | UndecidedNeed, list[str]] = {}
     for image in images:
-        for row, _ in knowledge.rows if image.facts is not None else ():
-            if need := _need(row, image.facts or {}):
-                found.setdefault((need, row.reason, row.source), []).append(image.name)
-    listed = (
-        Need(need=need, reason=reason, source=source, images=tuple(names))
-        for (need, reason, source), names in sorted(found.items())
+        if image.facts is not None:
+            stack = stack_facts(image.facts, host_mpi=from_host.mpi, host_fabric=from_host.fabric)
+            for need in dict.fromkeys(needs_of(stack, knowledge)):
+                found.setdefault(need, []).append(image.name)
+    listed = ((need, tuple(names)) for need, names in found.items() if isinstance(need, Need))
+    undecided = ((need, tuple(names)) for need, names in found.items() if isinstance(need, UndecidedNeed))
+    return Needs(
+        listed=tuple(sorted(listed)),
+        undecided=tuple(sorted(undecided)),
+        unknown=tuple(image for image in images if image.facts is None),
     )
-    return tuple(listed), tuple(image for image in images if image.facts is None)
-
-
-def _need(row: Row, facts: Facts) -> str:
-    """Return what a row needs of a machine if its conditions on the image hold; empty if nothing."""
-    of_image = {path: wanted for path, wanted in row.if_.items() if not is_of_host(path)}
-    if not of_image or any(
-        path not in facts or holds(path, facts[path].value, wanted) is not True
-        for path, wanted in of_image.items()
-    ):
-        return ""
-    where = [f"{path} {_words(wanted)}" for path, wanted in row.if_.items() if path not in of_image]
-    needed = [f"{path} {_words(wanted)}" for path, wanted in row.needs.items() if is_of_host(path)]
-    if row.needs:
-        condition = f" where {' and '.join(where)}" if where else ""
-        return f"{' and '.join(needed)}{condition}" if needed else ""
-    return f"not {' with '.join(where)}" if where else ""
-
-
-def _words(wanted: str | bool) -> str:
-    return shown(wanted)

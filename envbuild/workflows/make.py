@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from envbuild.build.run import BuildContext, build_layers, require_layer
+from envbuild.errors import EnvbuildError
 from envbuild.events import task
 from envbuild.extend.examine import examine_file_system
 from envbuild.extend.python import PythonInstallation
-from envbuild.image.compose import Stack, compose
+from envbuild.image.compose import Provenance, Stack, compose
 from envbuild.image.conflicts import check_conflicts, unchanged_files
 from envbuild.image.file import ImageFile
+from envbuild.image.model import Manifest
 from envbuild.image.request import ImageRequest
 from envbuild.plan.model import Layer
-from envbuild.preflight.image_facts import keep_facts
+from envbuild.preflight.image_facts import facts_text, keep_facts
 from envbuild.preflight.report import PreflightReport, run_preflight, worsened
-from envbuild.preflight.scan import scan_image
+from envbuild.preflight.scan import ImageScan, scan_image, scan_written
+from envbuild.squashfs.format import SquashfsError
+from envbuild.squashfs.reader import Squashfs
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """An image that was written."""
+
+    records: dict[str, LayerRecord]
+    """Its new layers."""
+    scan: ImageScan | None = None
+    """Its files as they were written; None if they were not scanned, or could not be."""
+    report: PreflightReport | None = None
+    """Its preflight; None without a scan."""
 
 
 def make_image(
@@ -35,8 +54,8 @@ def make_image(
     missing: Sequence[Layer] | None = None,
     verb: str = "build",
     check: Callable[[], None] = lambda: None,
-) -> dict[str, LayerRecord]:
-    """Build the new layers that a store lacks, and write the image, all of it or nothing; return the records.
+) -> Made:
+    """Build the new layers that a store lacks, and write the image, all of it or nothing.
 
     `context` is what building needs, None if no layer is missing; `missing` is a recent result of
     `missing_layers`, found if absent; `verb` names the command that needs the sandbox. An error of
@@ -77,25 +96,44 @@ def make_image(
         total += bottom.size_bytes
         check_room(path.parent, total, settings.emit)
     with task(settings.emit, "write", f"write {path.name}", total_bytes=total) as writing:
-        compose(path, stack, advanced=writing.advance, check=check)
+        made = Made(records=records)
+        describe = None
+        if request.provenance is not None:
+            describe = partial(_describe, made, path, request.provenance, store)
+        compose(path, stack, describe=describe, advanced=writing.advance, check=check)
         writing.detail = f"{path.stat().st_size / 1e6:.0f} MB"
-    return records
+    return made
+
+
+def _describe(
+    made: Made, path: Path, provenance: Provenance, store: Store, manifest: Manifest, root: Squashfs
+) -> bytes:
+    """Return the facts that an image carries, and keep its scan; empty if it cannot be scanned."""
+    if provenance.facts is not None:
+        return provenance.facts
+    with suppress(EnvbuildError, SquashfsError):  # `judge_image` reports it, of the finished file
+        files = scan_written(manifest, root, store)
+        made.scan = ImageScan(image=path, manifest=manifest, lock=provenance.lock, files=files)
+        made.report = run_preflight(made.scan)
+        return facts_text(made.report.facts)
+    return b""
 
 
 def judge_image(
     image: ImageFile,
     settings: Settings,
+    made: Made,
     *,
     bottom: ImageFile | None = None,
     python: PythonInstallation | None = None,
 ) -> PreflightReport:
     """Return what an image that was just written would load, without the problems that `bottom` has, too.
 
-    `python` is that of an image of another tool.
+    `made` is what writing it returned, and `python` is that of an image of another tool.
     """
     title = f"check {image.path.name}" if bottom is None else f"what {image.path.name} would load"
     with task(settings.emit, "check", title) as running:
-        report = _examined(image, python, settings.store)
+        report = _examined(image, python, settings.store, made)
         # What the old image lacks, too, is not the fault of what is added.
         if not report.passed and bottom is not None:
             report = worsened(report, _examined(bottom, python, settings.store))
@@ -103,10 +141,15 @@ def judge_image(
     return report
 
 
-def _examined(image: ImageFile, python: PythonInstallation | None, store: Store) -> PreflightReport:
+def _examined(
+    image: ImageFile, python: PythonInstallation | None, store: Store, made: Made | None = None
+) -> PreflightReport:
     if python is not None:
         with image.reading_root():
             return examine_file_system(image.root, python)
     # It was written, or read as a whole, by this command.
-    scan = scan_image(image, store, changed=())
+    files = made.scan.files if made is not None and made.scan is not None else None
+    scan = scan_image(image, store, changed=(), files=files)
+    if made is not None and made.report is not None:
+        return made.report
     return keep_facts(image, scan, run_preflight(scan), store)

@@ -26,6 +26,7 @@ from envbuild.inputs.catalog import read_base, read_recipe
 from envbuild.inputs.sites import read_site
 from envbuild.inputs.tools import tool_pins
 from envbuild.plan.model import InputFile
+from envbuild.preflight.image_facts import facts_of_other_format
 from envbuild.resolve.fetch import FileOrigins
 from envbuild.resolve.roots import FinishedRoot
 from envbuild.spec.base import by_digest
@@ -117,7 +118,7 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
             emit=settings.emit,
         )
         again = work / "again.sif"
-        records = make_image(
+        made = make_image(
             again,
             ImageRequest(
                 plan=image.plan,
@@ -127,6 +128,7 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
                     lock=image.lock,
                     plan=image.plan_text,
                     note=image.note.to_json().encode() if image.note else b"",
+                    facts=facts_of_other_format(image),
                 ),
                 conflict_hint=HINT_REBUILD_FROM_SPEC,
             ),
@@ -151,7 +153,7 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
             older=older,
             added=comparison.added,
             differences=tuple(
-                differences_by_layer(comparison, {name: record.tree for name, record in records.items()})
+                differences_by_layer(comparison, {name: record.tree for name, record in made.records.items()})
             ),
         )
 

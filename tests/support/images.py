@@ -84,9 +84,10 @@ def compose_layers(
     lock: Lock,
     plan: str,
     note: bytes = b"",
+    facts: bytes = b"",
     on: Path | None = None,
 ) -> None:
-    """Write an image of layers, over nothing or over the layers of an image of ours."""
+    """Write an image of layers, over nothing or over the layers of an image of ours, with these facts."""
     with contextlib.ExitStack() as opened:
         bottom = opened.enter_context(ImageFile.open(on)) if on is not None else None
         kept = bottom.manifest.file_system if bottom is not None else None
@@ -97,7 +98,7 @@ def compose_layers(
             provenance=compose.Provenance(manifest=manifest, lock=lock, plan=plan, note=note),
             bottom=bottom,
         )
-        compose.compose(path, stack)
+        compose.compose(path, stack, describe=lambda *_: facts)
 
 
 def scan_image(path: Path, store: Store, *, changed: tuple[str, ...] | None = None) -> scan.ImageScan:

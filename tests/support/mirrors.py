@@ -264,26 +264,29 @@ def _answer(handler: BaseHTTPRequestHandler, state: Mirror) -> None:
         content = bytes(byte ^ 1 for byte in content)
     if step == "long":
         content += b"x" * 100
-    start = 0
+    start, end = 0, ""
     if wanted and step != "whole":
-        start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        first, _, end = wanted.removeprefix("bytes=").partition("-")
+        start = int(first)
     if start and start >= len(content):
         handler.send_response(416)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
         return
-    _send(handler, state, content, start, step)
+    last = min(int(end), len(content) - 1) if end else len(content) - 1
+    is_part = bool(start or end)
+    place = f"bytes {start}-{last}/{len(content)}" if is_part else ""
+    _send(handler, state, content[start : last + 1], place, step)
 
 
-def _send(handler: BaseHTTPRequestHandler, state: Mirror, content: bytes, start: int, step: str) -> None:
-    part = content[start:]
-    handler.send_response(206 if start else 200)
-    if start:
-        handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+def _send(handler: BaseHTTPRequestHandler, state: Mirror, part: bytes, place: str, step: str) -> None:
+    handler.send_response(206 if place else 200)
+    if place:
+        handler.send_header("Content-Range", place)
     kind = "application/octet-stream"
     if handler.path.partition("?")[0].endswith("/"):
         # An index page of PEP 691 or 503.
-        kind = "application/vnd.pypi.simple.v1+json" if content.startswith(b"{") else "text/html"
+        kind = "application/vnd.pypi.simple.v1+json" if part.startswith(b"{") else "text/html"
     handler.send_header("Content-Type", kind)
     if step.startswith("chunked"):
         handler.send_header("Transfer-Encoding", "chunked")

@@ -53,6 +53,7 @@ def small_image(
     python_version: str = "3.11",
     bill: bytes = b"{}\n",
     plan: str = "{}\n",
+    facts: bytes = b"",
     **manifest: object,
 ) -> Path:
     """Write an image of layers, from bottom to top, and return its path.
@@ -69,6 +70,8 @@ def small_image(
         The bill of materials that it carries.
     plan : str
         The plan that it carries.
+    facts : bytes
+        The facts that it carries; none if empty.
     """
     path = directory / name
     changes: dict[str, Any] = {"architecture": "amd64", **manifest, "python": python_version}
@@ -83,7 +86,7 @@ def small_image(
         assert not isinstance(layer, bytes)
         _pack(layer, directory / f"{name}-{number}", blob)
         blobs[f"layer-{number}"] = blob
-    trees.write_image(path, blobs, lock=lock_text, plan=plan.encode(), bill=bill, **changes)
+    trees.write_image(path, blobs, lock=lock_text, plan=plan.encode(), bill=bill, facts=facts, **changes)
     return path
 
 

@@ -121,6 +121,7 @@ def write_image(
     plan: bytes = b"{}\n",
     bill: bytes = b"{}\n",
     note: bytes = b"",
+    facts: bytes = b"",
     **changes: Any,
 ) -> Manifest:
     """Write an image of packed layers, from bottom to top.
@@ -129,6 +130,8 @@ def write_image(
     ----------
     layers : mapping of str to Path
         Name → squashfs.
+    facts : bytes
+        The facts that it carries; none if empty.
     **changes
         Fields of the manifest.
     """
@@ -137,7 +140,9 @@ def write_image(
         file_system = _described(spliced, layers)
         made = manifest_of(lock, file_system=file_system, **changes)
         data = {LOCK: lock, PLAN: plan, SBOM: bill}
-        layout.write_image(path, layout.built_layout(made, data, spliced, note=note), spliced)
+        describe = (lambda _: facts) if facts else None
+        around = layout.built_layout(made, data, spliced, note=note, describe=describe)
+        layout.write_image(path, around, spliced)
     return made
 
 

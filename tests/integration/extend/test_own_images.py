@@ -17,8 +17,14 @@ import zstandard
 
 from envbuild.events import Event, TaskStarted
 from envbuild.extend.request import ExtendRequest
+from envbuild.image.file import ImageFile
+from envbuild.preflight.image_facts import carried_facts
+from envbuild.preflight.report import run_preflight
+from envbuild.rules.facts import Fact
+from envbuild.store.store import Store
 from envbuild.workflows.extend import extend_image
 from envbuild.workflows.settings import Settings
+from tests.support.images import scan_image
 from tests.support.mirrors import write_wheel
 from tests.support.torture.ground import Ground
 from tests.support.wheels import make_wheel
@@ -116,7 +122,7 @@ def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) 
 
 
 @pytest.mark.usefixtures("wheels")
-def test_a_second_extension_continues(ground: Ground) -> None:
+def test_a_second_extension_continues(ground: Ground, tmp_path: Path) -> None:
     desk = ground.desk("twice")
     run(ground, desk, "extend", ground.place / "tiny.sif", "--python", "delta", "-o", "one.sif")
     said = run(ground, desk, "extend", "one.sif", "--python", "gamma", "-o", "two.sif")
@@ -128,6 +134,13 @@ def test_a_second_extension_continues(ground: Ground) -> None:
     assert [package["name"] for package in before["packages"]] == ["delta"]
     assert [package["name"] for package in now["packages"]] == ["gamma"]
     assert now["digest"] == inspected(ground, desk, desk / "one.sif")["digest"]
+    # Each image carries the facts of its own files and lock.
+    for path in (ground.place / "tiny.sif", desk / "two.sif"):
+        with ImageFile.open(path) as image:
+            carried = carried_facts(image)
+        assert carried == run_preflight(scan_image(path, Store(tmp_path / "store"))).facts
+    assert carried is not None
+    assert carried["packages.gamma"] == Fact("1.0", "lock")
 
 
 @pytest.mark.usefixtures("wheels")

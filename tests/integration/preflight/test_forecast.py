@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.preflight.image_facts import facts_text
+from envbuild.rules.facts import Fact
 from tests.support.elves import Elf
 from tests.support.small_images import BASE, Layer, small_image
 
@@ -70,7 +72,53 @@ def test_facts_are_kept_by_check(modules: Path, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["check", str(modules / "images/solver.sif"), "--store", str(modules / "store")])
     run(modules, *at_site(modules), "--change", "scheduler.version=25.11.2")
-    assert "1 image scanned for the first time" in capsys.readouterr().out
+    assert "1 image without facts scanned for the first time" in capsys.readouterr().out
+
+
+def test_an_image_that_carries_facts_is_not_scanned(
+    modules: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"mpi.family": Fact("mpich", "lock"), "mpi.version": Fact("5.0.2", "lock")}
+    directory = modules / "carried"
+    directory.mkdir()
+    small_image(directory, BASE, name="solver.sif", facts=facts_text(facts))
+    monkeypatch.setattr("envbuild.preflight.image_facts.scan_image", None)
+    words = ["--store", str(modules / "another-store"), "--all", str(directory), *at_site(modules)]
+    with pytest.raises(SystemExit) as ended:
+        main(["forecast", *words, "--change", "pmi.offered=pmix"])
+    out = capsys.readouterr().out
+    assert (ended.value.code, "scanned" in out) == (4, False)
+    assert "repair: a change of the spec, or `envbuild lock SPEC --upgrade`, and `envbuild build SPEC`" in out
+    assert "changes: mpi\n" in out
+    with pytest.raises(SystemExit):
+        main(["explain", str(directory / "solver.sif"), *words[:2], *at_site(modules)])
+    assert "mpi.version = 5.0.2 (lock)" in capsys.readouterr().out
+
+
+def test_the_page_is_written(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = modules / "page.html"
+    assert run(modules, *at_site(modules), "--change", "pmi.offered=pmix", "--html", str(page)) == 4
+    assert "solver.sif" in page.read_text()
+    assert "here: 1 breaks" in capsys.readouterr().out
+
+
+def test_all_errors_come_at_once(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (modules / "then.yaml").write_text(SITE + "glibc: {}\n")
+    words = ["--all", "/nowhere", "--all", "/not/there", "--change", "driver.version=new"]
+    words += ["--site", str(modules / "none.yaml"), "--then", str(modules / "then.yaml")]
+    assert run(modules, *words) == 2
+    err = capsys.readouterr().err
+    for text in ("`/nowhere`", "`/not/there`", "driver.version=new", "none.yaml", "then.yaml"):
+        assert text in err
+
+
+def test_a_directory_without_images_is_named(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (modules / "empty").mkdir()
+    change = ["--all", str(modules / "empty"), "--change", "pmi.offered=pmix,pmi2"]
+    assert run(modules, *at_site(modules), *change) == 0
+    said = capsys.readouterr()
+    assert f"there are no images in `{modules}/empty`" in said.err
+    assert "nothing that is known of the site changes\n" in said.out
 
 
 def test_a_site_as_it_will_be(modules: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,13 +142,19 @@ def test_the_needs_of_images_are_one_list(modules: Path, capsys: pytest.CaptureF
         patch.setenv("XDG_CONFIG_HOME", str(modules / "config"))
         assert run(modules, "--needs", "--json") == 0
         document = json.loads(capsys.readouterr().out)
-        assert {"need": "scheduler.version >=24", "reason": "r", "source": "s", "images": ["solver.sif"]} in (
-            document["needs"]
-        )
+        assert {
+            "need": "scheduler.version >=24",
+            "rule": "SITE.a",
+            "reason": "r",
+            "source": "s",
+            "severity": "error",
+            "images": ["solver.sif"],
+        } in document["needs"]
         assert [image["name"] for image in document["unknown"]] == ["damaged.sif"]
         run(modules, "--needs")
         said = capsys.readouterr()
-    assert "scheduler.version >=24\n  r; s\n  1 image: solver.sif\n" in said.out
+    assert "scheduler.version >=24\n  SITE.a: r; s\n  1 image: solver.sif\n" in said.out
+    assert "pmi.offered with pmi2" in said.out
     assert "unknown: damaged.sif: " in said.err
 
 
@@ -108,7 +162,7 @@ def test_the_needs_of_images_are_one_list(modules: Path, capsys: pytest.CaptureF
     ("words", "problem"),
     [
         ((), "no change is given"),
-        (("--change", "driver.versoin=1"), "`driver.versoin` is not a fact of a machine"),
+        (("--change", "driver.versoin=1"), "--change: `driver.versoin` is not a fact of a machine"),
         (("--needs", "--change", "driver.version=1"), "--needs takes no change"),
         (("--all", "/nowhere", "--change", "driver.version=1"), "there is no directory `/nowhere`"),
     ],

@@ -13,6 +13,7 @@ from envbuild.build.run import BuildContext, build_layers, require_layer
 from envbuild.cli.reproduce import format_reproduced
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Event, TaskStarted, Warned, ignore
+from envbuild.image.file import ImageFile
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
 from envbuild.plan.model import (
@@ -25,6 +26,10 @@ from envbuild.plan.model import (
     environment_step,
     layer_key,
 )
+from envbuild.preflight.image_facts import facts_text
+from envbuild.preflight.report import run_preflight
+from envbuild.preflight.scan import scan_image
+from envbuild.rules.facts import Fact
 from envbuild.squashfs.packing import ZSTD
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, tools
@@ -58,16 +63,18 @@ def plan_of(pins: tuple[ToolPin, ...], *, content: str = "QQ==") -> BuildPlan:
     return BuildPlan(layers=layers, image=tuple(layer.name for layer in layers), tools=())
 
 
-def make(place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...]) -> Path:
+def make(
+    place: Path, plan: BuildPlan, told: BuildPlan, pins: tuple[ToolPin, ...], facts: bytes = b""
+) -> Path:
     """Write an image of one plan that tells another."""
     store = Store(place / "made")
     context = BuildContext(store=store, apptainer=apptainer.find(None), locate=lambda _: Path(), emit=ignore)
     build_layers(plan, context)
     lock = replace(lock_of(resolved(), base_debs=()), tools=pins)
-    return write(place / "image.sif", lock, plan, told, store)
+    return write(place / "image.sif", lock, plan, told, store, facts)
 
 
-def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store) -> Path:
+def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store, facts: bytes = b"") -> Path:
     records = [require_layer(layer, store) for layer in plan.image_layers]
     compose_layers(
         path,
@@ -75,6 +82,7 @@ def write(path: Path, lock: Lock, plan: BuildPlan, told: BuildPlan, store: Store
         manifest=trees.manifest_of(dump(lock).encode()),
         lock=lock,
         plan=told.to_json(),
+        facts=facts,
     )
     return path
 
@@ -111,6 +119,24 @@ def test_a_second_party_signs_that_it_built_the_same_bytes(tmp_path: Path, setti
     ]
     # Signatures change no bytes that are compared.
     assert reproduce_image(image, settings, offline=True).same
+
+
+def test_facts_of_this_format_are_found_again_and_others_taken_over(
+    tmp_path: Path, settings: Settings
+) -> None:
+    pins = real_tools()
+    plan = plan_of(pins)
+    image = make(tmp_path, plan, plan, pins, facts=b'{"format":0,"facts":[]}\n')
+    assert reproduce_image(image, settings, offline=True).same
+    with ImageFile.open(image) as opened:
+        facts = facts_text(run_preflight(scan_image(opened, settings.store)).facts)
+    (tmp_path / "right").mkdir()
+    image = make(tmp_path / "right", plan, plan, pins, facts=facts)
+    assert reproduce_image(image, settings, offline=True).same
+    (tmp_path / "wrong").mkdir()
+    wrong = facts_text({"cuda.toolkit": Fact("99", "lock")})
+    found = reproduce_image(make(tmp_path / "wrong", plan, plan, pins, facts=wrong), settings, offline=True)
+    assert [(entry.layer, entry.path) for entry in found.differences] == [("SIF", "envbuild.facts")]
 
 
 def test_what_differs_is_not_signed(tmp_path: Path, settings: Settings) -> None:

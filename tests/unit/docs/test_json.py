@@ -15,10 +15,13 @@ from envbuild.preflight.problems import mismatch
 from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
 from envbuild.rules.judge import RuleResult
+from envbuild.rules.needs import Need, UndecidedNeed
+from envbuild.rules.repair import Repair
 from envbuild.spec.model import Excuse
 from envbuild.store.report import Report
 from envbuild.workflows.check import CheckedImage, PartitionFit
 from envbuild.workflows.explain import Explanation
+from envbuild.workflows.forecast import Forecast, KnownImage, Needs, Outlook
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()
 # Keys of the documents that are names: page and document are compared without them.
@@ -92,6 +95,37 @@ def test_the_keys_of_an_explanation() -> None:
     found = {key.replace("silenced.A.b", "silenced.NAME") for key in keys(document)}
     assert keys_of_page("envbuild explain --json") == found
     assert f"| `schema` | `{document['schema']}` |" in section_of_page("envbuild explain --json")
+
+
+def test_the_keys_of_a_forecast() -> None:
+    rule = RuleResult(
+        rule="A.b",
+        title="t",
+        outcome="incompatible",
+        facts={},
+        missing=("driver.version",),
+        reason="r",
+        hint="h",
+        source="s",
+    )
+    outlooks = (
+        Outlook(partition="a", state="breaks", results=(rule,), repair=Repair(release="", layers=("mpi",))),
+        Outlook(partition="b", state="breaks", results=(rule,)),
+    )
+    forecast = Forecast(
+        site="a",
+        changes={"driver.version": ("1", "2")},
+        images=((KnownImage(name="a", path=Path("a.sif"), facts={}), outlooks),),
+    )
+    document = json.loads(json.dumps(forecast.document()))
+    assert keys_of_page("envbuild forecast --json") == keys(document)
+    needs = Needs(
+        listed=((Need(need="n", rule="A.b", reason="r", source="s", severity="error"), ("a",)),),
+        undecided=((UndecidedNeed(rule="A.b", missing="m"), ("a",)),),
+        unknown=(KnownImage(name="b", path=Path("b.sif"), problem="p"),),
+    )
+    document = json.loads(json.dumps(needs.document()))
+    assert keys_of_page("envbuild forecast --needs --json") == keys(document)
 
 
 def keys(value: Any, path: str = "") -> set[str]:

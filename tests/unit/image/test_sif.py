@@ -7,6 +7,7 @@ import resource
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -48,8 +49,9 @@ def make_layers(directory: Path) -> dict[str, Path]:
     return made
 
 
-def write(path: Path, layers: dict[str, Path], *, note: bytes = b"", **changes: object) -> Manifest:
-    return trees.write_image(path, layers, lock=LOCK, plan=PLAN, bill=BILL, note=note, **changes)
+def write(path: Path, layers: dict[str, Path], **changes: object) -> Manifest:
+    fields: dict[str, Any] = {"lock": LOCK, "plan": PLAN, "bill": BILL, **changes}
+    return trees.write_image(path, layers, **fields)
 
 
 @pytest.fixture
@@ -305,23 +307,32 @@ class TestVerify:
         assert others == ["objects or bytes that were added"]
 
     @pytest.mark.redteam
-    def test_the_note_of_an_extension_is_part_of_the_image(
-        self, tmp_path: Path, layers: dict[str, Path]
+    @pytest.mark.parametrize(("name", "field"), [(sif.NOTE, "note"), (sif.FACTS, "facts")])
+    def test_what_only_some_images_have_is_part_of_them(
+        self, tmp_path: Path, layers: dict[str, Path], name: str, field: str
     ) -> None:
         path = tmp_path / "extended.sif"
-        write(path, layers, note=b'{"format": 1}\n')
+        write(path, layers, **{field: b'{"format": 1}\n'})
         assert verify_image(path) == ()
-        note = read_sif(path).find(sif.NOTE)
-        assert note is not None
-        patch(path, note.offset + 1, b"F")
+        added = read_sif(path).find(name)
+        assert added is not None
+        patch(path, added.offset + 1, b"F")
         assert [text.partition(",")[0] for text in verify_image(path)] == ["the header"]
-        # Without it, and in an image that was not extended.
+        # Without it, and in an image that has none.
         patch(path, descriptor_at(9), bytes(585))
         assert verify_image(path)
         plain = tmp_path / "image.sif"
         write(plain, layers)
-        add_object(plain, sifformat.Kind.JSON, name=sif.NOTE)
+        add_object(plain, sifformat.Kind.JSON, name=name)
         assert verify_image(plain)
+
+    def test_facts_come_before_the_note(self, tmp_path: Path, layers: dict[str, Path]) -> None:
+        path = tmp_path / "both.sif"
+        write(path, layers, facts=b'{"format":1,"facts":[]}\n', note=b'{"format": 1}\n')
+        assert verify_image(path) == ()
+        read = read_sif(path)
+        assert [thing.name for thing in read.objects[8:]] == [sif.FACTS, sif.NOTE]
+        assert read.objects[9].end == path.stat().st_size
 
 
 def add_object(

@@ -102,7 +102,10 @@ def test_all_refusals_come_at_once_with_their_facts_and_warnings_are_emitted() -
     with pytest.raises(EnvbuildError) as caught:
         refuse_or_warn([*refused, *warned, *refused], events.append)
     problems = [error.problem for error in caught.value.each()]
-    assert problems == ["A.rule: 470 is not 525\n  driver.version = 470 (site:x)"] * 2
+    assert (
+        problems
+        == ["A.rule: 470 is not 525\n  driver.version = 470 (site:x)\n  source: here (seen 2026-11-20)"] * 2
+    )
     assert [event.text for event in events if isinstance(event, Warned)] == ["A.rule: 470 is not 525"]
 
 

@@ -188,6 +188,60 @@ def test_errors_of_facts_and_ranges_name_the_condition() -> None:
     assert "`?` stands in `needs` alone" in problems[3][1]
 
 
+TABLE = b"""\
+tables:
+  - rule: A.pairs
+    if: packages.torchvision
+    needs: frameworks.pytorch.version
+    where: {frameworks.pytorch.accelerator: "!=rocm"}
+    ranges:
+      ">=0.20,<0.21": "==2.5.*"
+      ">=0.21,<0.22": "==2.6.*"
+    source: here
+    seen: "2026-11-28"
+    fix: take both of one release
+"""
+
+
+def of_table(known: dict[str, Value]) -> list[RuleResult]:
+    rows = Knowledge().with_file(load(KnowledgeFile, TABLE, Path("a.yaml")).value, "").rows
+    return list(judge_rows({path: Fact(value) for path, value in known.items()}, rows))
+
+
+def test_each_range_of_a_table_is_judged_as_a_row() -> None:
+    cuda: dict[str, Value] = {"frameworks.pytorch.accelerator": "cuda", "packages.torchvision": "0.20.1"}
+    (good,) = of_table({**cuda, "frameworks.pytorch.version": "2.5.1"})
+    assert good.outcome == "compatible"
+    (bad,) = of_table({**cuda, "frameworks.pytorch.version": "2.6.0"})
+    assert (bad.outcome, bad.hint) == ("incompatible", "take both of one release")
+    assert bad.reason == (
+        "torchvision >=0.20,<0.21 needs pytorch ==2.5.*, and frameworks.pytorch.version is 2.6.0"
+    )
+    assert of_table({**cuda, "packages.torchvision": "0.19", "frameworks.pytorch.version": "2.6.0"}) == []
+
+
+def test_a_property_that_a_row_excludes_excuses_a_stack() -> None:
+    broken: dict[str, Value] = {"packages.torchvision": "0.20.1", "frameworks.pytorch.version": "2.6.0"}
+    assert of_table({**broken, "frameworks.pytorch.accelerator": "rocm"}) == []
+    # It is broken unless it is a build for ROCm: people are warned, and it is not refused.
+    (result,) = of_table(broken)
+    assert (result.outcome, result.warn) == ("unknown", True)
+    assert result.reason.endswith("whether frameworks.pytorch.accelerator excuses it is not known")
+
+
+def test_a_range_that_is_none_is_an_error_at_its_place() -> None:
+    text = TABLE.replace(b'"==2.6.*"', b'"2.6"').replace(b"needs: frameworks", b"needs: framework")
+    with pytest.raises(EnvbuildError) as caught:
+        load(KnowledgeFile, text, Path("a.yaml"))
+    problems = {str(error.at): error.problem for error in caught.value.each()}
+    assert problems["a.yaml:7:23"].startswith("`tables.ranges.>=0.20,<0.21`: there is no fact `framework.")
+    with pytest.raises(EnvbuildError) as caught:
+        load(KnowledgeFile, TABLE.replace(b'"==2.6.*"', b'"2.6"'), Path("a.yaml"))
+    (error,) = caught.value.each()
+    assert str(error.at) == "a.yaml:8:23"
+    assert "`2.6` is not a range of versions" in error.problem
+
+
 PLACES = [(8, 20), (9, 28), (10, 23), (11, 21)]
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.rules.facts import Fact, Value, facts_from
+from envbuild.rules.knowledge import KnowledgeFile, shipped
+from envbuild.rules.repair import Repair
 from envbuild.spec.load import load
 from envbuild.spec.site import Site
 from envbuild.workflows.forecast import KnownImage, Outlook, outlook, parse_changes
@@ -44,6 +46,12 @@ def looked(
 
 def test_a_change_that_touches_nothing_known_to_clash_holds() -> None:
     assert looked(CUDA, "driver.version=590.44.01") == ("holds", [])
+
+
+def test_a_rule_that_reads_the_images_part_of_what_changes_is_not_touched() -> None:
+    # A rule compares the image's glibc with the kernel, which is not known.
+    _, rules = looked({**CUDA, "glibc.image": "2.36"}, "glibc.host=2.39")
+    assert "GLIBC.kernel" not in rules
 
 
 def test_an_older_driver_breaks_an_image() -> None:
@@ -89,22 +97,93 @@ def test_unknown_is_never_silent() -> None:
     assert outlook(unread, site(), site(), changed=parse_changes(["driver.version=1"])).state == "unknown"
     # A driver that the site no longer states.
     then = SITE.replace(', driver: "580.95.05"', "")
-    assert looked(CUDA, then=then) == ("unknown", ["CUDA.driver-floor"])
+    assert looked(CUDA, then=then) == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
+
+
+def repaired(facts: dict[str, Value], *changes: str, is_extended: bool = False) -> Repair | None:
+    image = KnownImage(name="a", path=Path("a.sif"), facts=facts_from(facts, "lock"), is_extended=is_extended)
+    return outlook(image, site(), site(), changed=parse_changes(changes)).repair
+
+
+def test_a_repair_names_the_release_and_the_layers() -> None:
+    pytorch: dict[str, Value] = {
+        "frameworks": ("pytorch",),
+        "frameworks.pytorch.accelerator": "cuda",
+        "frameworks.pytorch.architectures": ("sm_90",),
+    }
+    found = repaired({**CUDA, **pytorch}, "driver.version=575.57.08")
+    assert found is not None
+    # The machine becomes older than what the image has.
+    assert (found.release, found.layers) == ("older", ("accelerator", "framework pytorch"))
+    assert found.steps == "an older release in the spec, and `envbuild build SPEC`"
+    found = repaired({**CUDA, **pytorch}, "pmi.offered=pmi2")
+    assert found is not None
+    assert (found.release, found.layers) == ("", ("mpi",))
+    # All lies on the base.
+    found = repaired({**CUDA, **pytorch}, "architecture.host=arm64", is_extended=True)
+    assert found is not None
+    assert found.layers == ("base", "mpi", "accelerator", "framework pytorch", "packages")
+    assert found.steps.endswith("; then `envbuild extend NEW.sif --like IMAGE` adds its packages again")
+
+
+def test_an_image_that_is_too_old_for_the_machine_needs_a_newer_release() -> None:
+    rows = (
+        "rows:\n  - {rule: SITE.a, if: {mpi.family: openmpi, mpi.version: '<5.0.12'}, needs:"
+        " {scheduler.version: '<25.11'}, reason: r, source: s, seen: '2026-11-20', fix: f}\n"
+    )
+    file = load(KnowledgeFile, rows.encode(), Path("rows.yaml")).value
+    image = KnownImage(name="a", path=Path("a.sif"), facts=facts_from(CUDA, "lock"))
+    changed = parse_changes(["scheduler.version=25.11.3"])
+    found = outlook(image, site(), site(), changed=changed, knowledge=shipped().with_file(file, "rows.yaml"))
+    assert (found.state, found.repair) == ("breaks", Repair(release="newer", layers=("mpi",)))
+
+
+def test_no_change_of_an_image_repairs_the_machine() -> None:
+    found = looked(CUDA, "runtime.name=apptainer", "runtime.setuid=false", "runtime.user_namespaces=false")
+    assert found == ("breaks", ["RUNTIME.way-to-start"])
+    changes = ("runtime.name=apptainer", "runtime.setuid=false", "runtime.user_namespaces=false")
+    assert repaired(CUDA, *changes) is None
+
+
+def test_a_fact_that_will_not_be_known_is_unknown() -> None:
+    assert parse_changes(["driver.version=null"]) == {"driver.version": None}
+    assert looked(CUDA, "driver.version=null") == ("unknown", ["GPU.driver-floor", "CUDA.driver-floor"])
+    assert looked(CUDA, "pmi.offered=null") == ("unknown", ["PMI.intersection"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "hint"),
+    [
+        ("driver.version=new", "not a version", "`driver.version` is the version of the host's GPU driver"),
+        ("gpus.vendor=NVIDIA", "Input should be 'nvidia', 'amd' or 'none'", "`gpus.vendor` is the "),
+        ("pmi.offered=pmix,", "an entry is empty", "`pmi.offered` is the types"),
+        ("runtime.setuid=no", "not `true` or `false`", "`runtime.setuid` says whether"),
+        ("architecture.host=x86_64", "Input should be 'amd64' or 'arm64'", ""),
+        ("scheduler.name=Slurm", "", ""),
+    ],
+)
+def test_a_value_of_another_kind_is_an_error(text: str, problem: str, hint: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_changes([text])
+    assert caught.value.problem.startswith(f"--change: `{text}`: {problem}")
+    assert (caught.value.hint or "").startswith(hint)
 
 
 def test_changes_are_facts_of_a_machine() -> None:
     texts = ["driver.version=580.65", "gpus.architectures=sm_90,sm_80", "runtime.setuid=false"]
-    assert {path: fact.value for path, fact in parse_changes(texts).items()} == {
+    assert {path: fact.value for path, fact in parse_changes(texts).items() if fact} == {
         "driver.version": "580.65",
         "gpus.architectures": ("sm_90", "sm_80"),
         "runtime.setuid": False,
     }
     assert parse_changes(["driver.version=1"]) == {"driver.version": Fact("1", "--change")}
-    wrong = ["driver.versoin=1", "cuda.toolkit=13", "driver.version", "runtime.setuid=no"]
+    wrong = ["driver.versoin=1", "cuda.toolkit=13", "driver.version", "gpus.vendor=amd", "gpus.vendor=none"]
     with pytest.raises(EnvbuildError) as caught:
         parse_changes(wrong)
     errors = {error.problem: error.hint for error in caught.value.each()}
-    assert errors["`driver.versoin` is not a fact of a machine"] == "did you mean `driver.version`?"
-    assert "`cuda.toolkit` is not a fact of a machine" in errors
-    assert errors["`driver.version` has no value"] == "write `driver.version=VALUE`"
-    assert "`runtime.setuid=no` is not `true` or `false`" in errors
+    assert errors["--change: `driver.versoin` is not a fact of a machine"] == "did you mean `driver.version`?"
+    assert "--change: `cuda.toolkit` is not a fact of a machine" in errors
+    assert errors["--change: `driver.version` has no value"] == (
+        "write `driver.version=VALUE`, or `driver.version=null` if it will not be known"
+    )
+    assert "--change: `gpus.vendor` is given twice" in errors

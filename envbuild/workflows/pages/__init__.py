@@ -1,0 +1,65 @@
+"""Pages of HTML to send round: each is one file, without scripts and without requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from envbuild.jobs.report import visible
+
+MARK = 'name="generator" content="envbuild"'
+"""A text near the beginning of each page."""
+Mark = Literal["", "bad", "warn", "open", "good"]
+"""How a text is marked: ``bad``, ``warn``, ``good``, or ``open`` for what is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of text; what stands in backquotes is shown as code."""
+
+    text: str
+    mark: Mark = ""
+    is_small: bool = False
+    """Whether it explains the line above."""
+
+
+Cell = tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading, a remark and a table; each may be empty but the heading."""
+
+    title: str
+    note: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    """In each row a cell for each column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page."""
+
+    title: str
+    lead: Sequence[Line]
+    """The outcome, in a few lines."""
+    sections: Sequence[Section]
+    foot: str
+    """What wrote it, and what it does not say."""
+
+
+def html(page: Page) -> str:
+    """Return a page as HTML; every text is escaped, and the same page gives the same text."""
+    import jinja2  # noqa: PLC0415  # takes 50 ms, and few commands render
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("envbuild.workflows", "pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["visible"] = visible
+    return environment.get_template("page.html").render(page=page) + "\n"
