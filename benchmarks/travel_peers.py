@@ -48,7 +48,16 @@ def make_root() -> None:
     words = ["mmdebstrap", "--variant=apt", f"--include={PACKAGES}"]
     words += [f'--aptopt={name} "{value}"' for name, value in map(str.split, options)]
     say(f"writing {PEERS.relative_to(ROOT)}: ten minutes")
-    subprocess.run([*words, "unstable", partial], check=True)
+    tree = PEERS.with_suffix(".tar")
+    try:
+        subprocess.run([*words, "unstable", tree], check=True)
+        # mmdebstrap would pack by xz, which takes half an hour.
+        with tree.open("rb") as archive:
+            subprocess.run(
+                ["tar2sqfs", "--quiet", "--force", "--compressor=zstd", partial], stdin=archive, check=True
+            )
+    finally:
+        tree.unlink(missing_ok=True)
     partial.rename(PEERS)
 
 
