@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel torture redteam docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers torture redteam docs lint format bench mutants clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -75,6 +75,10 @@ cluster: setup ## test and vet nodes on a private cluster of Slurm, with faults 
 travel: venv ## send images through registries, and compare them bit for bit (five minutes)
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.travel $(ARGS)
+
+travel-peers: venv ## have tools of others take what envbuild pushed and signed (two minutes; first ten more)
+	@$(SETUP)/system.py --check
+	@$(BIN)/python -m benchmarks.travel_peers
 
 torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check

@@ -84,6 +84,13 @@ bytes are what the registry holds of them, in parentheses as a multiple of their
 takes all layers from the registry, signed; the first build above makes them (median of three).
 
 """
+PEERS = """
+### Tools of others
+
+`make travel-peers` gives an image that was tested and signed to tools that others wrote, of Debian unstable
+and of this machine. Each file that they give back is the image, bit for bit.
+
+"""
 TORTURE = """
 ## Robustness
 
@@ -148,8 +155,8 @@ def write() -> None:
 
 def text() -> str:
     """Return the page."""
-    bench, toolkits, vendor, torture, travel = map(
-        newest, ("bench", "toolkits", "vendor", "torture", "travel")
+    bench, toolkits, vendor, torture, travel, peers = map(
+        newest, ("bench", "toolkits", "vendor", "torture", "travel", "travel-peers")
     )
     sections = (
         (BENCH, bench_lines(bench)),
@@ -158,8 +165,9 @@ def text() -> str:
         (SUITE, _suite_lines(vendor)),
         (SPEED, _speed_lines(vendor)),
         (TRAVEL, _travel_lines(travel)),
+        (PEERS, _peer_lines(peers)),
         (TORTURE, _torture_lines(torture)),
-        ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel})),
+        ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel, **peers})),
     )
     return HEAD + "".join(head + "\n".join(lines) + "\n" for head, lines in sections if lines)
 
@@ -305,6 +313,17 @@ def _travel_lines(rows: Mapping[str, Row]) -> list[str]:
         size = f"{row['bytes'] / 1e6:.1f}{times}"
         table.append((title, row["tool"], size, f"{row['seconds']:.1f}", row["date"]))
     return _table(("what", "by", "MB", "seconds", "date"), table)
+
+
+def _peer_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = [
+        (
+            *(row["tool"], row["version"], name.removesuffix(f", {row['tool']}")),
+            *(f"{row['bytes'] / 1e6:.1f}", f"{row['seconds']:.1f}", row["date"]),
+        )
+        for name, row in rows.items()
+    ]
+    return _table(("tool", "version", "what it does", "MB", "seconds", "date"), table)
 
 
 def _torture_lines(rows: Mapping[str, Row]) -> list[str]:

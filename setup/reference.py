@@ -95,6 +95,7 @@ ALL = (
         "[Describing a machine](../howto/sites.md) explains how to write one; "
         "`envbuild site probe` drafts it. "
         "Every key but `name` is optional; an omitted key means unknown.",
+        more=("site-amd",),
     ),
     Page(
         name="knowledge",

@@ -83,12 +83,15 @@ def push(
     unit = "parts" if form == "sif" else "layers"
     print_message(
         f"{pushed.reference}: pushed ({pushed.size_bytes / 1e6:.1f} MB in {pushed.parts} {unit},"
-        f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest[:19]})"
+        f" {pushed.sent_bytes / 1e6:.1f} MB sent, {pushed.digest})"
     )
-    program = "envbuild" if form == "sif" else "podman" if form == "oci" else form
-    print_message(f"next: {program} pull {pushed.reference}")
+    if form == "sif":
+        print_message(f"next: envbuild pull {'--plain-http ' if plain_http else ''}{pushed.reference}")
+    else:
+        print_message(f"next: podman pull {'--tls-verify=false ' if plain_http else ''}{pushed.reference}")
     if sif:
-        print_message(f"or: apptainer pull oras://{pushed.reference}")
+        without_tls = "--no-https " if plain_http else ""
+        print_message(f"or: apptainer pull {without_tls}oras://{pushed.reference}")
 
 
 def pull(
@@ -123,5 +126,5 @@ def pull(
         print_json(pulled)
     print_message(
         f"{pulled.path}: pulled ({pulled.size_bytes / 1e6:.1f} MB in {pulled.parts} parts,"
-        f" {pulled.fetched_bytes / 1e6:.1f} MB fetched, {pulled.digest[:19]})"
+        f" {pulled.fetched_bytes / 1e6:.1f} MB fetched, {pulled.digest})"
     )

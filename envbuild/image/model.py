@@ -75,16 +75,21 @@ class FileSystem(Model):
 
     size_bytes: _Length
     layers: tuple[ImageLayer, ...]
-    """From bottom to top, which is also the order of their data."""
+    """From bottom to top."""
     tables_offset: _Length
     """In bytes; the tables end with the file system."""
     tables: Digest
     """``sha256:…`` of the superblock and the tables."""
 
+    @property
+    def placed_layers(self) -> tuple[ImageLayer, ...]:
+        """The layers in the order in which their data lie."""
+        return tuple(sorted(self.layers, key=lambda layer: layer.offset))
+
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         end = 0
-        for layer in self.layers:
+        for layer in self.placed_layers:
             if layer.offset <= end:
                 raise ValueError(f"the data of layer `{layer.name}` overlap what lies before them")
             end = layer.offset + layer.size_bytes

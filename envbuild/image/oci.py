@@ -113,10 +113,9 @@ def layer_contents(image: ImageFile) -> list[LayerContent]:
     its files, before these.
     """
     root, system = image.root, image.manifest.file_system
-    layers = system.layers if system is not None else ()
-    group_of = _groups(layers)
+    group_of = _groups(system.layers if system is not None else ())
     groups: dict[str, dict[str, Entry]] = {name: {} for name in (*group_of.values(), _REST)}
-    data = _Data(root, layers)
+    data = _Data(root, system.placed_layers if system is not None else ())
     directories: dict[str, Entry] = {}
     for entry in root.walk():
         if entry.kind == "directory":
@@ -229,6 +228,7 @@ class _Data:
     """Where the contents of the files of an image lie, by the layers that its manifest has the digests of."""
 
     def __init__(self, root: Squashfs, layers: Sequence[ImageLayer]) -> None:
+        """`layers` are in the order in which their data lie."""
         self._root, self._layers = root, layers
         self._ends = [layer.offset + layer.size_bytes for layer in layers]
 

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from envbuild.digests import sha256_of
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
-from envbuild.squashfs.format import SUPERBLOCK_BYTES
+from envbuild.squashfs.format import SUPERBLOCK_BYTES, Codec, Compressor, SquashfsError
 from envbuild.system.registry import BLOB_BYTES, EMPTY_DESCRIPTOR, INDEX, MANIFEST, Document
 
 ARTIFACT = "application/vnd.envbuild.image.parts.v1"
 _PART = "application/vnd.envbuild.image.part.v1"
+_PACKED_PART = f"{_PART}+zstd"
 # What Apptainer and SingularityCE take by `oras://`. Source: internal/pkg/client/oras of Apptainer 1.4.
 _SIF_CONFIG = "application/vnd.sylabs.sif.config.v1+json"
 _SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
@@ -33,6 +36,8 @@ _PLATFORMS = {
 }
 _TITLE = "org.opencontainers.image.title"
 _LAYER, _LAYER_OFFSET = "io.envbuild.layer.digest", "io.envbuild.layer.offset"
+# Of a part before it was compressed.
+_PART_DIGEST, _PART_BYTES = "io.envbuild.part.digest", "io.envbuild.part.size"
 _OFFSET, _FILE_DIGEST, _FILE_BYTES = (
     "io.envbuild.offset",
     "io.envbuild.file.digest",
@@ -45,11 +50,16 @@ _FOREIGN_PIECE_BYTES = 32 << 20
 # More than 256 GiB have in the shorter pieces.
 MAX_PARTS = 8192
 MAX_FILE_BYTES = 1 << 40
+# Of all compressed parts of an image: before, which they take in memory.
+MAX_PACKED_BYTES = 64 << 20
 # Zeros between two parts; those that align the layers of an image are fewer.
 MAX_GAP_BYTES = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _READ_BYTES = 4 << 20
+# Inodes and names of two images begin with the same bytes if these share their large layers (`splice`).
+_TABLES_PIECE_BYTES = 32 << 10
+_MAX_TABLES_PIECES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,7 @@ class Part:
     """A range of an image file."""
 
     name: str
-    """For people: the name of a layer, ``head`` or ``tail``."""
+    """For people: the name of a layer, ``head``, ``tables`` or ``tail``; ``+2`` marks its second piece."""
     offset: int
     size_bytes: int
     digest: str
@@ -66,12 +76,49 @@ class Part:
     """``sha256:…`` of the data of the layer that it is a part of, as stores and manifests have it."""
     layer_offset: int = 0
     """Bytes from the start of these data."""
+    packed_digest: str = ""
+    """``sha256:…`` of its bytes, compressed by zstd; empty if it travels as it is."""
+    packed_bytes: int = 0
 
     @property
-    def annotations(self) -> dict[str, str]:
-        """Its annotations in the manifest."""
-        layer = {_LAYER: self.layer, _LAYER_OFFSET: str(self.layer_offset)} if self.layer else {}
-        return {_TITLE: self.name, _OFFSET: str(self.offset), **layer}
+    def blob_digest(self) -> str:
+        """``sha256:…`` of what travels."""
+        return self.packed_digest or self.digest
+
+    @property
+    def blob_bytes(self) -> int:
+        """Length of what travels."""
+        return self.packed_bytes or self.size_bytes
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        """Its descriptor in the manifest."""
+        annotations = {_TITLE: self.name, _OFFSET: str(self.offset)}
+        if self.layer:
+            annotations |= {_LAYER: self.layer, _LAYER_OFFSET: str(self.layer_offset)}
+        if self.packed_digest:
+            annotations |= {_PART_DIGEST: self.digest, _PART_BYTES: str(self.size_bytes)}
+        return {
+            "mediaType": _PACKED_PART if self.packed_digest else _PART,
+            "digest": self.blob_digest,
+            "size": self.blob_bytes,
+            "annotations": annotations,
+        }
+
+    def unpacked(self, packed: bytes) -> bytes:
+        """Return its bytes, given what travels compressed; untrusted input. ValueError: it is damaged."""
+        try:
+            content = Codec(Compressor.ZSTD).decompress(packed, self.size_bytes)
+        except SquashfsError as error:
+            raise ValueError("a compressed part cannot be read") from error
+        if len(content) != self.size_bytes:
+            raise ValueError("a compressed part has another length")
+        return content
+
+
+def packed(content: bytes) -> bytes:
+    """Return the bytes of a part, compressed."""
+    return Codec(Compressor.ZSTD).compress(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +133,7 @@ class Parts:
 
     def document(self, name: str) -> dict[str, object]:
         """Return the manifest that describes them; `name` is the file's, for people."""
-        layers = [
-            {
-                "mediaType": _PART,
-                "digest": part.digest,
-                "size": part.size_bytes,
-                "annotations": part.annotations,
-            }
-            for part in self.parts
-        ]
+        layers = [part.descriptor for part in self.parts]
         annotations = {_TITLE: name, _FILE_DIGEST: self.file_digest, _FILE_BYTES: str(self.file_bytes)}
         return {
             "schemaVersion": 2,
@@ -163,14 +202,18 @@ def digest_in_index(index: Document) -> str:
 def _parsed(layers: object) -> Iterator[Part]:
     if not isinstance(layers, Sequence) or not 0 < len(layers) <= MAX_PARTS:
         raise ValueError(f"it does not have 1 to {MAX_PARTS} parts")
-    end = 0
+    end = unpacked_bytes = 0
     for layer in map(_mapping, layers):
         annotations = _mapping(layer["annotations"])
         offset, size_bytes, digest = _number(annotations[_OFFSET]), layer["size"], layer["digest"]
-        if type(size_bytes) is not int or not 0 < size_bytes <= MAX_FILE_BYTES:
-            raise ValueError("a part has no usable size")
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise ValueError("a part has no sha256 digest")
+        packed_digest, packed_bytes = "", 0
+        if layer.get("mediaType") == _PACKED_PART:
+            packed_digest, packed_bytes = _blob(digest, size_bytes)
+            digest, size_bytes = annotations[_PART_DIGEST], _number(annotations[_PART_BYTES])
+            unpacked_bytes += size_bytes
+            if max(unpacked_bytes, packed_bytes) > MAX_PACKED_BYTES:
+                raise ValueError(f"its compressed parts have more than {MAX_PACKED_BYTES >> 20} MiB")
+        digest, size_bytes = _blob(digest, size_bytes)
         if offset < end:
             raise ValueError("its parts overlap")
         if offset - end > MAX_GAP_BYTES:
@@ -186,7 +229,18 @@ def _parsed(layers: object) -> Iterator[Part]:
             # False ones lead to other bytes than those of the file, whose digest is compared.
             layer=str(annotations.get(_LAYER, "")),
             layer_offset=_number(annotations.get(_LAYER_OFFSET, "0")),
+            packed_digest=packed_digest,
+            packed_bytes=packed_bytes,
         )
+
+
+def _blob(digest: object, size_bytes: object) -> tuple[str, int]:
+    """Return digest and size of a blob, once they are what they may be."""
+    if type(size_bytes) is not int or not 0 < size_bytes <= MAX_FILE_BYTES:
+        raise ValueError("a part has no usable size")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError("a part has no sha256 digest")
+    return digest, size_bytes
 
 
 def _mapping(value: object) -> Mapping[str, object]:
@@ -210,25 +264,35 @@ def _damaged(name: str, why: str) -> RequestError:
 def parts_of(image: ImageFile, *, advanced: Callable[[int], None] = lambda _: None) -> Parts:
     """Read an image once, and return its parts; `advanced` gets the number of bytes of each piece read."""
     whole = hashlib.sha256()
-    parts = []
+    parts: list[Part] = []
+    names = Counter[str]()
     for found in _ranges(image):
         part = hashlib.sha256()
         is_empty = found.is_gap and found.end - found.begin <= MAX_GAP_BYTES
+        is_packed = found.is_text and found.end - found.begin <= MAX_PACKED_BYTES // 2
+        content = bytearray()
         for piece in _pieces(image, found.begin, found.end):
             whole.update(piece)
             part.update(piece)
             is_empty = is_empty and not any(piece)
+            content += piece if is_packed else b""
             advanced(len(piece))
         # Gaps that align layers are zeros, as a new file is.
         if not is_empty:
+            names[found.name] += 1
+            # `oras pull` writes each to a file of this name.
+            suffix = f"+{names[found.name]}" if names[found.name] > 1 else ""
+            blob = packed(bytes(content)) if is_packed else b""
             parts.append(
                 Part(
-                    name=found.name,
+                    name=f"{found.name}{suffix}",
                     offset=found.begin,
                     size_bytes=found.end - found.begin,
                     digest=f"sha256:{part.hexdigest()}",
                     layer=found.layer,
                     layer_offset=found.layer_offset,
+                    packed_digest=sha256_of(blob) if blob else "",
+                    packed_bytes=len(blob),
                 )
             )
     digest = f"sha256:{whole.hexdigest()}"
@@ -255,6 +319,8 @@ class _Range:
     layer: str = ""
     layer_offset: int = 0
     is_gap: bool = False
+    is_text: bool = False
+    """Whether it is long and compresses well."""
 
 
 def _ranges(image: ImageFile) -> Iterator[_Range]:
@@ -269,10 +335,13 @@ def _ranges(image: ImageFile) -> Iterator[_Range]:
             yield _Range(name="data", begin=begin, end=stop)
         return
     end = 0
-    for index, layer in enumerate(system.layers):
+    for index, layer in enumerate(system.placed_layers):
         start = root.offset + layer.offset
         if end < start:
-            yield _Range(name="gap" if index else "head", begin=end, end=start, is_gap=index > 0)
+            # In front of the first there are zeros, too, which align the file system.
+            is_head = index == 0
+            name = "head" if is_head else "gap"
+            yield _Range(name=name, begin=end, end=start, is_gap=not is_head, is_text=is_head)
         end = start + layer.size_bytes
         for begin, stop in _cut(start, end, _PIECE_BYTES):
             offset = begin - start
@@ -280,7 +349,15 @@ def _ranges(image: ImageFile) -> Iterator[_Range]:
     tables = root.offset + system.tables_offset
     if end < tables:
         yield _Range(name="gap", begin=end, end=tables, is_gap=True)
-    yield _Range(name="tail", begin=tables, end=size_bytes)
+    system_end = root.offset + system.size_bytes
+    names = min(max(tables, root.offset + root.superblock.directory_table), system_end)
+    piece_bytes = _TABLES_PIECE_BYTES
+    while system_end - tables > piece_bytes * _MAX_TABLES_PIECES:
+        piece_bytes *= 2
+    for begin, stop in (*_cut(tables, names, piece_bytes), *_cut(names, system_end, piece_bytes)):
+        yield _Range(name="tables", begin=begin, end=stop)
+    if system_end < size_bytes:
+        yield _Range(name="tail", begin=system_end, end=size_bytes, is_text=True)
 
 
 def _cut(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:

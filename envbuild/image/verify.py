@@ -67,7 +67,7 @@ def tables_are_right(image: ImageFile) -> bool:
 def _changed(image: ImageFile, offset: int, system: FileSystem, advanced: Advanced) -> Iterator[str]:
     end = SUPERBLOCK_BYTES
     padding_changed = False
-    for layer in system.layers:
+    for layer in system.placed_layers:
         padding_changed |= any(image.read(offset + end, layer.offset - end))
         if image.digest_of(offset + layer.offset, layer.size_bytes, advanced) != layer.data:
             yield f"layer {layer.name}"

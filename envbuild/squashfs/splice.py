@@ -1,7 +1,8 @@
 """Splice squashfs file systems into one: their data is copied unchanged, their tables are merged.
 
 A block of data names no path and is addressed by its offset alone, so the data of a finished layer can be
-moved as a whole; only the tables, a few thousandths of the size, are written anew.
+moved as a whole; only the tables, a few thousandths of the size, are written anew. They follow the data: two
+file systems that share their large inputs have tables that begin with the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from envbuild.digests import sha256_of
 from envbuild.squashfs.format import ALIGNMENT, NONE, SUPERBLOCK_BYTES, Compressor, SquashfsError, Type
 from envbuild.squashfs.reader import FRAGMENT, DirectoryInode, FileInode, Inode, LinkInode, Squashfs
-from envbuild.squashfs.tables import Attributes, Node, write_tables
+from envbuild.squashfs.tables import NO_GROUP, Attributes, Node, write_tables
 from envbuild.system.files import copy_range, write_at
 
 
@@ -33,7 +34,7 @@ class Splice:
 
     parts: tuple[Part, ...]
     offsets: tuple[int, ...]
-    """Offset of each part in it."""
+    """Offset of each part in it; a later part may have a lower one."""
     superblock: bytes
     tables: bytes
     """Everything behind the data."""
@@ -95,20 +96,22 @@ def splice(
     far as all their names stay. The bottom file system may hold anything; the others must have its compressor
     and block size, and hold only directories, files, links and whiteouts, without extended attributes.
 
-    `parts` are the data to copy, in the order in which they are to lie; by default all of each input. A file
-    whose data lies in a later part than that of a file put on it stays: it is the upper one. `hidden` are
-    paths of the bottom that are not shown, and `unchanged` files of it that stay whatever is put on them.
-    With `keep_directories` the bottom's directories keep mode, owner, time and attributes, and nothing of it
-    changes its kind; overlayfs shows those of the upper ones.
+    `parts` are the data to copy, from bottom to top; by default all of each input. The bottom's lie first,
+    since they begin with the compressor's options. The others follow from the longest to the shortest, so
+    that one more short part moves few of them. A file whose data are in a part above that of a file put on it
+    stays. `hidden` are paths of the bottom that are not shown, and `unchanged` files of it that stay whatever
+    is put on them. With `keep_directories` the bottom's directories keep mode, owner, time and attributes,
+    and nothing of it changes its kind; overlayfs shows those of the upper ones.
 
     Nothing is written. SquashfsError, with the name of the input: it is damaged or cannot be spliced.
     """
     if parts is None:
         parts = [all_data(squashfs) for squashfs in inputs.values()]
-    offsets, end = [], 0
-    for part in parts:
-        offsets.append(_aligned(end) + part.offset % ALIGNMENT)
-        end = offsets[-1] + part.size
+    places = sorted(range(len(parts)), key=lambda number: (number > 0, -parts[number].size))
+    offsets, end = [0] * len(parts), 0
+    for number in places:
+        offsets[number] = _aligned(end) + parts[number].offset % ALIGNMENT
+        end = offsets[number] + parts[number].size
     sources: list[_Source] = []
     root: _Node | None = None
     for name, squashfs in inputs.items():
@@ -123,11 +126,11 @@ def splice(
             raise SquashfsError(f"{name}: {error}", error.squashfs or squashfs) from error
     if root is None:
         raise ValueError("nothing to splice")
-    bottom, fragments = sources[0].squashfs, _take_fragments(sources, len(parts))
+    bottom, fragments = sources[0].squashfs, _take_fragments(sources, places)
     attributes = None
     if bottom.attribute_ids:
         attributes = Attributes(ids=bytes(bottom.attribute_ids), blocks=bottom.raw_attributes())
-    relocated = _relocated(root)
+    relocated = _relocated(root, places)
     try:
         superblock, tables = write_tables(
             relocated, bottom.superblock, offset=end, fragments=fragments, attributes=attributes
@@ -274,30 +277,39 @@ def _hide(root: _Node, paths: Collection[str]) -> None:
             directory.children.pop(name, None)
 
 
-def _relocated(root: _Node) -> Node:
-    """Return a merged tree as it is to be stored."""
-    stored = {id(root): Node(root.source.relocated(root.inode))}
+def _relocated(root: _Node, places: Sequence[int]) -> Node:
+    """Return a merged tree as it is to be stored; `places` are the numbers of the parts as they lie.
+
+    Groups follow from the tree and the parts alone, so that it does not matter of which inputs it was merged.
+    """
+    groups = {number: group for group, number in enumerate(places)} | {-1: NO_GROUP}
+
+    def relocated(node: _Node) -> Node:
+        group = groups[node.source.part_of(node.inode)]
+        return Node(node.source.relocated(node.inode), group)
+
+    stored = {id(root): relocated(root)}
     waiting = [root]
     while waiting:
         node = waiting.pop()
         children = stored[id(node)].children
         for name, child in node.children.items():
             if id(child) not in stored:
-                stored[id(child)] = Node(child.source.relocated(child.inode))
+                stored[id(child)] = relocated(child)
                 waiting.append(child)
             children[name] = stored[id(child)]
     return stored[id(root)]
 
 
-def _take_fragments(sources: Sequence[_Source], parts: int) -> bytes:
-    """Return the table of all fragments, in the order of the parts; note their numbers in the sources."""
-    taken: list[list[tuple[_Source, int, int, int]]] = [[] for _ in range(parts)]
+def _take_fragments(sources: Sequence[_Source], places: Sequence[int]) -> bytes:
+    """Return the table of all fragments, as the parts lie (`places`); note their numbers in the sources."""
+    taken: list[list[tuple[_Source, int, int, int]]] = [[] for _ in places]
     for source in sources:
         for number, (start, stored, _) in enumerate(FRAGMENT.iter_unpack(source.squashfs.fragments)):
             if (part := source.find(start)[0]) >= 0:
                 taken[part].append((source, number, start, stored))
     table = bytearray()
-    for source, number, start, stored in (fragment for fragments in taken for fragment in fragments):
+    for source, number, start, stored in (fragment for place in places for fragment in taken[place]):
         source.fragments[number] = len(table) // FRAGMENT.size
         table += FRAGMENT.pack(source.moved(start), stored, 0)
     return bytes(table)

@@ -25,6 +25,7 @@ from envbuild.squashfs.format import (
 )
 from envbuild.squashfs.reader import FRAGMENT, FileInode, Inode, LinkInode
 
+NO_GROUP = -1
 _MAX_NAMES_IN_A_RUN = 256
 _MAX_IDS = 1 << 16
 
@@ -35,6 +36,8 @@ class Node:
 
     inode: Inode
     """As it is to be stored: offsets and fragments are those of the new file system."""
+    group: int = 0
+    """Groups are numbered, and stored, in this order; `NO_GROUP` for the lowest one in its directory."""
     children: dict[bytes, Node] = field(default_factory=dict)
     names: int = 0
     """Number of hard links, counted while the tables are written, as are the next three."""
@@ -122,33 +125,34 @@ class _TablesWriter:
         self._references: list[int] = []
 
     def write(self, root: Node) -> tuple[Superblock, bytes]:
-        directories = self._number(root)
-        # From the bottom up: a directory refers to inodes that are already written.
-        for node in reversed(directories):
-            for child in node.children.values():
-                if not child.is_directory and child.reference < 0:
-                    self._write_inode(child)
-            self._write_directory(node)
+        for node in _stored_order(self._number(root)):
+            if node.is_directory:
+                self._write_directory(node)
+            else:
+                self._write_inode(node)
         return self._assemble(root)
 
     def _number(self, root: Node) -> list[Node]:
         """Give each inode a number; return the directories, each before its children."""
-        root.number, count = 1, 1
-        directories, waiting = [], [root]
+        inodes, directories, waiting = [root], [], [root]
         while waiting:
             node = waiting.pop()
             directories.append(node)
             node.children = dict(sorted(node.children.items()))
+            inodes += [child for child in node.children.values() if child.names == 0]
             for child in node.children.values():
-                if child.names == 0:
-                    count += 1
-                    child.number = count
                 child.names += 1
-                child.parent = node.number
             waiting += [child for child in reversed(node.children.values()) if child.is_directory]
+        _complete_groups(directories)
+        inodes.sort(key=lambda node: node.group)
+        for number, node in enumerate(inodes, 1):
+            node.number = number
+        for node in directories:
+            for child in node.children.values():
+                child.parent = node.number
         # The root's parent is a number that no inode has.
-        root.parent = count + 1
-        self._references = [0] * count
+        root.parent = len(inodes) + 1
+        self._references = [0] * len(inodes)
         return directories
 
     def _write_inode(self, node: Node) -> None:
@@ -273,3 +277,36 @@ class _TablesWriter:
         tables += self._attributes.blocks
         count = len(self._attributes.ids) // 16
         return self._add_indexed(tables, self._attributes.ids, struct.pack("<QII", begin, count, 0))
+
+
+def _complete_groups(directories: Sequence[Node]) -> None:
+    """Give a group to all inodes of a tree, whose directories are given, each before its children.
+
+    A directory gets the lowest group below it. So further nodes in higher groups change no other group.
+    """
+    for node in reversed(directories):
+        groups = [child.group for child in node.children.values() if child.group != NO_GROUP]
+        node.group = min(groups, default=NO_GROUP)
+    directories[0].group = max(directories[0].group, 0)
+    for node in directories:
+        for child in node.children.values():
+            if child.group == NO_GROUP:
+                child.group = node.group
+
+
+def _stored_order(directories: Sequence[Node]) -> list[Node]:
+    """Return all inodes in the order in which they are stored; `directories` as above.
+
+    A directory refers to inodes that are already stored, so it follows the highest group below it.
+    """
+    groups: dict[int, int] = {}
+    nodes: dict[int, Node] = {}
+    for node in reversed(directories):
+        for child in node.children.values():
+            if not child.is_directory:
+                nodes.setdefault(id(child), child)
+                groups[id(child)] = child.group
+        below = (groups[id(child)] for child in node.children.values())
+        groups[id(node)] = max(below, default=node.group)
+        nodes[id(node)] = node
+    return sorted(nodes.values(), key=lambda node: groups[id(node)])

@@ -154,7 +154,8 @@ class Client:
     """Makes requests for several threads, within limits; a ``with`` block closes its connections.
 
     `proxies` (``scheme://host`` → proxy) add to those of the environment. `hint` says what helps if a server
-    does not answer, or answers wrongly; by default what helps with addresses of packages.
+    does not answer, or answers wrongly; by default what helps with addresses of packages. Without `netrc`,
+    no password of the environment's netrc is sent, not even where a server redirects to.
     """
 
     def __init__(
@@ -163,12 +164,14 @@ class Client:
         proxies: Mapping[str, str] | None = None,
         *,
         hint: str = "",
+        netrc: bool = True,
     ) -> None:
         self._limits = limits or RequestLimits()
         self._reach_hint, self._address_hint = hint or _REACH, hint or _ADDRESS
         self._proxies = dict(proxies or {})
-        self._session = _session(self._limits, self._proxies)
-        self._single = _session(replace(self._limits, attempts=1), self._proxies)
+        kind = requests.Session if netrc else _SessionWithoutNetrc
+        self._session = _session(kind(), self._limits, self._proxies)
+        self._single = _session(kind(), replace(self._limits, attempts=1), self._proxies)
 
     def __enter__(self) -> Self:
         return self
@@ -261,15 +264,18 @@ class Client:
         authorize: AuthBase,
         body: bytes | BinaryIO = b"",
         once: bool = False,
+        follow: bool = True,
     ) -> Iterator[requests.Response]:
         """Yield the answer to a request, whatever its status.
 
-        Redirections are followed; what `authorize` adds goes to the first host alone, and the environment's
-        netrc is not read. NetworkError: there is no answer, or, if it is asked but `once`, none for now.
+        Redirections are followed, unless not to `follow`; what `authorize` adds goes to the first host alone.
+        NetworkError: there is no answer, or, if it is asked but `once`, none for now.
         """
         session = self._single if once else self._session
+        # A body is read as it was sent.
+        headers = {"Accept-Encoding": "identity", **headers}
         with self._answer(
-            method, address, headers, session=session, body=body, authorize=authorize
+            method, address, headers, session=session, body=body, authorize=authorize, follow=follow
         ) as response:
             if once and response.status_code in _TRANSIENT:
                 problem = f"{redact(address)} answered with status {response.status_code}"
@@ -316,6 +322,8 @@ class Client:
         session: requests.Session | None = None,
         body: bytes | BinaryIO = b"",
         authorize: AuthBase | None = None,
+        *,
+        follow: bool = True,
     ) -> Iterator[requests.Response]:
         shown = redact(address)
         timeout = (self._limits.connect_s, self._limits.read_s)
@@ -328,7 +336,7 @@ class Client:
                 auth=authorize,
                 stream=True,
                 timeout=timeout,
-                allow_redirects=True,
+                allow_redirects=follow,
             )
         except requests.exceptions.SSLError as error:
             if "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error):
@@ -376,12 +384,22 @@ class _Retry(Retry):
         process.pause(min(asked_s or self.get_backoff_time(), self.backoff_max))
 
 
+class _SessionWithoutNetrc(requests.Session):
+    """A session that adds no password of a netrc to a redirected request."""
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Drop the password of a request that leads to another host."""
+        if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
+            prepared_request.headers.pop("Authorization", None)
+
+
 class BrokenOffError(NetworkError):
     """A transfer ended before the file did."""
 
 
-def _session(limits: RequestLimits, proxies: Mapping[str, str]) -> requests.Session:
-    session = requests.Session()
+def _session(
+    session: requests.Session, limits: RequestLimits, proxies: Mapping[str, str]
+) -> requests.Session:
     session.proxies.update(proxies)
     session.verify = trusted_certificates()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads cannot share any

@@ -286,7 +286,7 @@ class Repository:
         scheme = "http" if plain else "https"
         self._base = f"{scheme}://{reference.server}/v2/"
         self._path = f"{self._base}{reference.repository}/"
-        self._client = Client(limits, hint=hint)
+        self._client = Client(limits, hint=hint, netrc=False)
         self._lock = threading.Lock()
         self._authorization = ""
         self._login: Login | None = None
@@ -407,6 +407,10 @@ class Repository:
         address = urljoin(self._path, answer.headers["Location"])
         if urlsplit(address).scheme not in ("http", "https"):
             raise RegistryError(f"{self.reference.host} names no place for an upload", hint=_HINT_REGISTRY)
+        # Behind a proxy that ends TLS, a registry may name itself without.
+        without_tls = f"http://{self.reference.server}/"
+        if self._base.startswith("https:") and address.startswith(without_tls):
+            address = f"https://{self.reference.server}/{address.removeprefix(without_tls)}"
         return address
 
     def _begin_upload(self, digest: str) -> str:
@@ -461,7 +465,6 @@ class Repository:
     @contextmanager
     def _blob(self, digest: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
         """Yield the answer to a request for a blob."""
-        headers = {"Accept-Encoding": "identity", **headers}
         with self._request("GET", f"{self._path}blobs/{digest}", headers=headers) as answer:
             if answer.status_code not in (200, 206):
                 raise self._refusal(f"does not give {_short(digest)}", answer)
@@ -475,7 +478,8 @@ class Repository:
             "GET", f"{self._path}manifests/{version}", headers={"Accept": _ACCEPTED}
         ) as answer:
             if answer.status_code != 200:
-                raise self._refusal(f"has no `{self.reference.repository}:{version}`", answer)
+                separator = "@" if version.startswith("sha256:") else ":"
+                raise self._refusal(f"has no `{self.reference.repository}{separator}{version}`", answer)
             text = self._client.read(answer, MANIFEST_LIMIT_BYTES)
         digest = sha256_of(text)
         if version.startswith("sha256:") and version != digest:
@@ -549,7 +553,7 @@ class Repository:
 
         One that is made but `once` is not repeated otherwise.
         """
-        is_own = urlsplit(address).netloc == self.reference.server
+        is_own = urlsplit(address)[:2] == urlsplit(self._base)[:2]
         for is_last in (False, True):
             authorization = self._authorization if is_own else ""
             with self._client.exchange(
@@ -578,7 +582,8 @@ class Repository:
             if self._login is None:
                 raise self._no_login()
             return _basic(self._login)
-        fields = dict(re.findall(r'(\w{1,64})="([^"]{0,4096})"', rest[:16384]))
+        # Of several challenges the first counts: its fields are the first of their names.
+        fields = dict(reversed(re.findall(r'(\w{1,64})="([^"]{0,4096})"', rest[:16384])))
         realm = fields.get("realm", "")
         if kind.lower() != "bearer" or not self._may_ask(realm):
             problem = f"{self.reference.host} asks for a login in a way that envbuild does not know"
@@ -607,9 +612,12 @@ class Repository:
             authorization, method, body = _basic(login) if login else "", "GET", b""
         headers = {"Content-Type": "application/x-www-form-urlencoded"} if body else {}
         with self._client.exchange(
-            method, address, headers=headers, authorize=_Header(authorization), body=body
+            method, address, headers=headers, authorize=_Header(authorization), body=body, follow=False
         ) as answer:
             text = self._client.read(answer, _ANSWER_LIMIT_BYTES)
+            if answer.is_redirect:
+                problem = f"{redact(realm)} redirects elsewhere, where envbuild sends no login"
+                raise RegistryError(problem, hint=_HINT_REGISTRY)
             if answer.status_code != 200:
                 raise self._no_login()
         try:

@@ -71,11 +71,16 @@ def check_room(
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if exists(path))
     free = free_bytes(there)
     about, least = ("", needed) if least is None else ("about ", least)
-    text = f"{about}{needed / 1e6:.0f} MB are needed in `{directory}`, {free / 1e6:.0f} MB are free"
+    text = f"{about}{_megabytes(needed)} are needed in `{directory}`, {_megabytes(free)} are free"
     is_little = needed < _LITTLE_BYTES
     emit(
         Note(text=text, detail=is_little) if free >= needed or free < least else Warned(text=text, hint=hint)
     )
     if free < least:
-        problem = f"there is no space for {least / 1e6:.0f} MB in `{directory}`: {free / 1e6:.0f} MB are free"
+        problem = f"there is no space for {_megabytes(least)} in `{directory}`: {_megabytes(free)} are free"
         raise MachineError(problem, hint=hint)
+
+
+def _megabytes(size_bytes: int) -> str:
+    """Return a size in words; of a few megabytes, the tenths decide."""
+    return f"{size_bytes / 1e6:.{0 if size_bytes >= 10_000_000 else 1}f} MB"

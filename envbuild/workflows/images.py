@@ -112,7 +112,7 @@ def description_file(argument: Path, settings: Settings) -> Iterator[tuple[Path,
                     write_at(file.fileno(), piece, at)
                     at += len(piece)
         for part in described:
-            forget_part(part.digest, store)
+            forget_part(part.blob_digest, store)
         yield path, False
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
@@ -46,7 +48,7 @@ class Pulled:
     """Number of parts, and of those that this machine did not have."""
     size_bytes: int
     fetched_bytes: int
-    """Length of the image, and of the parts that came from the registry."""
+    """Length of the image, and of what came from the registry of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,22 @@ class FileRange:
         return f"sha256:{digest.hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class UnpackedPart:
+    """The bytes of a part that travelled compressed."""
+
+    content: bytes = field(repr=False)
+
+    def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes; OSError if there are fewer."""
+        if size_bytes > len(self.content):
+            raise OSError(errno.EIO, "a part is shorter than it should be")
+        yield self.content[:size_bytes]
+
+
+Bytes = FileRange | UnpackedPart
+
+
 def pull_image(
     text: str, path: Path | None, settings: Settings, *, have: Path | None = None, plain: bool = False
 ) -> Pulled:
@@ -80,12 +98,18 @@ def pull_image(
     """
     reference = Reference.parse(text)
     path = path or Path(f"{reference.short_name}.sif")
-    if path.exists():
-        raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
+    _check_absent(path)
     check_target(path, keep=())
     check_outside_store(path, settings.store.path)
     with Repository(reference, plain=plain) as repository, settings.store.in_use():
-        return pull_parts(parts_in(repository), repository, path, settings, have=have)
+        # Another run may write it meanwhile.
+        check = partial(_check_absent, path)
+        return pull_parts(parts_in(repository), repository, path, settings, have=have, check=check)
+
+
+def _check_absent(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise RequestError(f"`{path}` exists already; it was not overwritten", hint=_HINT_OUTPUT)
 
 
 def parts_in(repository: Repository) -> tuple[Document, Parts]:
@@ -106,11 +130,12 @@ def pull_parts(
     have: Path | None = None,
     mode: int = 0o777,
     hint: str = _HINT_OUTPUT,
+    check: Callable[[], None] = lambda: None,
 ) -> Pulled:
     """Write an image to a file, in place of any other; the rest as `pull_image`.
 
-    `mode` is the file's, subject to the umask, and `hint` what to do if there is no room for it. The caller
-    holds the store (`Store.in_use`).
+    `mode` is the file's, subject to the umask, and `hint` what to do if there is no room for it. An error of
+    `check`, which is called last, leaves `path` as it is. The caller holds the store (`Store.in_use`).
     """
     (document, parts), reference = image, repository.reference
     with contextlib.ExitStack() as opened:
@@ -119,9 +144,9 @@ def pull_parts(
         check_room(path.parent, parts.file_bytes, settings.emit, hint=hint)
         ranges |= fetch_parts(missing, repository, settings, opened)
         with task(settings.emit, "write", f"write {path.name}", total_bytes=parts.file_bytes) as writing:
-            _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode)
+            _write(path, parts, ranges, str(reference), settings.emit, writing.advance, mode, check)
         for part in missing:
-            forget_part(part.digest, settings.store)
+            forget_part(part.blob_digest, settings.store)
     return Pulled(
         path=path,
         reference=str(reference),
@@ -129,23 +154,31 @@ def pull_parts(
         parts=len(parts.parts),
         fetched=len(missing),
         size_bytes=parts.file_bytes,
-        fetched_bytes=sum(part.size_bytes for part in missing),
+        fetched_bytes=sum(part.blob_bytes for part in missing),
     )
 
 
 def fetch_parts(
     parts: Sequence[Part], repository: Repository, settings: Settings, opened: contextlib.ExitStack
-) -> dict[str, FileRange]:
+) -> dict[str, Bytes]:
     """Fetch parts, each of another digest, and return digest → bytes; `opened` closes the files."""
-    fetched_bytes = sum(part.size_bytes for part in parts)
+    fetched_bytes = sum(part.blob_bytes for part in parts)
     if parts:
         check_room(settings.store.directory(PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
     title = f"pull {repository.reference}"
     with task(settings.emit, "pull", title, total_bytes=fetched_bytes) as pulling:
 
-        def fetch(part: Part) -> FileRange:
-            file = fetch_part(part.digest, part.size_bytes, repository, settings.store, pulling.advance)
-            return FileRange(opened.enter_context(file).fileno(), 0)
+        def fetch(part: Part) -> Bytes:
+            store, advance = settings.store, pulling.advance
+            file = fetch_part(part.blob_digest, part.blob_bytes, repository, store, advance)
+            if not part.packed_digest:
+                return FileRange(opened.enter_context(file).fileno(), 0)
+            with file:
+                try:
+                    return UnpackedPart(part.unpacked(file.read(part.packed_bytes)))
+                except ValueError as error:
+                    problem = f"`{repository.reference}` is damaged: {error}"
+                    raise RequestError(problem, hint=_HINT_DAMAGED) from None
 
         with thread_pool(TRANSFERS) as pool:
             fetched = list(pool.map(fetch, parts))
@@ -155,9 +188,9 @@ def fetch_parts(
 
 def _local_ranges(
     parts: Parts, settings: Settings, opened: contextlib.ExitStack, have: Path | None
-) -> dict[str, FileRange]:
+) -> dict[str, Bytes]:
     """Return digest → place of each part that lies on this machine, with the bytes that it should have."""
-    ranges: dict[str, FileRange] = {}
+    ranges: dict[str, Bytes] = {}
     blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
     for part in parts.parts:
         if part.layer in blobs and part.digest not in ranges:
@@ -180,14 +213,15 @@ def _local_ranges(
 def _write(
     path: Path,
     parts: Parts,
-    ranges: Mapping[str, FileRange],
+    ranges: Mapping[str, Bytes],
     name: str,
     emit: Emit,
     advanced: Callable[[int], None],
     mode: int,
+    check: Callable[[], None],
 ) -> None:
     try:
-        with atomic_file(path, mode=mode) as target:
+        with atomic_file(path, mode=mode, check=check) as target:
             whole, at = hashlib.sha256(), 0
             for part in parts.parts:
                 whole.update(bytes(part.offset - at))

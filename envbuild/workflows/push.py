@@ -8,7 +8,7 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note, task
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import Parts, index_of, parts_of
+from envbuild.image.parts import Part, Parts, index_of, packed, parts_of
 from envbuild.image.statements import bundles_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
@@ -29,8 +29,8 @@ class Pushed:
     """Number of parts, or of layers of an OCI image, and of those that the registry did not have."""
     size_bytes: int
     sent_bytes: int
-    """Length of all parts, which is that of the image; of those that were sent, and of the whole file if it
-    was, too. Of an OCI image, the compressed length of its layers."""
+    """Length of all parts, which is that of the image; and of what was sent of them, and of the whole file if
+    it was, too. Of an OCI image, the compressed length of its layers."""
 
 
 def push_image(
@@ -61,7 +61,10 @@ def push_image(
         with task(emit, "read", f"read {image.name}", total_bytes=opened.size_bytes) as reading:
             parts = parts_of(opened, advanced=reading.advance)
         # Each once: two equal parts would race.
-        blobs = {part.digest: _Blob(part.digest, part.offset, part.size_bytes) for part in parts.parts}
+        blobs = {
+            part.blob_digest: _Blob(part.blob_digest, part.offset, part.blob_bytes, part)
+            for part in parts.parts
+        }
         if with_sif:
             _say_price(parts, repository, source, emit)
             blobs[parts.file_digest] = _Blob(parts.file_digest, 0, parts.file_bytes)
@@ -69,6 +72,9 @@ def push_image(
         with task(emit, "push", f"push {reference}", total_bytes=total_bytes) as pushing:
 
             def push(blob: _Blob) -> bool:
+                if blob.part is not None and blob.part.packed_digest:
+                    pushing.advance(blob.size_bytes)
+                    return repository.push_bytes(packed(opened.read(blob.offset, blob.part.size_bytes)))
                 return repository.push_blob(
                     blob.digest, blob.size_bytes, opened.file, blob.offset, pushing.advance
                 )
@@ -122,6 +128,9 @@ class _Blob:
     digest: str
     offset: int
     size_bytes: int
+    """Length of what travels."""
+    part: Part | None = None
+    """None for all of the file."""
 
 
 def _say_price(parts: Parts, repository: Repository, source: str, emit: Emit) -> None:

@@ -57,7 +57,7 @@ def serving_distribution(
     directory: Path, *, authentication: Authentication = "basic", tls: bool = True
 ) -> Iterator[Distribution]:
     """Run a registry with its data in `directory`, which exists."""
-    port = _free_port()
+    port = free_port()
     registry = Distribution(f"127.0.0.1:{port}", directory)
     if tls:
         _make_certificate(directory, "own")
@@ -84,7 +84,7 @@ def serving_distribution(
         words: list[str | Path] = ["docker-registry", "serve", directory / "config.yml"]
         server = opened.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
         opened.callback(server.terminate)
-        _wait_for(port, server)
+        wait_for(port, server)
         yield registry
 
 
@@ -98,14 +98,14 @@ def _make_certificate(directory: Path, name: str) -> None:
     subprocess.run(argv, cwd=directory, check=True, capture_output=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     while True:
         try:

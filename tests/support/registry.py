@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -48,6 +49,12 @@ class Registry:
     """Is called before a blob is sent or taken."""
     redirect_to: str = ""
     """Where blobs are, if not here: ``http://HOST:PORT``."""
+    redirect_tokens_to: str = ""
+    """Where tokens are, if not here: ``http://HOST:PORT``."""
+    compresses: bool = False
+    """Whether manifests and tokens are compressed for clients that accept it, as by a proxy."""
+    more_challenges: str = ""
+    """What follows the challenge in the answer to a request without login."""
     forged: dict[str, bytes] = field(default_factory=dict)
     """Digest → other bytes, which are sent instead."""
     lists_referrers: bool = True
@@ -81,6 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _answer(self, code: int, body: bytes = b"", **headers: str) -> None:
+        if self.registry.compresses and "gzip" in self.headers.get("Accept-Encoding", ""):
+            body, headers = gzip.compress(body), {**headers, "Content_Encoding": "gzip"}
         self.send_response(code)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -102,6 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         if self.path.startswith("/token"):
+            if registry.redirect_tokens_to:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self._answer(307, Location=f"{registry.redirect_tokens_to}{self.path}")
+                return False
             if given == basic:
                 scopes = " ".join(parse_qs(urlsplit(self.path).query).get("scope", []))
                 self._answer(200, json.dumps({"token": _token(scopes)}).encode())
@@ -117,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             else f'Bearer realm="http://{registry.host}/token",service="lab",scope="repository:x:pull"'
         )
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._answer(401, WWW_Authenticate=challenge)
+        self._answer(401, WWW_Authenticate=challenge + registry.more_challenges)
         return False
 
     def _is_within_scope(self, given: str) -> bool:

@@ -40,9 +40,9 @@ SHIPPED = {
     "docs/reference/examples/recipe.yaml": "recipe",
     "docs/reference/examples/job.yaml": "job",
     "docs/reference/examples/base*.yaml": "base",
-    "docs/reference/examples/site.yaml": "site",
+    "docs/reference/examples/site*.yaml": "site",
     "docs/reference/examples/knowledge.yaml": "knowledge",
-    "envbuild/rules/knowledge/*.yaml": "knowledge",
+    "envbuild/rules/knowledge/**/*.yaml": "knowledge",
 }
 FILES = sorted(
     (path.relative_to(TOP).as_posix(), name)

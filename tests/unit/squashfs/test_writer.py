@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,8 @@ from envbuild.squashfs import packing as packings
 from envbuild.squashfs.format import Compressor, SquashfsError
 from envbuild.squashfs.packing import GZIP, ZSTD, Packing, packing_of
 from envbuild.squashfs.reader import Squashfs
-from envbuild.squashfs.splice import splice
+from envbuild.squashfs.splice import Part as SplicePart
+from envbuild.squashfs.splice import all_data, splice
 from envbuild.squashfs.writer import BytesContent, FilePart, SquashfsWriter
 from tests.support.squashfs_images import Node, Tree, assert_kernel_accepts, read_with_us, shown_of
 
@@ -238,6 +239,45 @@ def test_written_file_systems_can_be_spliced(tmp_path: Path) -> None:
         splice({"lower": below, "upper": above}).write(out.fileno(), 0)
     more = {"/more": Node(kind="directory", mode=0o755), "/more/a": file(noise(2 * BLOCK, 7))}
     assert read_with_us(tmp_path / "out") == shown_of(TREE | {"/lib/short": file(b"new")} | more)
+
+
+def test_spliced_data_lie_from_the_longest_to_the_shortest_above_the_bottom(tmp_path: Path) -> None:
+    contents = {"bottom": 5 * BLOCK, "short": 10, "long": 8 * BLOCK, "middle": 3 * BLOCK}
+    paths = [write({f"/{name}": file(noise(size, size))}, tmp_path / name) for name, size in contents.items()]
+    with ExitStack() as files, (tmp_path / "out").open("wb") as out:
+        spliced = splice({path.name: files.enter_context(opened(path)) for path in paths})
+        spliced.write(out.fileno(), 0)
+    lying = [name for _, name in sorted(zip(spliced.offsets, contents, strict=True))]
+    assert lying == ["bottom", "long", "middle", "short"]
+    files_of = {f"/{name}": file(noise(size, size)) for name, size in contents.items()}
+    assert read_with_us(tmp_path / "out") == shown_of(ROOT | files_of)
+
+
+def test_it_does_not_matter_of_which_file_systems_the_same_parts_are_spliced(tmp_path: Path) -> None:
+    """A layer put on a finished image gives the tables that all layers give together."""
+    trees: dict[str, Tree] = {
+        "bottom": TREE,
+        "short": {"/opt/short": file(b"short"), "/opt/none/empty": file(b"")},
+        "long": {"/opt/long": file(noise(8 * BLOCK, 3)), "/opt/link": Node(kind="link", target="long")},
+        "middle": {"/opt/middle": file(noise(3 * BLOCK, 4)), "/opt/empty": file(b"")},
+    }
+    paths = {name: write(tree, tmp_path / name) for name, tree in trees.items()}
+    with ExitStack() as files:
+        layers = {name: files.enter_context(opened(path)) for name, path in paths.items()}
+        whole = splice(layers)
+        names = ["bottom", "short", "middle"]
+        lower = splice({name: layers[name] for name in names})
+        with (tmp_path / "lower").open("wb") as out:
+            lower.write(out.fileno(), 0)
+        image = files.enter_context(opened(tmp_path / "lower"))
+        kept = {
+            name: SplicePart(squashfs=image, offset=offset, size=part.size)
+            for name, part, offset in zip(names, lower.parts, lower.offsets, strict=True)
+        }
+        parts = [kept.get(name, all_data(layer)) for name, layer in layers.items()]
+        again = splice({"image": image, "long": layers["long"]}, parts=parts)
+    assert again.tables == whole.tables
+    assert again.superblock == whole.superblock
 
 
 @pytest.mark.redteam

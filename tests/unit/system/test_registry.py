@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.system import registry as registries
@@ -188,6 +189,72 @@ def test_another_host_gets_no_credentials(registry: Registry, tmp_path: Path) ->
         registry.redirect_to = f"http://localhost:{elsewhere.port}"
         assert pull(registry, digest, tmp_path / "got") == DATA
         assert {given for _, _, given in elsewhere.requests} == {""}
+
+
+@pytest.mark.parametrize("version", [":2", f"@sha256:{'0' * 64}"])
+def test_an_image_that_is_not_there_is_named_as_it_was_asked_for(registry: Registry, version: str) -> None:
+    with repository(registry) as opened, pytest.raises(RegistryError) as caught:
+        opened.manifest(version[1:])
+    assert f"has no `lab/image{version}`: status 404" in caught.value.problem
+
+
+def test_a_proxy_that_compresses_answers_changes_nothing(registry: Registry, tmp_path: Path) -> None:
+    registry.authentication, registry.compresses = "token", True
+    log_in(tmp_path / "home/.docker/config.json", registry.host)
+    with repository(registry) as opened:
+        put = opened.put_manifest({"schemaVersion": 2, "mediaType": MANIFEST, "layers": []}, "1")
+        assert opened.manifest("1").digest == opened.manifest(put.digest).digest == put.digest
+
+
+def test_the_first_of_several_challenges_is_taken(registry: Registry, tmp_path: Path) -> None:
+    registry.authentication, registry.more_challenges = "token", ', Basic realm="elsewhere"'
+    log_in(tmp_path / "home/.docker/config.json", registry.host)
+    digest, _ = push(registry, tmp_path)
+    assert pull(registry, digest, tmp_path / "got") == DATA
+
+
+def test_another_host_gets_no_password_of_a_netrc(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine localhost login ada password Hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    digest, _ = push(registry, tmp_path)
+    with serving() as elsewhere:
+        elsewhere.blobs[digest] = DATA
+        elsewhere.repositories.add(("lab/image", digest))
+        registry.redirect_to = f"http://localhost:{elsewhere.port}"
+        assert pull(registry, digest, tmp_path / "got") == DATA
+        assert {given for _, _, given in elsewhere.requests} == {""}
+
+
+@pytest.mark.parametrize("more", [{}, {"identitytoken": "Hunter2"}])
+def test_a_login_does_not_follow_a_token_server_that_redirects(
+    registry: Registry, tmp_path: Path, more: dict[str, str]
+) -> None:
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    logins = tmp_path / "home/.docker/config.json"
+    logins.parent.mkdir(parents=True)
+    logins.write_text(json.dumps({"auths": {registry.host: {"auth": auth, **more}}}))
+    registry.authentication = "token"
+    with serving() as elsewhere:
+        registry.redirect_tokens_to = f"http://localhost:{elsewhere.port}"
+        with pytest.raises(RegistryError, match="redirects elsewhere, where envbuild sends no login"):
+            push(registry, tmp_path)
+        assert elsewhere.requests == []
+
+
+def test_a_registry_with_tls_that_names_itself_without_gets_uploads_by_tls() -> None:
+    answer = requests.Response()
+    with Repository(Reference.parse("registry.example.org/a:1")) as secure:
+        for location, address in (
+            ("http://registry.example.org/v2/a/1?state=b", "https://registry.example.org/v2/a/1?state=b"),
+            ("/v2/a/1", "https://registry.example.org/v2/a/1"),
+            # A login goes to neither.
+            ("http://storage.example.org/1", "http://storage.example.org/1"),
+            ("http://registry.example.org:80/1", "http://registry.example.org:80/1"),
+        ):
+            answer.headers["Location"] = location
+            assert secure._location(answer) == address
 
 
 def test_a_token_server_without_tls_does_not_see_the_login_of_a_registry_with_it() -> None:

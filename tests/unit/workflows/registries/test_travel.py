@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from envbuild.cli.main import main
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, Note, ignore
 from envbuild.image import parts as parts_module
 from envbuild.image.file import ImageFile
-from envbuild.image.parts import ARTIFACT, Parts, parts_of
+from envbuild.image.parts import ARTIFACT, Parts, packed, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
 from envbuild.system.registry import INDEX, Document
@@ -55,6 +57,63 @@ def test_a_further_layer_costs_its_own_size(registry: Registry, image: Path, tmp
     more = small_image(tmp_path, BASE, PACKAGE, {"/opt/env/small": NOISE[:5000]}, name="more.sif")
     pushed = push_image(more, f"{registry.host}/lab/one:2", ignore)
     assert pushed.sent_bytes < 60_000 < len(NOISE)
+
+
+def test_tables_travel_in_pieces_of_which_a_further_layer_changes_few(
+    registry: Registry, settings: Settings, tmp_path: Path
+) -> None:
+    # The further layer is neither the last nor the lowest one, as a wheel in the order of names.
+    many = {
+        f"/opt/env/m{number % 9}/{name}": NOISE[9 * number : 9 * number + 9]
+        for number, name in enumerate(random_names(4000))
+    }
+    one = small_image(tmp_path, BASE, many, name="one.sif")
+    more = small_image(tmp_path, BASE, {"/opt/env/a/small": NOISE[:5000]}, many, name="more.sif")
+    push_image(one, f"{registry.host}/lab/one:1", ignore)
+    pushed = push_image(more, f"{registry.host}/lab/one:2", ignore)
+    with ImageFile.open(more) as image:
+        system = image.manifest.file_system
+        parts = parts_of(image).parts
+    assert system is not None
+    tables_bytes = system.size_bytes - system.tables_offset
+    around_bytes = more.stat().st_size - system.size_bytes
+    assert pushed.sent_bytes - around_bytes < tables_bytes // 2
+    # `oras pull` writes each part to a file of its name.
+    assert len({part.name for part in parts}) == len(parts)
+    pulled = pull_image(f"{registry.host}/lab/one:2", tmp_path / "got.sif", settings, have=one)
+    assert (tmp_path / "got.sif").read_bytes() == more.read_bytes()
+    assert pulled.fetched_bytes == pushed.sent_bytes
+
+
+@pytest.mark.parametrize("form", ["sif", "oci"])
+def test_what_push_prints_can_be_pasted(
+    registry: Registry, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    name, store = f"{registry.host}/lab/one:1", str(tmp_path / "store")
+    words = ["push", str(image), name, "--plain-http", "--format", form, "--store", store]
+    run(*words, *(["--sif"] if form == "sif" else []))
+    printed = capsys.readouterr().err
+    (digest,) = re.findall(r"MB sent, (sha256:[0-9a-f]{64})\)", printed)
+    if form == "oci":
+        assert f"next: podman pull --tls-verify=false {name}\n" in printed
+        return
+    assert f"next: envbuild pull --plain-http {name}\n" in printed
+    assert f"or: apptainer pull --no-https oras://{name}\n" in printed
+    got = tmp_path / "got.sif"
+    run("pull", "--plain-http", f"{name}@{digest}", "-o", str(got), "--store", store)
+    assert digest in capsys.readouterr().err
+    assert got.read_bytes() == image.read_bytes()
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+
+
+def random_names(count: int) -> list[str]:
+    rng = random.Random(7)  # noqa: S311  # the same each time
+    return [rng.randbytes(12).hex() for _ in range(count)]
 
 
 def test_parts_of_an_older_image_are_not_fetched(
@@ -206,6 +265,24 @@ def test_nothing_is_overwritten(registry: Registry, image: Path, settings: Setti
     assert image.read_bytes() == before
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_that_appears_meanwhile_is_not_overwritten(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    path = tmp_path / "got.sif"
+
+    def appear() -> None:
+        if not path.is_symlink() and not path.exists():
+            path.write_bytes(b"mine") if kind == "file" else path.symlink_to("nowhere")
+
+    registry.on_blob = appear
+    for _ in range(2):
+        with pytest.raises(RequestError, match="exists already"):
+            pull_image(f"{registry.host}/lab/one:1", path, settings)
+    assert path.is_symlink() if kind == "link" else path.read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_cut_anywhere_the_next_run_ends_it(
     registry: Registry, image: Path, settings: Settings, tmp_path: Path, seed: int
@@ -257,6 +334,12 @@ def changed(registry: Registry, change: Any) -> None:
         lambda data: data["layers"][0].update(digest="sha256:../../../etc/passwd"),
         lambda data: data["layers"][0]["annotations"].update({"io.envbuild.offset": "-1"}),
         lambda data: data["layers"][1]["annotations"].update({"io.envbuild.layer.offset": "9" * 40}),
+        # The last part is compressed.
+        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.part.size": "1"}),
+        lambda data: data["layers"][-1]["annotations"].update({"io.envbuild.part.size": str(1 << 30)}),
+        lambda data: data["layers"][-1]["annotations"].pop("io.envbuild.part.digest"),
+        lambda data: data["layers"][-1].update(mediaType=data["layers"][1]["mediaType"]),
+        lambda data: data["layers"][-1].update(size=1 << 30),
         lambda data: data["annotations"].update({"io.envbuild.file.size": "1"}),
         lambda data: data["annotations"].update({"io.envbuild.file.digest": "sha256:" + "0" * 64}),
         lambda data: data.update(annotations=None),
@@ -272,6 +355,33 @@ def test_a_hostile_manifest_leaves_no_image(
         pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
     assert caught.value.hint
     assert not (tmp_path / "got.sif").exists()
+
+
+@pytest.mark.parametrize("content", [b"not zstd", packed(bytes(1 << 20)), packed(b"short"), packed(b"")])
+def test_a_compressed_part_of_a_stranger_leaves_no_image(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, content: bytes
+) -> None:
+    push_image(image, f"{registry.host}/lab/one:1", ignore)
+    digest = sha256_of(content)
+    registry.blobs[digest] = content
+    registry.repositories.add(("lab/one", digest))
+    changed(registry, lambda data: data["layers"][-1].update(digest=digest, size=len(content)))
+    with pytest.raises(EnvbuildError, match="is damaged: a compressed part"):
+        pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert not (tmp_path / "got.sif").exists()
+
+
+def test_parts_that_an_earlier_version_pushed_as_they_are_come_back(
+    registry: Registry, image: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(parts_module, "MAX_PACKED_BYTES", 0)
+        pushed = push_image(image, f"{registry.host}/lab/one:1", ignore)
+    assert pushed.sent_bytes > pushed.size_bytes - (1 << 20)
+    again = push_image(image, f"{registry.host}/lab/one:2", ignore)
+    assert 0 < again.sent_bytes < 10_000
+    pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
+    assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
 
 
 @pytest.mark.parametrize("flaw", ["another layer", "damaged", "cut short", "gone"])
@@ -365,7 +475,7 @@ def test_a_store_without_room_for_what_is_fetched_is_named_before(
     free = {str(here.absolute()): 1 << 40}
     monkeypatch.setattr(arguments, "free_bytes", lambda path: free.get(str(path), 10_000))
     registry.forget()
-    with pytest.raises(MachineError, match="there is no space for"):
+    with pytest.raises(MachineError, match=r"there is no space for 0\.[1-9] MB in .*: 0\.0 MB are free"):
         pull_image(f"{registry.host}/lab/one:1", here / "got.sif", settings)
     assert registry.sent_bytes == 0
 
