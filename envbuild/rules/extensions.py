@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.rules.facts import Value
+from envbuild.rules.facts import Fact, Facts, Value
 
 _CUDA = re.compile(r"(?:^|[^a-z])cu(?:da)?(1[0-9]|[2-9])([0-9]?)(?![0-9])")
 _ROCM = re.compile(r"(?:^|[^a-z])rocm([0-9]+(?:\.[0-9]+)*)")
@@ -38,6 +38,16 @@ def facts_of_version(name: str, version: str) -> dict[str, Value]:
     if abi := _ABI.search(local):
         facts["cxx11_abi"] = abi[1] == "true"
     return {f"packages.{name}.{part}": value for part, value in facts.items()}
+
+
+def facts_of_stated(facts: Facts) -> dict[str, Fact]:
+    """Return the facts that the versions of stated distributions say of their builds."""
+    return {
+        own: Fact(value, path)
+        for path, fact in facts.items()
+        if path.startswith("packages.") and "+" in str(fact.value)
+        for own, value in facts_of_version(path.removeprefix("packages."), str(fact.value)).items()
+    }
 
 
 def pinned(requires: Iterable[str]) -> Mapping[str, str]:

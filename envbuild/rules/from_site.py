@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from envbuild.errors import Location
+from envbuild.rules.extensions import facts_of_stated
 from envbuild.rules.facts import (
     TRANSPORT_VARIABLES,
     Fact,
@@ -192,7 +193,7 @@ def stack_facts(
     facts = with_changes({**facts, **(host or {})}, changes or {})
     if host_mpi:
         facts["mpi.source"] = Fact("host", "--mpi host")
-    return with_tables(facts)
+    return with_tables({**facts_of_stated(facts), **facts})
 
 
 def with_changes(facts: Facts, changes: Mapping[str, Fact | None]) -> dict[str, Fact]:

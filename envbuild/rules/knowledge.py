@@ -105,6 +105,12 @@ class Row(Model):
         return next((parts[1] for parts in named), "")
 
     @cached_property
+    def opening(self) -> tuple[str, bool, tuple[str, str]]:
+        """The first fact that it reads, whether that can excuse a stack, and its rule with its subject."""
+        path, wanted = next(iter(self.if_.items()))
+        return path, excludes(wanted), (self.rule, self.subject)
+
+    @cached_property
     def occasions(self) -> frozenset[Occasion]:
         """When it is judged beside `lock` and `check`: where facts that it reads come in."""
         groups = {path.partition(".")[0] for path in (*self.if_, *self.needs)}

@@ -65,8 +65,8 @@ def judge_rows(facts: Facts, rows: Iterable[tuple[Row, str]]) -> Iterator[RuleRe
     groups: dict[tuple[str, str], list[_Judged]] = {}
     lacks, waiting = absence(facts), set[tuple[str, str]]()
     for row, origin in rows:
-        path, wanted = next(iter(row.if_.items()))
-        identity, is_open = (row.rule, row.subject), path not in facts and not excludes(wanted)
+        path, excuses, identity = row.opening
+        is_open = path not in facts and not excuses
         # Of thousands of rows most are of packages that the image lacks, or wait for a fact as others do.
         if is_open and (identity in waiting or lacks(path)):
             continue

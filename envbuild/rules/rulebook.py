@@ -364,7 +364,7 @@ def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
 @Rule(
     id="GPU.only-by-older-ptx",
     source=[
-        "https://github.com/axolotl-ai-cloud/axolotl/issues/1143",
+        "https://github.com/ai2cm/ace/issues/301",
         "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility",
     ],
     seen="2026-11-28",
@@ -421,7 +421,7 @@ def build_for_gpus(stack: Stack) -> None:
 
 @Rule(
     id="CUDA.of-framework",
-    source=["https://github.com/deepspeedai/DeepSpeed/issues/2995"],
+    source=["https://github.com/deepspeedai/DeepSpeed/pull/5035"],
     seen="2026-11-28",
     per_framework=True,
     # It runs on its own libraries; what is compiled with this CUDA is for another one.

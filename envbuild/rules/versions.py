@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 Scheme = Literal["pep440", "vendor", "branch", "debian"]
 """How versions of a fact are compared.
 
-``pep440``: as Python's packages. ``vendor``: by the numbers at their beginning; ``3.4a2`` and ``3.4amzn1``
-are 3.4. ``branch``: the same, and a version that says less than the limit is undecided: driver ``580`` may be
-580.65.06, and CUDA ``12`` may be 12.4. ``debian``: as dpkg compares them.
+``pep440``: as Python's packages, and a development version is older than its release: ``0.9.4.dev0``, which
+still asks for what 0.9.3 does, is below 0.9.4. ``vendor``: by the numbers at their beginning; ``3.4a2`` and
+``3.4amzn1`` are 3.4. ``branch``: the same, and a version that says less than the limit is undecided: driver
+``580`` may be 580.65.06, and CUDA ``12`` may be 12.4. ``debian``: as dpkg compares them.
 """
 
 MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
@@ -68,7 +69,7 @@ def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
         return None
     if scheme == "pep440":
         known = _python_version(version)
-        return None if known is None else SpecifierSet(text).contains(known, prereleases=True)
+        return None if known is None else all(_contains(clause, known) for clause in SpecifierSet(text))
     outcomes = [_meets(version, operation, limit, scheme) for operation, limit in _clauses(text)]
     return False if False in outcomes else None if None in outcomes else True
 
@@ -76,6 +77,13 @@ def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
 def _clauses(text: str) -> Iterator[tuple[str, str]]:
     matches = (_CLAUSE.fullmatch(clause.strip()) for clause in text.split(","))
     return ((match[1], match[2]) for match in matches if match)
+
+
+def _contains(clause: Specifier, version: Version) -> bool:
+    """Return whether a clause holds; `<0.9.4` also of ``0.9.4.dev0``, which PEP 440 leaves out."""
+    if clause.operator == "<" and version.is_devrelease and version.pre is None:
+        return version < Version(clause.version)
+    return clause.contains(version, prereleases=True)
 
 
 def _python_version(text: str) -> Version | None:

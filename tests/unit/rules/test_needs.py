@@ -28,6 +28,9 @@ IMAGE: dict[str, Value] = {
 }
 # Functions that read facts of the machine, and make an image need nothing of it → why.
 NO_NEEDS = {
+    "GPU.only-by-older-ptx": "GPU.arch-in-build names the GPUs",
+    "GPU.build-for-cpu": "it is about GPUs that the image leaves idle",
+    "RUNTIME.present": "each image needs a runtime",
     "CUDA.forward-compat": "a row says which driver CUDA needs without the package",
     "FABRIC.slingshot-needs-cxi": "it is about settings of the site",
     "FABRIC.provider-fails-closed": "it is about settings of the site",

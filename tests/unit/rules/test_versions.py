@@ -13,6 +13,8 @@ from envbuild.rules.versions import Scheme, in_range, range_problem
         ("pep440", "2.13.0+cu130", ">=2.13,<2.14", True),
         ("pep440", "5.0.1.post1", ">=5.0.0,<5.0.2,!=5.0.1.post1", False),
         ("pep440", "2.6.0a0+ecf3bae", "<2.6", False),
+        ("pep440", "2.6.0.dev20241231+cu124", ">=2.5,<2.6", True),
+        ("pep440", "2.6.0.dev20241231+cu124", ">=2.6", False),
         ("pep440", "newest", ">=1", None),
         # Cray makes its MPI from MPICH 3.4a2, which is not older than the image's 3.4.
         ("vendor", "3.4a2", ">=3.4", True),
