@@ -406,6 +406,7 @@ def _touches(result: RuleResult, changed: Collection[str]) -> bool:
     return any(
         path in changed or (path.partition(".")[0] in groups and path not in _SETTINGS)
         for path in (*result.facts, *result.missing)
+        if is_of_host(path)
     )
 
 

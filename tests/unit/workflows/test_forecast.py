@@ -48,6 +48,12 @@ def test_a_change_that_touches_nothing_known_to_clash_holds() -> None:
     assert looked(CUDA, "driver.version=590.44.01") == ("holds", [])
 
 
+def test_a_rule_that_reads_the_images_part_of_what_changes_is_not_touched() -> None:
+    # A rule compares the image's glibc with the kernel, which is not known.
+    _, rules = looked({**CUDA, "glibc.image": "2.36"}, "glibc.host=2.39")
+    assert "GLIBC.kernel" not in rules
+
+
 def test_an_older_driver_breaks_an_image() -> None:
     assert looked(CUDA, "driver.version=575.57.08") == ("breaks", ["CUDA.driver-floor"])
     then = SITE.replace("580.95.05", "575.57.08")
