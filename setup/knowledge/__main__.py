@@ -109,9 +109,9 @@ def ask_index(stored: Inputs, date: str, *, renew: bool) -> Iterator[tuple[str, 
 def _from_index(
     old: Input | None, facts: dict[str, Any], origin: str, until: str, date: str, *, renew: bool
 ) -> Input:
-    if old is not None and old.facts == facts and not renew:
-        return old
     digest = digest_of_facts(facts)
+    if old is not None and old.digest == digest and not renew:
+        return old
     return Input(origin=origin, licence="facts", date=date, digest=digest, until=until, facts=facts)
 
 

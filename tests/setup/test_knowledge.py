@@ -55,6 +55,18 @@ def test_a_changed_row_is_shown_and_fails(
     assert '+{"rule": "CUDA.driver-floor"' in capsys.readouterr().out
 
 
+def test_an_index_that_has_not_changed_gives_the_same_files_on_another_day(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(name: str) -> dict[str, object]:
+        facts: dict[str, object] = json.loads(json.dumps(INPUTS[f"index-{name}"].facts))
+        return facts
+
+    monkeypatch.setattr(command, "read_releases", lambda name, _: read(name))
+    monkeypatch.setattr(python_requirements, "read", lambda: read("requirements"))
+    assert command.main(["--date", "2027-01-01"]) == 0, capsys.readouterr().out
+
+
 def imported() -> dict[str, KnowledgeFile]:
     files = sorted(write.DIRECTORY.iterdir())
     return {path.name: KnowledgeFile.model_validate_json(path.read_bytes()) for path in files}
