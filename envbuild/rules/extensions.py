@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuild.rules.facts import Fact, Facts, Value
+from envbuild.rules.facts import Fact, Facts, Value, texts_of
 
 _CUDA = re.compile(r"(?:^|[^a-z])cu(?:da)?(1[0-9]|[2-9])([0-9]?)(?![0-9])")
 _ROCM = re.compile(r"(?:^|[^a-z])rocm([0-9]+(?:\.[0-9]+)*)")
@@ -20,6 +20,8 @@ _TORCH_RELEASE = re.compile(r"(?:^|[^a-z])torch([0-9]+\.[0-9]+(?:\.[0-9]+)*)")
 # Digits without dots: major, minor, and after `torch` the patch release.
 _TORCH_DIGITS = re.compile(r"(?:^|[^a-z])(?:pt([0-9])([0-9]{1,2})|torch([0-9])([0-9]{1,2})[0-9])(?![0-9.])")
 _ABI = re.compile(r"cxx11abi(true|false)")
+# jax names the releases of jaxlib that it takes in its metadata, and jaxlib takes any of ROCm's plug-ins.
+_JAX = re.compile(r"jaxlib|jax-cuda[0-9]+-(plugin|pjrt)")
 _NCCL = re.compile(r"nvidia-nccl(-cu[0-9]+)?")
 
 
@@ -41,13 +43,36 @@ def facts_of_version(name: str, version: str) -> dict[str, Value]:
 
 
 def facts_of_stated(facts: Facts) -> dict[str, Fact]:
-    """Return the facts that the versions of stated distributions say of their builds."""
-    return {
+    """Return the facts that the versions of stated distributions say of their builds, and of JAX."""
+    stated = {
         own: Fact(value, path)
         for path, fact in facts.items()
         if path.startswith("packages.") and "+" in str(fact.value)
         for own, value in facts_of_version(path.removeprefix("packages."), str(fact.value)).items()
     }
+    versions = {
+        path.removeprefix("packages."): str(fact.value)
+        for path, fact in facts.items()
+        if path.startswith("packages.")
+    }
+    releases = jax_releases(versions)
+    names = texts_of(facts, "packages")
+    is_whole = bool(names) and all(name in versions for name in names if _JAX.fullmatch(name))
+    # Equal ones say nothing of a plug-in whose release is not stated.
+    if len(releases) > 1 or is_whole:
+        stated["jax.releases"] = Fact(releases, "packages")
+    return stated
+
+
+def jax_releases(versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the releases of jaxlib and its plug-ins for CUDA among distributions, each once.
+
+    They are as jaxlib compares them (``plugin_support.py``): ``0.5.1`` of ``0.5.1.post1``.
+    """
+    numbers = {
+        text: re.match(r"[0-9]+(\.[0-9]+)*", text) for name, text in versions.items() if _JAX.fullmatch(name)
+    }
+    return tuple(sorted({match[0] if match else text for text, match in numbers.items()}))
 
 
 def pinned(requires: Iterable[str]) -> Mapping[str, str]:

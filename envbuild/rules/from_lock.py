@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin
-from envbuild.rules.extensions import facts_of_version
+from envbuild.rules.extensions import facts_of_version, jax_releases
 from envbuild.rules.facts import (
     READ_VARIABLES,
     TRANSPORT_VARIABLES,
@@ -31,8 +31,6 @@ _BRINGS_CUDA = {
     "tensorflow": _CUDA_RUNTIME,
     "jax": re.compile(r"jax-cuda[0-9]+-plugin"),
 }
-# jax names the releases of jaxlib that it takes in its metadata, and jaxlib takes any of ROCm's plug-ins.
-_JAX = re.compile(r"jaxlib|jax-cuda[0-9]+-(plugin|pjrt)")
 # Facts of packages that a finished root may hold as well.
 _OF_ROOTS = (
     "cuda.toolkit",
@@ -75,9 +73,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
         "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
         "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
-        "jax.releases": tuple(
-            sorted({_numbers(text) for name, text in versions.items() if _JAX.fullmatch(name)})
-        ),
+        "jax.releases": jax_releases(versions),
         **_mpi(lock, debs),
     }
     facts = {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
@@ -172,12 +168,6 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     majors = sorted(brought)
     others = [text for major in majors[:-1] for text in brought[major]]
     return Fact(tuple(majors), f"lock: {', '.join(others)}" if others else "lock")
-
-
-def _numbers(version: str) -> str:
-    """Return what jaxlib compares of a version (``plugin_support.py``): ``0.5.1`` of ``0.5.1.post1``."""
-    numbers = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return numbers[0] if numbers else version
 
 
 def _release(versions: Mapping[str, str], name: str) -> str | None:
