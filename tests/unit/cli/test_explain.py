@@ -178,6 +178,7 @@ def test_errors_of_a_file_of_facts_come_at_once_with_their_lines(capsys: pytest.
         ),
         ("gpus.vendor: intel\n", "`gpus.vendor` cannot be `intel`: not one of nvidia, amd, none"),
         ("gpus.architectures: ['12.0']\n", "`gpus.architectures` cannot be `12.0`: `12.0` is not a GPU"),
+        ("limits.shm: 64M\n", "`limits.shm` cannot be `64M`: Input should be a valid integer"),
         ("libc.family: uclibc\n", "`libc.family` cannot be `uclibc`: not one of glibc, musl"),
     ],
 )
@@ -284,6 +285,27 @@ def test_releases_of_jax_are_those_of_its_packages(capsys: pytest.CaptureFixture
     assert rule(explained(capsys, text), "JAX.one-release")["verdict"] == "unknown"
     text += "packages.jax-cuda12-plugin: 0.6.2\n"
     assert rule(explained(capsys, text), "JAX.one-release")["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("packages", "verdict"),
+    [
+        ("{torch: 2.9.0, nvidia-cuda-runtime: 13.0.96}", "reject"),
+        ("{torch: 2.9.0, nvidia-cuda-runtime-cu12: 12.8.90}", "ok"),
+        ("{jax: 0.7.2, jaxlib: 0.7.2, jax-cuda13-plugin: 0.7.2}", "reject"),
+        ("{jax: 0.7.2, jaxlib: 0.7.2, jax-cuda12-plugin: 0.7.2}", "ok"),
+    ],
+)
+def test_packages_say_which_cuda_a_stack_has(
+    packages: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"packages: {packages}\ndriver.version: 570.86\ncuda.forward_compat: false\n"
+    assert rule(explained(capsys, text), "CUDA.driver-floor")["verdict"] == verdict
+
+
+def test_versions_are_as_tools_show_them(capsys: pytest.CaptureFixture[str]) -> None:
+    text = GOOD.replace("580.95.05", "R580") + "host.kernel: 5.14.0-427.el9.x86_64\n"
+    assert explained(capsys, text)["verdict"] == "ok"
 
 
 def test_the_cuda_of_a_driver_stands_for_its_branch(capsys: pytest.CaptureFixture[str]) -> None:
