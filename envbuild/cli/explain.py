@@ -10,7 +10,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import level, print_data, print_json
+from envbuild.cli.output import escape, level, print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize, some
 
@@ -51,7 +51,7 @@ def command(
     if json:
         print_json(explained.document())
     else:
-        print_data("\n".join(_lines(explained, verbose=level() > 0)))
+        print_data("\n".join(map(escape, _lines(explained, verbose=level() > 0))))
     raise typer.Exit(4 if explained.verdict == "reject" else 0)
 
 
@@ -67,7 +67,8 @@ def _lines(explained: Explanation, *, verbose: bool) -> Iterator[str]:
         names = some(explained.lacking, 6)
         yield f"unknown  {pluralize(len(lacking), 'rule')} (`-v` lists them), for want of: {names}"
     if explained.unread:
-        yield f"not read {', '.join(explained.unread)}: not facts of envbuild"
+        yield f"not read {some(explained.unread, 20)}: not facts of envbuild"
+        yield from (f"{_INDENT}{name}: {hint}" for name, hint in explained.hints.items())
     where = f" at {', '.join(explained.sites)}" if explained.sites else ""
     yield f"verdict: {explained.verdict}, {explained.subject}{where}"
 

@@ -10,7 +10,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import columns, level, print_data, print_json, print_message
+from envbuild.cli.output import columns, escape, level, print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize, some
 
@@ -83,8 +83,9 @@ def _print_needs(needed: Needs, *, json: bool) -> None:
         return
     for need, names in needed.listed:
         advised = "" if need.severity == "error" else " (advised)"
-        print_data(f"{need.need}{advised}\n  {need.rule}: {need.reason}; {need.source}")
-        print_data(f"  {pluralize(len(names), 'image')}: {some(names, 8)}")
+        print_data(escape(f"{need.need}{advised}"))
+        print_data(escape(f"  {need.rule}: {need.reason}; {need.source}"))
+        print_data(escape(f"  {pluralize(len(names), 'image')}: {some(names, 8)}"))
     for image in needed.unknown:
         print_message(f"unknown: {image.name}: {image.problem}", problem=True)
     if level() > 0:

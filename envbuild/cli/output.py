@@ -90,7 +90,8 @@ def print_data(text: str) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines with aligned columns."""
+    """Return rows as lines with aligned columns; line breaks in them are escaped."""
+    rows = [[escape(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

@@ -10,13 +10,17 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
-from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type
+from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type, shown
+from envbuild.rules.from_site import problem_of_value
 from envbuild.rules.tables import look_up
+from envbuild.spec.python_platform import MACHINES
 from envbuild.spec.yamlfile import MAX_BYTES, Document, Loc, read_yaml
 from envbuild.system.files import read_input
 
 # What `nvidia-smi` shows of a driver beside its version.
 _DRIVERS_CUDA = "driver.cuda"
+# The processors' own names.
+_ARCHITECTURES = {machine: architecture for architecture, machine in MACHINES.items()}
 # Distributions that people name for a framework.
 _FRAMEWORKS = {"torch": "pytorch", "jaxlib": "jax"}
 
@@ -39,20 +43,27 @@ def read_facts(path: Path) -> StatedFacts:
     """
     document = read_yaml(read_input(path, limit_bytes=MAX_BYTES), path)
     facts: dict[str, Fact] = {}
+    of_driver: dict[str, Fact] = {}
     unread: list[str] = []
     errors: list[EnvbuildError] = list(document.errors)
     for name, loc, value in _leaves(document.value):
         declared = fact_type(name)
         try:
             if name == _DRIVERS_CUDA:
-                facts = {**_driver_of(document.words.get(loc, str(value)), loc, document), **facts}
+                of_driver = _driver_of(document.words.get(loc, str(value)), loc, document)
             elif declared is None:
                 unread.append(name)
+            elif name in facts:
+                first = facts[name].source
+                raise RequestError(
+                    f"`{name}` is given twice", at=document.at(*loc), hint=f"it was first given at {first}"
+                )
             elif (read := _value(declared, name, loc, value, document)) is not None:
                 facts[name] = fact_at(read, document.at(*loc), str(path))
         except EnvbuildError as error:
             errors.append(error)
     raise_all(errors)
+    facts = {**of_driver, **facts}
     named = {name.split(".")[1] for name in facts if name.startswith("frameworks.")}
     if "frameworks" not in facts and named:
         facts["frameworks"] = Fact(tuple(sorted(named)), str(path))
@@ -110,4 +121,14 @@ def _value(declared: FactType, name: str, loc: Loc, value: object, document: Doc
     ]
     if name == "frameworks":
         texts = [_FRAMEWORKS.get(text, text) for text in texts]
-    return tuple(texts) if declared.kind == "list" else texts[0]
+    elif name.startswith("architecture."):
+        texts = [_ARCHITECTURES.get(text, text) for text in texts]
+    elif declared.values:
+        texts = [text.lower() for text in texts]
+    known = tuple(texts) if declared.kind == "list" else texts[0]
+    # An empty one is known to be absent.
+    if known and (problem := problem_of_value(name, known)):
+        raise RequestError(
+            f"`{name}` cannot be `{shown(known)}`: {problem}", at=at, hint=f"it is the {declared.meaning}"
+        )
+    return known

@@ -7,14 +7,14 @@ is unknown; an empty text or tuple means that there is known to be nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
-from envbuild.errors import Location
-from envbuild.rules.tables import look_up
-from envbuild.rules.versions import Scheme
+from envbuild.errors import Location, did_you_mean
+from envbuild.rules.tables import look_up, tables
+from envbuild.rules.versions import Scheme, in_range
 from envbuild.spec.accelerators import ACCELERATORS
 
 Value = str | bool | tuple[str, ...]
@@ -33,6 +33,10 @@ class FactType:
     """How its versions are compared, if it is a version."""
     if_unknown: str = ""
     """How to find it out. People are warned if a row needs it, and it is unknown; empty for no warning."""
+    values: tuple[str, ...] = ()
+    """All values that a text can have; empty if others may come."""
+    by_words: bool = False
+    """Whether an entry of a list is named by some of its words: ``H100`` is ``H100 80GB HBM3``."""
 
 
 def _version(scheme: Scheme, meaning: str) -> FactType:
@@ -42,12 +46,16 @@ def _version(scheme: Scheme, meaning: str) -> FactType:
 FACTS: Mapping[str, FactType] = {
     "architecture.image": FactType("text", "processor that the image is for (`amd64`)"),
     "architecture.host": FactType("text", "processor of the host"),
-    "asked.accelerator": FactType("text", "what the spec asks for: `cpu`, `cuda` or `rocm`"),
+    "asked.accelerator": FactType(
+        "text", "what the spec asks for: `cpu`, `cuda` or `rocm`", values=("cpu", "cuda", "rocm")
+    ),
     "python.version": _version("branch", "the image's Python (`3.11`)"),
     "python.free_threaded": FactType("flag", "whether the image's Python is the free-threaded build"),
     "frameworks": FactType("list", "names of the frameworks"),
     "frameworks.NAME.version": _version("pep440", "version of a framework"),
-    "frameworks.NAME.accelerator": FactType("text", "what its build is for: `cpu`, `cuda` or `rocm`"),
+    "frameworks.NAME.accelerator": FactType(
+        "text", "what its build is for: `cpu`, `cuda` or `rocm`", values=("cpu", "cuda", "rocm")
+    ),
     "frameworks.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is built for (`13.0`)"),
     "frameworks.NAME.architectures": FactType(
         "list", "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`"
@@ -65,7 +73,7 @@ FACTS: Mapping[str, FactType] = {
     "packages.NAME.numpy": _version("branch", "NumPy that its extension modules are compiled with (`2.0`)"),
     "packages.NAME.mpi_abi": FactType("text", "MPI ABI that it is linked for: `mpich`, `openmpi-40`"),
     "environment.NAME": FactType("text", "a variable of the image's environment"),
-    "libc.family": FactType("text", "the image's C library: `glibc` or `musl`"),
+    "libc.family": FactType("text", "the image's C library: `glibc` or `musl`", values=("glibc", "musl")),
     "glibc.image": _version("vendor", "version of the image's C library"),
     "glibc.host": _version("vendor", "version of the host's C library"),
     "glibc.injected": _version("vendor", "newest glibc that the host's libraries in the image need"),
@@ -79,7 +87,7 @@ FACTS: Mapping[str, FactType] = {
     "cuda.forward_compat": FactType("flag", "whether the image has a `cuda-compat` package"),
     "cuda.compat": _version("branch", "driver branch of the image's `cuda-compat` package (`575`)"),
     "cuda.driver_library": FactType(
-        "text", "whose `libcuda.so.1` the image's processes load: `host` or `image`"
+        "text", "whose `libcuda.so.1` the image's processes load: `host` or `image`", values=("host", "image")
     ),
     "cuda.requires": FactType(
         "list", "alternatives of the image's `NVIDIA_REQUIRE_CUDA` (`cuda>=12.8`, `brand=tesla,driver>=535`)"
@@ -94,9 +102,9 @@ FACTS: Mapping[str, FactType] = {
     "driver.open_modules": FactType("flag", "whether NVIDIA's open kernel modules are loaded"),
     "driver.fabric_manager": _version("branch", "version of the host's NVIDIA Fabric Manager"),
     "rocm.driver": _version("branch", "version of the host's amdgpu driver, or its ROCm (`6.3`)"),
-    "gpus.vendor": FactType("text", "`nvidia`, `amd` or `none`"),
+    "gpus.vendor": FactType("text", "`nvidia`, `amd` or `none`", values=("nvidia", "amd", "none")),
     "gpus.architectures": FactType("list", "the site's GPUs: `sm_90`, `gfx90a`"),
-    "gpus.names": FactType("list", "product names of the site's GPUs (`H100`, `MI250X`)"),
+    "gpus.names": FactType("list", "product names of the site's GPUs (`H100`, `MI250X`)", by_words=True),
     "gpus.mig": FactType("flag", "whether GPUs are divided (MIG)"),
     "gpus.xnack": FactType("flag", "whether AMD's GPUs retry page faults (xnack)"),
     "nccl.version": _version("vendor", "version of the image's NCCL"),
@@ -107,7 +115,7 @@ FACTS: Mapping[str, FactType] = {
     "jax.releases": FactType("list", "releases of jaxlib and its plug-ins for CUDA"),
     "mpi.family": FactType("text", "the image's MPI: `mpich`, `openmpi`, `intel-mpi`"),
     "mpi.version": _version("pep440", "its version"),
-    "mpi.source": FactType("text", "MPI that programs run on: `image` or `host`"),
+    "mpi.source": FactType("text", "MPI that programs run on: `image` or `host`", values=("image", "host")),
     "mpi.abis": FactType("list", "ABIs that the image's MPI offers (`mpich`, `openmpi-40`, `standard`)"),
     "mpi.providers": FactType("list", "fabrics that its libfabric or UCX can drive (`tcp`, `cxi`)"),
     "mpi.needed_abis": FactType("list", "ABIs that programs and extensions need"),
@@ -117,7 +125,11 @@ FACTS: Mapping[str, FactType] = {
     "mpi.pmix": _version("vendor", "version of the PMIx that the image's MPI loads"),
     "mpi.ucx": _version("vendor", "version of the UCX that it loads"),
     "mpi.libfabric": _version("vendor", "version of the libfabric that it loads"),
-    "mpi.launcher": FactType("text", "whose launcher starts ranks: `srun`, `image` or `host` (its mpirun)"),
+    "mpi.launcher": FactType(
+        "text",
+        "whose launcher starts ranks: `srun`, `image` or `host` (its mpirun)",
+        values=("srun", "image", "host"),
+    ),
     "host_mpi.implementation": FactType("text", "the host's MPI: `cray-mpich`, `intel-mpi`"),
     "host_mpi.version": _version("vendor", "its version"),
     "host_mpi.base_version": _version("vendor", "version of the MPICH or Open MPI that it is made from"),
@@ -202,6 +214,12 @@ def fact_type(path: str) -> FactType | None:
         _, dot, part = rest.partition(".")
         return FACTS.get(f"{group}.NAME{dot}{part}")
     return FACTS.get(path)
+
+
+def similar_fact(path: str, known: Sequence[str] = tuple(FACTS)) -> str | None:
+    """Return ``did you mean `driver.version`?`` for a name that is not a fact (``driver``), or None."""
+    below = next((name for name in known if name.startswith(path) and "NAME" not in name), None)
+    return f"did you mean `{below}`?" if below else did_you_mean(path, known)
 
 
 def absence(facts: Facts) -> Callable[[str], bool]:
@@ -348,13 +366,15 @@ def _toolkits(facts: Facts) -> dict[str, Fact]:
 def _implied(facts: Facts) -> dict[str, Fact]:
     """Return what follows from GPUs and GPU code: architectures, vendor, and what a build is for."""
     implied = {}
-    known = [look_up("architecture-of-gpu", name) for name in texts_of(facts, "gpus.names")]
+    known = [_code_of_gpu(name) for name in texts_of(facts, "gpus.names")]
     if known and "gpus.architectures" not in facts:
         targets = tuple(dict.fromkeys(target for row in known for target in row or ()))
         if None not in known:
             implied["gpus.architectures"] = Fact(targets, "table:architecture-of-gpu")
     if vendor := _makers(texts_of({**implied, **facts}, "gpus.architectures")):
         implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
+    elif _is_nvidias(text_of(facts, "driver.version")):
+        implied["gpus.vendor"] = Fact("nvidia", "driver.version")
     if text_of(facts, "host_mpi.implementation") in ("openmpi", "mpich") and "host_mpi.version" in facts:
         implied["host_mpi.base_version"] = Fact(facts["host_mpi.version"].value, "host_mpi.version")
     for name in texts_of(facts, "frameworks"):
@@ -364,6 +384,27 @@ def _implied(facts: Facts) -> dict[str, Fact]:
             accelerator = {"nvidia": "cuda", "amd": "rocm"}[maker]
             implied[f"frameworks.{name}.accelerator"] = Fact(accelerator, path)
     return implied
+
+
+def has_words(name: str, words: str) -> bool:
+    """Return whether a name contains words as they are: ``NVIDIA H100 80GB HBM3`` contains ``H100``."""
+    return f" {_words(words)} " in f" {_words(name)} "
+
+
+def _words(text: str) -> str:
+    return " ".join(re.split(r"[\s_/-]+", text.strip()))
+
+
+def _code_of_gpu(name: str) -> tuple[str, ...] | None:
+    """Return the GPU code that a product runs, of the longest product's name in a name; None if none is."""
+    products = [row.match[0] for row in tables()["architecture-of-gpu"].rows]
+    product = max((product for product in products if has_words(name, product)), key=len, default="")
+    return look_up("architecture-of-gpu", product)
+
+
+def _is_nvidias(driver: str) -> bool:
+    """Return whether a version is of NVIDIA's driver: AMD's counts its releases from 5 to 30 so far."""
+    return in_range(driver, ">=300", "branch") is True
 
 
 def _makers(targets: Iterable[str]) -> str:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from envbuild.lock.model import Lock, PythonPin, RecipePin
-from envbuild.rules.extensions import facts_of_version
+from envbuild.rules.extensions import (
+    CUDA_RUNTIME,
+    cuda_toolkit,
+    cudnn_of,
+    facts_of_version,
+    jax_releases,
+    nccl_of,
+)
 from envbuild.rules.facts import (
     READ_VARIABLES,
     TRANSPORT_VARIABLES,
@@ -20,7 +27,6 @@ from envbuild.rules.facts import (
 
 # Framework → its distribution, if the names differ.
 _DISTRIBUTIONS = {"pytorch": "torch"}
-_CUDA_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu[0-9]+)?")
 # The toolkit's libraries alone: a compiler for both majors (`nvidia-cutlass-dsl-libs-cu12`) is none of these.
 _OF_A_MAJOR = re.compile(r"nvidia-(?:cuda-[a-z]+|cu[a-z]+|nccl|np[a-z]|nv[a-z]+)-cu([0-9]{2})")
 # Distributions without a major in their name whose version is CUDA's.
@@ -28,11 +34,9 @@ _OF_CUDA = re.compile(r"nvidia-cuda-(runtime|nvrtc|cupti|nvcc)|cuda-toolkit|cuda
 # Framework → the distributions with which its wheel is a build for CUDA.
 _BRINGS_CUDA = {
     "pytorch": re.compile(r"nvidia-.*|cuda-toolkit"),
-    "tensorflow": _CUDA_RUNTIME,
+    "tensorflow": CUDA_RUNTIME,
     "jax": re.compile(r"jax-cuda[0-9]+-plugin"),
 }
-# jax names the releases of jaxlib that it takes in its metadata, and jaxlib takes any of ROCm's plug-ins.
-_JAX = re.compile(r"jaxlib|jax-cuda[0-9]+-(plugin|pjrt)")
 # Facts of packages that a finished root may hold as well.
 _OF_ROOTS = (
     "cuda.toolkit",
@@ -49,7 +53,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
     """Return the facts of a lock, for programs that run on the image's own MPI."""
     versions = {pin.name: pin.version for pin in lock.python}
     debs = {pin.name: pin.version for pin in (*lock.base_debs, *lock.system_debs)}
-    toolkit = _cuda_toolkit(versions)
+    toolkit = cuda_toolkit(versions)
     builds = {pin.name: _framework(pin, lock, toolkit) for pin in lock.recipes if pin.kind == "framework"}
     accelerator = lock.accelerator.partition("@")[0]
     # The libraries of a build for CUDA may be within its wheel.
@@ -73,11 +77,9 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
         "cuda.forward_compat": any(name.startswith("cuda-compat") for name in debs),
         "cuda.compat": _of_deb(debs, r"cuda-compat.*"),
         "rocm.toolkit": next(iter(_toolkits(builds, "rocm")), None),
-        "nccl.version": _release(versions, r"nvidia-nccl(-cu[0-9]+)?") or nothing,
-        "cudnn.built": _release(versions, r"nvidia-cudnn(-cu[0-9]+)?") or nothing,
-        "jax.releases": tuple(
-            sorted({_numbers(text) for name, text in versions.items() if _JAX.fullmatch(name)})
-        ),
+        "nccl.version": nccl_of(versions) or nothing,
+        "cudnn.built": cudnn_of(versions) or nothing,
+        "jax.releases": jax_releases(versions),
         **_mpi(lock, debs),
     }
     facts = {**facts_from(values, "lock"), "cuda.majors": _cuda_majors(lock, bundled)}
@@ -151,14 +153,6 @@ def _build_of_wheels(name: str, pin: PythonPin | None, lock: Lock, toolkit: str 
     return {"accelerator": "cpu"}
 
 
-def _cuda_toolkit(versions: Mapping[str, str]) -> str | None:
-    """Return the release of the newest CUDA run-time library: ``13.0`` of ``13.0.96``."""
-    runtimes = [version for name, version in versions.items() if _CUDA_RUNTIME.fullmatch(name)]
-    numbers = (re.match(r"(\d+)\.(\d+)", version) for version in runtimes)
-    releases = [(int(match[1]), int(match[2])) for match in numbers if match]
-    return ".".join(map(str, max(releases))) if releases else None
-
-
 def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     """Return the majors; of several the source says what brings all but the newest."""
     brought: dict[str, list[str]] = {toolkit.partition(".")[0]: [] for toolkit in toolkits}
@@ -172,16 +166,6 @@ def _cuda_majors(lock: Lock, toolkits: Sequence[str]) -> Fact:
     majors = sorted(brought)
     others = [text for major in majors[:-1] for text in brought[major]]
     return Fact(tuple(majors), f"lock: {', '.join(others)}" if others else "lock")
-
-
-def _numbers(version: str) -> str:
-    """Return what jaxlib compares of a version (``plugin_support.py``): ``0.5.1`` of ``0.5.1.post1``."""
-    numbers = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return numbers[0] if numbers else version
-
-
-def _release(versions: Mapping[str, str], name: str) -> str | None:
-    return next((versions[pin] for pin in sorted(versions) if re.fullmatch(name, pin)), None)
 
 
 def _mpi(lock: Lock, debs: Mapping[str, str]) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from envbuild.rules.facts import (
     TRANSPORT_VARIABLES,
     Fact,
     Facts,
+    FactType,
     Value,
     fact_at,
     fact_type,
@@ -59,6 +60,8 @@ _KEYS = {
     "fabric.ofed": "fabric.ofed",
     "fabric.plugin_version": "fabric.nccl_plugin_version",
 }
+# Versions that are plain numbers.
+_NUMBERS = ("limits.shm",)
 Places = Mapping[tuple[str | int, ...], Location]
 # Implementations that are not based on another one.
 _BASES = ("mpich", "openmpi")
@@ -203,23 +206,31 @@ def with_changes(facts: Facts, changes: Mapping[str, Fact | None]) -> dict[str, 
 
 
 def problem_of_value(path: str, value: Value) -> str:
-    """Return why a fact of a machine cannot have a value, as a site file would say it; empty if it can."""
+    """Return why a fact cannot have a value, as a site file would say it; empty if it can."""
     declared = fact_type(path)
     if declared is None:
         return "there is no such fact"
-    if declared.kind == "flag":
-        return "" if isinstance(value, bool) else "not `true` or `false`"
-    if declared.kind == "version" and not is_version(str(value), declared.scheme):
-        return "not a version"
-    if isinstance(value, tuple) and not all(value):
-        return "an entry is empty"
     keys = _KEYS[path].split(".") if path in _KEYS else []
-    if keys:
+    problem = _problem_of_kind(declared, value)
+    # Tools show versions in forms of their own (`3.10.0-1160.el7`): their numbers are compared.
+    is_text = declared.kind == "version" and path not in _NUMBERS
+    if keys and not problem and declared.kind != "flag" and not is_text:
         document: Any = value
         for key in reversed(keys):
             document = {key: document}
         try:
-            SitePartition.model_validate(document)
+            # Numbers are texts among facts.
+            SitePartition.model_validate(document, strict=False)
         except ValidationError as error:
             return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-    return ""
+    return problem
+
+
+def _problem_of_kind(declared: FactType, value: Value) -> str:
+    if declared.kind == "flag":
+        return "" if isinstance(value, bool) else "not `true` or `false`"
+    if declared.kind == "version" and not is_version(str(value), declared.scheme):
+        return "not a version"
+    if declared.values and value not in declared.values:
+        return f"not one of {', '.join(declared.values)}"
+    return "an entry is empty" if isinstance(value, tuple) and not all(value) else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from envbuild.rules.facts import Fact, Facts, Value, absence, fact_type
+from envbuild.rules.facts import Fact, Facts, Value, absence, fact_type, has_words
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.knowledge import UNREAD, Entry, Row, excludes
 from envbuild.rules.versions import in_range
@@ -23,7 +23,10 @@ def holds(path: str, value: Value, wanted: str | bool) -> bool | None:
         # An empty version is known to be absent.
         return bool(value) and in_range(str(value), wanted, declared.scheme)
     text = wanted.removeprefix("!=").strip()
-    is_it = text in value if isinstance(value, tuple) else value == text
+    if declared is not None and declared.by_words and isinstance(value, tuple):
+        is_it = any(has_words(name, text) for name in value)
+    else:
+        is_it = text in value if isinstance(value, tuple) else value == text
     return is_it != wanted.startswith("!=")
 
 

@@ -141,20 +141,32 @@ def _needs_vendor(stack: Stack) -> Iterator[str]:
         yield f"gpus.vendor {_VENDORS[stack.text('asked.accelerator')]}"
 
 
+def _accelerators(stack: Stack) -> set[str]:
+    """Return what a stack is for: as the spec asks, or else as its frameworks are built."""
+    asked = stack.get("asked.accelerator")
+    if asked is not None:
+        return {str(asked)} & _VENDORS.keys()
+    names = stack.texts("frameworks")
+    return {stack.text(f"frameworks.{name}.accelerator") for name in names} & _VENDORS.keys()
+
+
 @Rule(
     id="GPU.vendor",
     judged_at=("export",),
     source=["CUDA is for NVIDIA's GPUs, ROCm for AMD's"],
     seen="2026-11-20",
-    when=_for_gpus,
+    when=lambda stack: bool(_accelerators(stack)),
     needs=_needs_vendor,
     hint="choose the accelerator that the site has: `accelerator:` in the spec",
 )
 def gpu_vendor(stack: Stack) -> None:
     """The site's GPUs are of the vendor that the accelerator is for."""
-    accelerator, vendor = stack.text("asked.accelerator"), stack["gpus.vendor"]
-    fits = vendor == _VENDORS[accelerator]
-    require(fits, f"the spec asks for {accelerator}, and the site's GPUs are: {vendor}")
+    accelerators, vendor = _accelerators(stack), stack["gpus.vendor"]
+    asks = stack.get("asked.accelerator") is not None
+    reason = f"the {'spec asks' if asks else 'frameworks are'} for {', '.join(sorted(accelerators))}"
+    # A build for GPUs that nobody asked for also runs on CPUs.
+    fits = vendor in {_VENDORS[name] for name in accelerators} or (vendor == "none" and not asks)
+    require(fits, f"{reason}, and the site's GPUs are: {vendor}")
 
 
 @Rule(

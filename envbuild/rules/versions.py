@@ -25,7 +25,8 @@ MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
 _CLAUSE = re.compile(r"(>=|<=|==|!=|<|>) *([A-Za-z0-9][A-Za-z0-9.+~:_-]*(?:\.\*)?)")
 # Most ranges: numbers alone, which every scheme compares.
 _PLAIN = re.compile(r"(?:(?:^|,)(?:>=|<=|==|!=|<|>)[0-9]+(?:\.[0-9]+)*)+")
-_NUMBERS = re.compile(r"[^0-9]?([0-9]+(?:\.[0-9]+)*)")
+# Behind an epoch (`1:4.1.4`) and one letter.
+_NUMBERS = re.compile(r"(?:[0-9]+:)?[^0-9]?([0-9]+(?:\.[0-9]+)*)")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -118,7 +119,7 @@ def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | N
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers at the beginning of a version, behind one letter (``v2.19.3``, ``R580``)."""
+    """Return the numbers at the beginning of a version (``v2.19.3``, ``R580``, ``1:4.1.4``)."""
     match = _NUMBERS.match(text)
     return tuple(int(number) for number in match[1].split(".")) if match else ()
 

@@ -13,6 +13,7 @@ from envbuild.inputs.facts import read_facts
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.preflight.image_facts import image_facts
 from envbuild.resolve.compatibility import judge_lock
+from envbuild.rules.facts import similar_fact
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult, judge_each
 from envbuild.rules.knowledge import Knowledge
@@ -54,6 +55,12 @@ class Explanation:
         if "warn" in verdicts:
             return "warn"
         return "ok" if "ok" in verdicts and not any(map(is_undecided, self.results)) else "unknown"
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """The facts that the first of the unread keys may mean, in words."""
+        similar = {name: similar_fact(name) for name in self.unread[:20]}
+        return {name: hint for name, hint in similar.items() if hint}
 
     @property
     def lacking(self) -> tuple[str, ...]:

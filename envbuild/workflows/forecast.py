@@ -11,13 +11,23 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from envbuild.activate.installed import find_installed
-from envbuild.errors import EnvbuildError, RequestError, did_you_mean, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.preflight.image_facts import image_facts, kept_facts
-from envbuild.rules.facts import FACTS, Fact, Facts, FactType, Value, fact_type, is_of_host, shown
+from envbuild.rules.facts import (
+    FACTS,
+    Fact,
+    Facts,
+    FactType,
+    Value,
+    fact_type,
+    is_of_host,
+    shown,
+    similar_fact,
+)
 from envbuild.rules.from_site import facts_of_site, problem_of_value, stack_facts, with_changes
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.knowledge import Knowledge, shipped
@@ -184,7 +194,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Fact | None]:
         declared = fact_type(path)
         if declared is None or not is_of_host(path):
             known = tuple(name for name in FACTS if is_of_host(name))
-            hint = did_you_mean(path, known) or f"facts of a machine are {', '.join(known[:4])}, …"
+            hint = similar_fact(path, known) or f"facts of a machine are {', '.join(known[:4])}, …"
             errors.append(RequestError(f"--change: `{path}` is not a fact of a machine", hint=hint))
         elif not equals or not value:
             hint = f"write `{path}=VALUE`, or `{path}=null` if it will not be known"

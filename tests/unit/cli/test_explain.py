@@ -168,6 +168,146 @@ def test_errors_of_a_file_of_facts_come_at_once_with_their_lines(capsys: pytest.
     assert "`mpi.abis` is not text\n  --> f.yaml:3:11\n" in err
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("driver.version: latest\n", "`driver.version` cannot be `latest`: not a version"),
+        (
+            "frameworks.jax.toolkit: cu121\n",
+            "`frameworks.jax.toolkit` cannot be `cu121`: not a version",
+        ),
+        ("gpus.vendor: intel\n", "`gpus.vendor` cannot be `intel`: not one of nvidia, amd, none"),
+        ("gpus.architectures: ['12.0']\n", "`gpus.architectures` cannot be `12.0`: `12.0` is not a GPU"),
+        ("limits.shm: 64M\n", "`limits.shm` cannot be `64M`: Input should be a valid integer"),
+        ("libc.family: uclibc\n", "`libc.family` cannot be `uclibc`: not one of glibc, musl"),
+    ],
+)
+def test_a_value_that_a_fact_cannot_have_is_an_error(
+    text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("f.yaml").write_text(
+        GOOD.replace("driver.version: 580.95.05\n", "").replace("gpus:", "other:") + text
+    )
+    code, out, err = run(capsys, "--facts", "f.yaml")
+    assert (code, out) == (2, "")
+    assert problem in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "name"),
+    [
+        ("driver: {version: 580.95.05}", "driver.version: 550", "driver.version"),
+        (
+            "frameworks.torch.version: 2.13.0",
+            "frameworks: {pytorch: {version: 2.0}}",
+            "frameworks.pytorch.version",
+        ),
+        ("packages: {flash-attn: 2.8.3}", "packages.Flash_Attn: 2.1", "packages.flash-attn"),
+    ],
+)
+def test_a_fact_is_stated_once(
+    first: str, second: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("f.yaml").write_text(f"{first}\n{second}\n")
+    code, out, err = run(capsys, "--facts", "f.yaml")
+    assert (code, out) == (2, "")
+    assert f"`{name}` is given twice\n  --> f.yaml:2:" in err
+    assert "hint: it was first given at f.yaml:1:" in err
+
+
+def test_the_case_of_a_name_and_the_processors_own_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    text = GOOD.replace("580.95.05", "570.86").replace("vendor: nvidia", "vendor: NVIDIA")
+    assert rule(explained(capsys, text), "CUDA.driver-floor")["verdict"] == "reject"
+    document = explained(capsys, GOOD.replace("host: amd64", "host: x86_64"))
+    assert rule(document, "ARCH.same")["verdict"] == "ok"
+    assert document["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("names", "architectures"),
+    [
+        ("[NVIDIA B200]", "sm_100"),
+        ("[NVIDIA GeForce RTX 5090, NVIDIA H100 80GB HBM3]", "sm_120, sm_90"),
+        ("[Tesla V100-SXM2-32GB, NVIDIA RTX 6000 Ada Generation]", "sm_70, sm_89"),
+        ("[AMD Instinct MI250X/MI250]", "gfx90a"),
+        ("[NVIDIA Z100]", ""),
+    ],
+)
+def test_names_of_gpus_are_those_that_tools_show(
+    names: str, architectures: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = explained(capsys, f"gpus.names: {names}\nframeworks.torch.version: 2.5.1\n")
+    found = {
+        fact["value"]
+        for entry in document["rules"]
+        for fact in entry["facts"]
+        if fact["path"] == "gpus.architectures"
+    }
+    assert found == ({architectures} if architectures else set())
+    assert ("gpus.architectures" in document["lacking"]) == (not architectures)
+
+
+def test_a_row_names_a_gpu_by_some_of_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rows.yaml").write_text(ROWS.replace("{gpus.vendor: nvidia}", "{gpus.names: H100}"))
+    for names, verdicts in (("NVIDIA H100 80GB HBM3", ["warn"]), ("NVIDIA GH100", [])):
+        document = explained(
+            capsys, f"driver.version: 580\ngpus.names: ['{names}']\n", "--knowledge", "rows.yaml"
+        )
+        assert [entry["verdict"] for entry in document["rules"] if entry["id"] == "SITE.no-580"] == verdicts
+
+
+@pytest.mark.parametrize("driver", ["driver.version: 550.54.15\n", "driver.cuda: 12.4\n"])
+def test_a_driver_says_whose_it_is(driver: str, capsys: pytest.CaptureFixture[str]) -> None:
+    document = explained(capsys, f"packages.torch: 2.9.1+cu130\ncuda.forward_compat: false\n{driver}")
+    assert rule(document, "CUDA.driver-floor")["verdict"] == "reject"
+
+
+@pytest.mark.parametrize(
+    ("build", "gpu", "verdict"),
+    [
+        ("rocm6.2", "A100", "reject"),
+        ("cu124", "MI250X", "reject"),
+        ("cu124", "A100", "ok"),
+        ("rocm6.2", "MI250X", "ok"),
+    ],
+)
+def test_a_build_for_the_gpus_of_another_vendor_is_refused(
+    build: str, gpu: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = explained(capsys, f"frameworks.torch.version: 2.5.1+{build}\ngpus.names: [{gpu}]\n")
+    assert rule(document, "GPU.vendor")["verdict"] == verdict
+
+
+def test_releases_of_jax_are_those_of_its_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "packages: {jaxlib: 0.6.2, jax-cuda12-plugin: 0.5.0.post1}\n"
+    assert rule(explained(capsys, text), "JAX.one-release")["verdict"] == "reject"
+    text = "packages: [jaxlib, jax-cuda12-plugin]\npackages.jaxlib: 0.6.2\n"
+    assert rule(explained(capsys, text), "JAX.one-release")["verdict"] == "unknown"
+    text += "packages.jax-cuda12-plugin: 0.6.2\n"
+    assert rule(explained(capsys, text), "JAX.one-release")["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("packages", "verdict"),
+    [
+        ("{torch: 2.9.0, nvidia-cuda-runtime: 13.0.96}", "reject"),
+        ("{torch: 2.9.0, nvidia-cuda-runtime-cu12: 12.8.90}", "ok"),
+        ("{jax: 0.7.2, jaxlib: 0.7.2, jax-cuda13-plugin: 0.7.2}", "reject"),
+        ("{jax: 0.7.2, jaxlib: 0.7.2, jax-cuda12-plugin: 0.7.2}", "ok"),
+    ],
+)
+def test_packages_say_which_cuda_a_stack_has(
+    packages: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"packages: {packages}\ndriver.version: 570.86\ncuda.forward_compat: false\n"
+    assert rule(explained(capsys, text), "CUDA.driver-floor")["verdict"] == verdict
+
+
+def test_versions_are_as_tools_show_them(capsys: pytest.CaptureFixture[str]) -> None:
+    text = GOOD.replace("580.95.05", "R580") + "host.kernel: 5.14.0-427.el9.x86_64\n"
+    assert explained(capsys, text)["verdict"] == "ok"
+
+
 def test_the_cuda_of_a_driver_stands_for_its_branch(capsys: pytest.CaptureFixture[str]) -> None:
     document = explained(capsys, GOOD.replace("driver.version: 580.95.05", "driver.cuda: 12.4"))
     floor = rule(document, "CUDA.driver-floor")
@@ -194,6 +334,19 @@ def test_gpu_code_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 def test_keys_that_are_not_facts_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     document = explained(capsys, GOOD + "cuda.tolkit: 13\nother: {os: Rocky 9}\nscheduler.version: null\n")
     assert document["unread"] == ["cuda.tolkit", "other.os"]
+    Path("f.yaml").write_text("driver: 570\ncuda.tolkit: 13\ngpu: H100\n")
+    _, out, _ = run(capsys, "--facts", "f.yaml")
+    assert "not read driver, cuda.tolkit, gpu: not facts of envbuild\n" in out
+    assert "gpu: did you mean `gpus.vendor`?\n" in out
+    assert "driver: did you mean `driver.version`?\n" in out
+    assert "cuda.tolkit: did you mean `cuda.toolkit`?\n" in out
+
+
+def test_no_value_forges_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("f.yaml").write_text(r'injected.absent: ["x\nverdict: ok"]')
+    _, out, _ = run(capsys, "-v", "--facts", "f.yaml")
+    assert not any(line.startswith("verdict: ok") for line in out.splitlines())
+    assert r"x\u000averdict: ok" in out
 
 
 @pytest.mark.parametrize(

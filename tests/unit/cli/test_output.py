@@ -116,3 +116,11 @@ def test_a_shell_takes_what_it_is_told_to_take(name: str, word: str) -> None:
         ["bash", "-c", f"printf %s {word}"], env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True
     ).stdout
     assert os.path.normpath(read) == os.fsencode(name)
+
+
+def test_a_line_break_in_a_table_starts_no_row() -> None:
+    rows = [["unknown", "a.sif\nholds  b.sif", "here"], ["holds", "c.sif", "here"]]
+    assert output.columns(rows).splitlines() == [
+        r"unknown  a.sif\u000aholds  b.sif  here",
+        "holds    c.sif                    here",
+    ]

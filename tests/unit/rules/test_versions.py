@@ -22,6 +22,7 @@ from envbuild.rules.versions import Scheme, in_range, range_problem
         ("vendor", "v2.19.3-1+cuda12", ">=2.19.3,<2.20", True),
         ("vendor", "3.4", ">=3.4.1", False),
         ("vendor", "8.1.28", "==8.1.*", True),
+        ("vendor", "1:4.1.4-3", ">=4.1,<4.2", True),
         ("branch", "580", ">=580", True),
         ("branch", "580", ">=580.65.06", None),
         ("branch", "575", ">=580.65.06", False),

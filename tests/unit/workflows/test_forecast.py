@@ -155,7 +155,7 @@ def test_a_fact_that_will_not_be_known_is_unknown() -> None:
     ("text", "problem", "hint"),
     [
         ("driver.version=new", "not a version", "`driver.version` is the version of the host's GPU driver"),
-        ("gpus.vendor=NVIDIA", "Input should be 'nvidia', 'amd' or 'none'", "`gpus.vendor` is the "),
+        ("gpus.vendor=NVIDIA", "not one of nvidia, amd, none", "`gpus.vendor` is the "),
         ("pmi.offered=pmix,", "an entry is empty", "`pmi.offered` is the types"),
         ("runtime.setuid=no", "not `true` or `false`", "`runtime.setuid` says whether"),
         ("architecture.host=x86_64", "Input should be 'amd64' or 'arm64'", ""),
@@ -177,6 +177,7 @@ def test_changes_are_facts_of_a_machine() -> None:
         "runtime.setuid": False,
     }
     assert parse_changes(["driver.version=1"]) == {"driver.version": Fact("1", "--change")}
+    assert parse_changes(["limits.shm=67108864"]) == {"limits.shm": Fact("67108864", "--change")}
     wrong = ["driver.versoin=1", "cuda.toolkit=13", "driver.version", "gpus.vendor=amd", "gpus.vendor=none"]
     with pytest.raises(EnvbuildError) as caught:
         parse_changes(wrong)
