@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from envbuild.errors import Location
@@ -191,6 +192,7 @@ READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE
 _NAMED = ("frameworks", "packages")
 
 
+@lru_cache(maxsize=1 << 12)
 def fact_type(path: str) -> FactType | None:
     """Return the declaration of a fact; None if there is no such fact."""
     group, _, rest = path.partition(".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib import resources
@@ -12,7 +12,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from envbuild.errors import did_you_mean
-from envbuild.rules.facts import FACTS, fact_type, shown
+from envbuild.rules.facts import FACTS, fact_type, is_of_host, shown
 from envbuild.rules.judge import Occasion, Severity
 from envbuild.rules.versions import range_problem
 from envbuild.spec.fields import Format
@@ -116,6 +116,16 @@ class Row(Model):
         groups = {path.partition(".")[0] for path in (*self.if_, *self.needs)}
         return frozenset(occasion for group in groups for occasion in _OCCASIONS.get(group, ()))
 
+    @cached_property
+    def reads_host(self) -> bool:
+        """Whether it reads facts of the machine."""
+        return any(is_of_host(path) for path in (*self.if_, *self.needs))
+
+    @property
+    def rows(self) -> tuple[Row]:
+        """Itself, as a table of one row."""
+        return (self,)
+
 
 class Ranges(Model):
     """A table of ranges: for each range of one version, the range that another one needs.
@@ -146,31 +156,59 @@ class Ranges(Model):
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        problems: dict[tuple[str | int, ...], str] = {}
-        for key, needed in self.ranges.items():
-            problem = _problem(self.if_, key, is_need=False) or _problem(self.needs, needed, is_need=True)
-            if problem:
-                problems["ranges", key] = problem
+        found = {
+            key: _problem(self.if_, key, is_need=False) or _problem(self.needs, needed, is_need=True)
+            for key, needed in self.ranges.items()
+        }
+        problems: dict[tuple[str | int, ...], str] = {
+            ("ranges", key): text for key, text in found.items() if text
+        }
         if problems:
             raise errors_below(problems)
         return self
 
+    @cached_property
+    def opening(self) -> tuple[str, bool, tuple[str, str]]:
+        """As of a row: all its rows read the same facts."""
+        path, _, identity = self._first.opening
+        return path, any(map(excludes, self.ranges)), identity
+
     @property
+    def subject(self) -> str:
+        """As of a row."""
+        return self._first.subject
+
+    @property
+    def occasions(self) -> frozenset[Occasion]:
+        """As of a row."""
+        return self._first.occasions
+
+    @property
+    def reads_host(self) -> bool:
+        """As of a row."""
+        return self._first.reads_host
+
+    @cached_property
+    def _first(self) -> Row:
+        return self._row(next(iter(self.ranges)))
+
+    @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The rows that it stands for."""
-        # Their conditions are checked: to do it again for thousands of rows takes as long as to read them.
-        return tuple(
-            Row.model_construct(
-                rule=self.rule,
-                if_={self.if_: key, **self.where},
-                needs={self.needs: needed},
-                reason=self.reason or f"{_short(self.if_)} {key} needs {_short(self.needs)} {needed}",
-                severity=self.severity,
-                source=self.source,
-                seen=self.seen,
-                fix=self.fix,
-            )
-            for key, needed in self.ranges.items()
+        """The rows that it stands for, made when one of them is judged."""
+        return tuple(map(self._row, self.ranges))
+
+    def _row(self, key: str) -> Row:
+        # Its conditions are checked.
+        needed = self.ranges[key]
+        return Row.model_construct(
+            rule=self.rule,
+            if_={self.if_: key, **self.where},
+            needs={self.needs: needed},
+            reason=self.reason or f"{_short(self.if_)} {key} needs {_short(self.needs)} {needed}",
+            severity=self.severity,
+            source=self.source,
+            seen=self.seen,
+            fix=self.fix,
         )
 
 
@@ -178,6 +216,10 @@ def _short(path: str) -> str:
     """Return the name of a package or framework, or the fact itself."""
     group, _, name = path.partition(".")
     return name.removesuffix(".version") if group in ("packages", "frameworks") else path
+
+
+Entry = Row | Ranges
+"""A row, or a table that stands for many."""
 
 
 class Silence(Model):
@@ -196,6 +238,8 @@ class KnowledgeFile(Model):
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
     """Format of the file."""
+    read_from: tuple[Line, ...] = ()
+    """Origin, date and digest of each source that a script made the file from."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MAX_ROWS)] = ()
     """Rows of facts that go together. They add to those of envbuild, and none takes the place of another."""
     tables: Annotated[tuple[Ranges, ...], Field(max_length=MAX_ROWS)] = ()
@@ -203,37 +247,46 @@ class KnowledgeFile(Model):
     silences: tuple[Silence, ...] = ()
     """Shipped rules that do not count at this centre; only in `/etc/envbuild/knowledge`."""
 
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Its rows and tables."""
+        return self.rows + self.tables
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
     """All rows that count, with the file that each comes from, and the silenced rules."""
 
-    rows: tuple[tuple[Row, str], ...] = ()
-    """Rows, and the file of each; empty for envbuild's own."""
+    entries: tuple[tuple[Entry, str], ...] = ()
+    """Rows and tables, and the file of each; empty for envbuild's own."""
     silences: Mapping[str, str] = field(default_factory=dict)
     """Id of a rule → why it does not count, with date and file."""
+
+    @property
+    def rows(self) -> Iterator[tuple[Row, str]]:
+        """All rows, those of tables too, and the file of each."""
+        return ((row, path) for entry, path in self.entries for row in entry.rows)
 
     def with_file(self, file: KnowledgeFile, path: str) -> Knowledge:
         """Return this knowledge and that of a file."""
         silences = {entry.rule: f"{entry.reason} ({entry.date}, {path})" for entry in file.silences}
-        rows = tuple(
-            (row, path) for row in (*file.rows, *(row for table in file.tables for row in table.rows))
-        )
-        return Knowledge(rows=(*self.rows, *rows), silences={**self.silences, **silences})
+        entries = tuple((entry, path) for entry in file.entries)
+        return Knowledge(entries=(*self.entries, *entries), silences={**self.silences, **silences})
 
     def of_rule(self, rule: str) -> tuple[Row, ...]:
         """Return the rows of a rule."""
-        return tuple(row for row, _ in self.rows if row.rule == rule)
+        return tuple(row for entry, _ in self.entries if entry.rule == rule for row in entry.rows)
 
 
 @cache
 def shipped() -> Knowledge:
-    """Return the knowledge of this program."""
+    """Return the knowledge of this program: written by hand (YAML), then imported (JSON)."""
     knowledge = Knowledge()
-    by_hand = resources.files("envbuild.rules") / "knowledge"
-    for directory in (by_hand, by_hand / "imported"):
-        for file in sorted(directory.iterdir(), key=lambda file: file.name):
-            if file.name.endswith(".yaml"):
-                loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
-                knowledge = knowledge.with_file(loaded.value, "")
+    directory = resources.files("envbuild.rules") / "knowledge"
+    for file in sorted(directory.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".yaml"):
+            loaded = load(KnowledgeFile, file.read_bytes(), Path(file.name))
+            knowledge = knowledge.with_file(loaded.value, "")
+    for file in sorted((directory / "imported").iterdir(), key=lambda file: file.name):
+        knowledge = knowledge.with_file(KnowledgeFile.model_validate_json(file.read_bytes()), "")
     return knowledge

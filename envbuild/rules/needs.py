@@ -36,9 +36,10 @@ class UndecidedNeed:
 
 def needs_of(facts: Facts, knowledge: Knowledge) -> Iterator[Need | UndecidedNeed]:
     """Yield what an image with these facts needs of a machine, by all rules that are not silenced."""
-    for row, file in knowledge.rows:
-        if file or row.rule not in knowledge.silences:
-            yield from _of_row(row, facts)
+    for entry, file in knowledge.entries:
+        if entry.reads_host and (file or entry.rule not in knowledge.silences):
+            for row in entry.rows:
+                yield from _of_row(row, facts)
     for rule in function_rules():
         if rule.needs is not None and rule.id not in knowledge.silences:
             yield from _of_function(rule, rule.needs, facts)

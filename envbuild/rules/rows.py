@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from envbuild.rules.facts import Fact, Facts, Value, absence, fact_type
 from envbuild.rules.judge import RuleResult
-from envbuild.rules.knowledge import UNREAD, Row, excludes
+from envbuild.rules.knowledge import UNREAD, Entry, Row, excludes
 from envbuild.rules.versions import in_range
 
 
@@ -60,18 +60,18 @@ class _Judged:
         return truth
 
 
-def judge_rows(facts: Facts, rows: Iterable[tuple[Row, str]]) -> Iterator[RuleResult]:
-    """Judge a stack by rows with their files: all broken rows of a rule and framework, else its worst one."""
+def judge_rows(facts: Facts, entries: Iterable[tuple[Entry, str]]) -> Iterator[RuleResult]:
+    """Judge a stack by rows and tables: all broken rows of a rule and framework, else its worst one."""
     groups: dict[tuple[str, str], list[_Judged]] = {}
     lacks, waiting = absence(facts), set[tuple[str, str]]()
-    for row, origin in rows:
-        path, excuses, identity = row.opening
+    for entry, origin in entries:
+        path, excuses, identity = entry.opening
         is_open = path not in facts and not excuses
         # Of thousands of rows most are of packages that the image lacks, or wait for a fact as others do.
         if is_open and (identity in waiting or lacks(path)):
             continue
-        if (judged := _judge(row, origin, facts, lacks)) is not None:
-            groups.setdefault(identity, []).append(judged)
+        if found := [*filter(None, (_judge(row, origin, facts, lacks) for row in entry.rows))]:
+            groups.setdefault(identity, []).extend(found)
             if is_open:
                 waiting.add(identity)
     for found in groups.values():

@@ -40,9 +40,9 @@ def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None
     """
     known = knowledge or shipped()
     rules = [rule for rule in RULES if not occasions or not {*occasions}.isdisjoint(rule.judged_at)]
-    rows = [row for row in known.rows if not occasions or not row[0].occasions.isdisjoint(occasions)]
-    counting = [(row, file) for row, file in rows if file or row.rule not in known.silences]
-    silenced = [(row, file) for row, file in rows if not file and row.rule in known.silences]
+    entries = [each for each in known.entries if not occasions or not each[0].occasions.isdisjoint(occasions)]
+    counting = [(entry, file) for entry, file in entries if file or entry.rule not in known.silences]
+    silenced = [(entry, file) for entry, file in entries if not file and entry.rule in known.silences]
     results = (*judge_rules(facts, rules), *judge_rows(facts, silenced))
     return tuple(
         sorted(
@@ -54,8 +54,9 @@ def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None
 
 def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
     """Judge a stack by one rule of envbuild; None if the rule does not concern it."""
-    rows = [row for row in shipped().rows if row[0].rule == rule_id]
-    results = (*judge_rules(facts, [rule for rule in RULES if rule.id == rule_id]), *judge_rows(facts, rows))
+    entries = [each for each in shipped().entries if each[0].rule == rule_id]
+    rules = [rule for rule in RULES if rule.id == rule_id]
+    results = (*judge_rules(facts, rules), *judge_rows(facts, entries))
     return next(iter(results), None)
 
 
@@ -66,7 +67,7 @@ def function_rules() -> tuple[Rule, ...]:
 
 def rule_ids() -> tuple[str, ...]:
     """Return the ids of all rules of envbuild, sorted."""
-    return tuple(sorted({*(rule.id for rule in RULES), *(row.rule for row, _ in shipped().rows)}))
+    return tuple(sorted({*(rule.id for rule in RULES), *(entry.rule for entry, _ in shipped().entries)}))
 
 
 def driver_floor(toolkit: str) -> str | None:

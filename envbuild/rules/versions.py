@@ -23,6 +23,8 @@ still asks for what 0.9.3 does, is below 0.9.4. ``vendor``: by the numbers at th
 
 MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
 _CLAUSE = re.compile(r"(>=|<=|==|!=|<|>) *([A-Za-z0-9][A-Za-z0-9.+~:_-]*(?:\.\*)?)")
+# Most ranges: numbers alone, which every scheme compares.
+_PLAIN = re.compile(r"(?:(?:^|,)(?:>=|<=|==|!=|<|>)[0-9]+(?:\.[0-9]+)*)+")
 _NUMBERS = re.compile(r"[^0-9]?([0-9]+(?:\.[0-9]+)*)")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -38,6 +40,8 @@ def range_problem(text: str, scheme: Scheme) -> str:
     """Return why a text is not a range of versions of a scheme, such as ``>=12,<13``; empty if it is one."""
     if len(text) > MAX_VERSION:
         return f"it is longer than {MAX_VERSION} characters"
+    if _PLAIN.fullmatch(text):
+        return ""
     clauses = [_CLAUSE.fullmatch(clause.strip()) for clause in text.split(",")]
     example = f"`{text}` is not a range of versions, such as `>=12,<13`, `==12.*` or `!=2.1.0`"
     if not all(clauses):

@@ -222,10 +222,13 @@ def _python_version(value: str) -> str:
     return value
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 def _clean_text(value: str) -> str:
     if len(value) > MAX_TEXT:
         raise ValueError(f"it is longer than {MAX_TEXT} characters")
-    if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
+    if _CONTROL.search(value):
         raise ValueError("it holds a control character or a line break")
     return value
 

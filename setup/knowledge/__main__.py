@@ -16,13 +16,14 @@ from typing import Any
 
 from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.rules.knowledge import Ranges, Row
+from envbuild.rules.knowledge import Entry
 from knowledge import (
     cray_mpich,
     cuda_drivers,
     cuda_gpus,
     ofi_plugin,
     python_packages,
+    python_requirements,
     pytorch_releases,
     rocm,
     tensorflow_builds,
@@ -42,7 +43,7 @@ class Importer:
     """Makes one file of rows from stored inputs."""
 
     inputs: Sequence[str]
-    rows: Callable[[Inputs], Iterable[Row | Ranges]]
+    rows: Callable[[Inputs], Iterable[Entry]]
     claims: Callable[[Inputs], Iterable[Claim]] = lambda _: ()
 
 
@@ -55,6 +56,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "python-packages": Importer(
         (*python_packages.INPUTS, pytorch_releases.INPUTS[0]), python_packages.rows, pytorch_releases.claims
     ),
+    "python-requirements": Importer(python_requirements.INPUTS, python_requirements.rows),
     "rocm": Importer(rocm.INPUTS, rocm.rows, rocm.claims),
     "tensorflow-cuda": Importer(tensorflow_builds.INPUTS, tensorflow_builds.rows, tensorflow_builds.claims),
 }
@@ -80,7 +82,7 @@ def read_inputs() -> dict[str, Input]:
 def texts_of(inputs: Inputs) -> dict[Path, str]:
     """Return the files of rows that importers make."""
     return {
-        DIRECTORY / f"{name}.yaml": text_of(importer.rows(inputs), [inputs[key] for key in importer.inputs])
+        DIRECTORY / f"{name}.json": text_of(importer.rows(inputs), [inputs[key] for key in importer.inputs])
         for name, importer in IMPORTERS.items()
     }
 
@@ -96,21 +98,21 @@ def ask_index(stored: Inputs, date: str, *, renew: bool) -> Iterator[tuple[str, 
     for name, reading in python_packages.READ.items():
         print(f"reading {name}", file=sys.stderr)
         facts = read_releases(name, reading)
-        key = f"{python_packages.PREFIX}{name}"
-        if not renew and key in stored and stored[key].facts == facts:
-            yield key, stored[key]
-            continue
-        yield (
-            key,
-            Input(
-                origin=f"wheels of {name} in the index: tags and METADATA",
-                licence="facts",
-                date=date,
-                digest=digest_of_facts(facts),
-                until=newest(facts),
-                facts=facts,
-            ),
-        )
+        key, origin = f"{python_packages.PREFIX}{name}", f"wheels of {name} in the index: tags and METADATA"
+        yield key, _from_index(stored.get(key), facts, origin, newest(facts), date, renew=renew)
+    print(f"reading {len(python_requirements.PACKAGES.all)} packages", file=sys.stderr)
+    facts = python_requirements.read()
+    key, origin = python_requirements.INPUTS[0], f"metadata of {len(facts)} packages in the index"
+    yield key, _from_index(stored.get(key), facts, origin, date, date, renew=renew)
+
+
+def _from_index(
+    old: Input | None, facts: dict[str, Any], origin: str, until: str, date: str, *, renew: bool
+) -> Input:
+    digest = digest_of_facts(facts)
+    if old is not None and old.digest == digest and not renew:
+        return old
+    return Input(origin=origin, licence="facts", date=date, digest=digest, until=until, facts=facts)
 
 
 def extract(name: str, copy: Path, origin: str, date: str, until: str) -> Input:

@@ -10,7 +10,7 @@ import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
@@ -19,7 +19,13 @@ from urllib.parse import urljoin
 
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion, Version
 from requests import PreparedRequest
 from requests.auth import AuthBase
@@ -39,6 +45,9 @@ _MAX_PAGE_BYTES = 64 << 20
 _MAX_METADATA_BYTES = 1 << 20
 _BLOCK_BYTES = 256 * 1024
 _PAGE_TYPE = "application/vnd.pypi.simple.v1+json"
+_AS_BYTES = {"Accept-Encoding": "identity"}
+_SINCE = "2019"
+EACH = 0
 _MANYLINUX = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 
 
@@ -51,6 +60,8 @@ class Wheel:
     tags: frozenset[Tag]
     requires_python: str
     uploaded: str
+    has_metadata: bool = False
+    """Whether the index serves its METADATA as a file beside it (PEP 658)."""
 
     @property
     def architectures(self) -> frozenset[str]:
@@ -98,6 +109,18 @@ class Reading:
     """Numbers of a version that make a series."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Facts that releases of a distribution state, as far as they are kept."""
+
+    requirements: tuple[str, ...]
+    """Distributions whose requirements are kept."""
+    depth: int = 2
+    """Numbers of a version that make a series, of which the newest release is read; `EACH` reads all."""
+    tags: bool = False
+    """Whether its wheels are for one Python each: their tags are kept, not Requires-Python."""
+
+
 def read_releases(name: str, reading: Reading) -> dict[str, Any]:
     """Return the facts of each series of a distribution: version, Pythons, glibc, requirements.
 
@@ -118,37 +141,104 @@ def series_of(version: str, depth: int = 2) -> str:
     return ".".join(map(str, numbers[:depth]))
 
 
+def read_requirements(client: Client, index: str, name: str, kept: Kept) -> dict[str, dict[str, Any]]:
+    """Return the facts that releases of a distribution since 2019 state, the oldest first.
+
+    A release without a wheel states no requirements. MachineError: the index cannot be read.
+    """
+    releases: dict[Version, list[Mapping[str, Any]]] = {}
+    base, files = _files(client, f"{index}/{name}/")
+    for file in files:
+        version = _version_of(file["filename"])
+        if version is not None and not version.is_prerelease and not file.get("yanked"):
+            releases.setdefault(version, []).append(file)
+    series: dict[object, Version] = {}
+    for version in sorted(releases):
+        series[version if kept.depth == EACH else version.release[: kept.depth]] = version
+    return {
+        str(version): _stated(client, base, releases[version], kept)
+        for version in series.values()
+        if min(file.get("upload-time") or "9" for file in releases[version]) >= _SINCE
+    }
+
+
+def _stated(client: Client, base: str, files: Sequence[Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
+    """Return the facts that one release states: Requires-Python, tags of its wheels, requirements."""
+    wheels = [_wheel_of(file, base) for file in files if file["filename"].endswith(".whl")]
+    facts: dict[str, Any] = {}
+    if kept.tags:
+        facts["tags"] = _pythons_of(wheels)
+    else:
+        facts["python"] = files[0].get("requires-python") or ""
+    for_linux = [wheel for wheel in wheels if wheel.architectures]
+    fitting = [wheel for wheel in for_linux if "amd64" in wheel.architectures] or for_linux
+    if fitting and kept.requirements:
+        text = read_metadata(client, max(fitting, key=lambda wheel: wheel.address.rpartition("/")[2]))
+        for line in requires(text):
+            if is_relevant(line, kept.requirements):
+                facts.setdefault(required_name(line), []).append(line)
+    return facts
+
+
+def _pythons_of(wheels: Sequence[Wheel]) -> str:
+    """Return the range from the first to the last Python 3 that wheels are for; empty if one is for all."""
+    minors: set[int] = set()
+    for tag in (tag for wheel in wheels for tag in wheel.tags):
+        if "linux" not in tag.platform and tag.platform != "any":
+            continue
+        if tag.abi in ("none", "abi3"):
+            return ""
+        match = re.fullmatch(r"cp3([0-9]+)", tag.interpreter)
+        minors |= {int(match[1])} if match else set()
+    return f">=3.{min(minors)},<3.{max(minors) + 1}" if minors else ""
+
+
+def _version_of(filename: str) -> Version | None:
+    """Return the version of a wheel or source archive; None for another file."""
+    try:
+        if filename.endswith(".whl"):
+            return parse_wheel_filename(filename)[1]
+        return parse_sdist_filename(filename)[1] if filename.endswith(".tar.gz") else None
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
+        return None
+
+
+def _wheel_of(file: Mapping[str, Any], base: str) -> Wheel:
+    _, version, _, tags = parse_wheel_filename(file["filename"])
+    return Wheel(
+        version,
+        urljoin(base, file["url"]),
+        tags,
+        file.get("requires-python") or "",
+        (file.get("upload-time") or "")[:10],
+        bool(file.get("core-metadata")),
+    )
+
+
 def _wheels(client: Client, name: str) -> Iterator[Wheel]:
     """Yield the wheels for Linux of all final releases in the index from which uv takes a distribution."""
-    address = f"{_index_of(name)}/{name}/"
-    headers = {"Accept": _PAGE_TYPE, "Accept-Encoding": "identity"}
-    with client.exchange("GET", address, headers=headers, authorize=_AsItIs()) as response:
-        if response.status_code != 200 or _PAGE_TYPE not in response.headers.get("Content-Type", ""):
-            raise MachineError(
-                f"the index does not list {name} as JSON (PEP 691; HTTP {response.status_code})",
-                hint="name an index that does, in the configuration of uv or pip",
-            )
-        content = client.read(response, _MAX_PAGE_BYTES)
-        base = response.url
-    for file in json.loads(content)["files"]:
-        if not file["filename"].endswith(".whl") or file.get("yanked"):
+    base, files = _files(client, f"{index_of(name)}/{name}/")
+    for file in files:
+        if not file["filename"].endswith(".whl") or file.get("yanked") or not _version_of(file["filename"]):
             continue
-        try:
-            _, version, _, tags = parse_wheel_filename(file["filename"])
-        except (InvalidWheelFilename, InvalidVersion):
-            continue
-        wheel = Wheel(
-            version,
-            urljoin(base, file["url"]),
-            tags,
-            file.get("requires-python") or "",
-            (file.get("upload-time") or "")[:10],
-        )
-        if not version.is_prerelease and wheel.architectures:
+        wheel = _wheel_of(file, base)
+        if not wheel.version.is_prerelease and wheel.architectures:
             yield wheel
 
 
-def _index_of(name: str) -> str:
+def _files(client: Client, address: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return the address and the files of a page of an index."""
+    headers = {"Accept": _PAGE_TYPE, **_AS_BYTES}
+    with client.exchange("GET", address, headers=headers, authorize=_AsItIs()) as response:
+        if response.status_code != 200 or _PAGE_TYPE not in response.headers.get("Content-Type", ""):
+            raise MachineError(
+                f"the index does not list {redact(address)} as JSON (PEP 691; HTTP {response.status_code})",
+                hint="name an index that does, in the configuration of uv or pip",
+            )
+        return response.url, json.loads(client.read(response, _MAX_PAGE_BYTES))["files"]
+
+
+def index_of(name: str) -> str:
     """Return the address of the index from which uv takes a distribution."""
     request = UvRequest(
         target=None,
@@ -182,7 +272,7 @@ def _facts(client: Client, wheels: Sequence[Wheel], relevant: Sequence[str]) -> 
         chosen = max(fitting, key=lambda wheel: max(map(Version, wheel.pythons)))
         of_series = [wheel.pythons for wheel in wheels if architecture in wheel.architectures]
         pythons = sorted(frozenset().union(*of_series), key=Version)
-        text = metadata.setdefault(chosen.address, "") or read_metadata(client, chosen.address)
+        text = metadata.setdefault(chosen.address, "") or read_metadata(client, chosen)
         metadata[chosen.address] = text
         facts["python"][architecture] = pythons
         if chosen.glibc:
@@ -200,20 +290,31 @@ def requires(metadata: str) -> list[str]:
     return [str(text) for text in Parser().parsestr(metadata).get_all("Requires-Dist", [])]
 
 
+def required_name(requirement: str) -> str:
+    """Return the distribution that a requirement is of; empty for none."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return canonicalize_name(match[0]) if match else ""
+
+
 def is_relevant(requirement: str, relevant: Sequence[str]) -> bool:
     """Return whether a requirement is of one of some distributions."""
-    match = re.match(r"[A-Za-z0-9._-]+", requirement)
-    name = canonicalize_name(match[0]) if match else ""
+    name = required_name(requirement)
     return any(name.startswith(part) if part.endswith("-") else name == part for part in relevant)
 
 
-def read_metadata(client: Client, address: str) -> str:
-    """Return the METADATA of a wheel at an address; MachineError if it cannot be read."""
-    with zipfile.ZipFile(io.BufferedReader(_RemoteFile(client, address), _BLOCK_BYTES)) as wheel:
-        names = [name for name in wheel.namelist() if name.count("/") == 1 and name.endswith("/METADATA")]
+def read_metadata(client: Client, wheel: Wheel) -> str:
+    """Return the METADATA of a wheel; MachineError if it cannot be read."""
+    address = wheel.address
+    if wheel.has_metadata:
+        beside = f"{address}.metadata"
+        with client.exchange("GET", beside, headers=_AS_BYTES, authorize=_AsItIs()) as response:
+            if response.status_code == 200:
+                return client.read(response, _MAX_METADATA_BYTES).decode("utf-8", "replace")
+    with zipfile.ZipFile(io.BufferedReader(_RemoteFile(client, address), _BLOCK_BYTES)) as archive:
+        names = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/METADATA")]
         for name in names:
-            if wheel.getinfo(name).file_size <= _MAX_METADATA_BYTES:
-                return wheel.read(name).decode("utf-8", "replace")
+            if archive.getinfo(name).file_size <= _MAX_METADATA_BYTES:
+                return archive.read(name).decode("utf-8", "replace")
     raise MachineError(
         f"{redact(address)} has no METADATA of at most {_MAX_METADATA_BYTES} bytes",
         hint="report the wheel to its makers, or raise `oldest` of its distribution",
@@ -235,7 +336,7 @@ class _RemoteFile(io.RawIOBase):
 
     def _part(self, start: int, end: int) -> tuple[bytes, int]:
         """Return the bytes from a start to before an end, and the size of the whole file."""
-        headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
+        headers = {"Range": f"bytes={start}-{end - 1}", **_AS_BYTES}
         with self._client.exchange("GET", self._address, headers=headers, authorize=_AsItIs()) as response:
             size = response.headers.get("Content-Range", "").rpartition("/")[2]
             if response.status_code != 206 or not size.isdigit():

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envbuild.rules.judge import Severity
-from envbuild.rules.knowledge import Ranges, Row
+from envbuild.rules.knowledge import Entry, Ranges, Row
 from envbuild.spec.python_platform import marker_environment
 from knowledge.index import Reading, series_of
 from knowledge.ranges import Series, equal_runs, following, newest
@@ -76,7 +76,7 @@ PREFIX = "index-"
 INPUTS = tuple(f"{PREFIX}{name}" for name in READ)
 
 
-def rows(inputs: Mapping[str, Input]) -> Iterator[Row | Ranges]:
+def rows(inputs: Mapping[str, Input]) -> Iterator[Entry]:
     """Yield the rows of all packages."""
     inputs = {name: inputs[f"{PREFIX}{name}"] for name in READ}
     for framework in FRAMEWORKS:
@@ -160,7 +160,7 @@ def _floors(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
     return tuple(sorted(known.items()))
 
 
-def _required(pair: Pair, source: Input) -> Iterator[Row | Ranges]:
+def _required(pair: Pair, source: Input) -> Iterator[Entry]:
     by_series = {key: _ranges(pair.required, facts) or None for key, facts in source.facts.items()}
     runs = list(equal_runs(by_series))
     title = f"Requires-Dist of {pair.distribution}, read from the index"
@@ -168,8 +168,8 @@ def _required(pair: Pair, source: Input) -> Iterator[Row | Ranges]:
     of_all = {series.specifier: ranges[0][1] for series, ranges in runs if not ranges[0][0]}
     yield new_table(
         pair.rule,
-        if_=_fact_of(pair.distribution),
-        needs=_fact_of(pair.required),
+        if_=fact_of(pair.distribution),
+        needs=fact_of(pair.required),
         ranges=of_all,
         severity=pair.severity,
         source=title,
@@ -181,8 +181,8 @@ def _required(pair: Pair, source: Input) -> Iterator[Row | Ranges]:
             if python:
                 yield new_row(
                     pair.rule,
-                    if_={_fact_of(pair.distribution): series.specifier, "python.version": python},
-                    needs={_fact_of(pair.required): range_},
+                    if_={fact_of(pair.distribution): series.specifier, "python.version": python},
+                    needs={fact_of(pair.required): range_},
                     reason=f"{pair.distribution} {series.words} requires {pair.required} {range_}"
                     f" on Python {python}",
                     severity=pair.severity,
@@ -192,7 +192,8 @@ def _required(pair: Pair, source: Input) -> Iterator[Row | Ranges]:
                 )
 
 
-def _fact_of(distribution: str) -> str:
+def fact_of(distribution: str) -> str:
+    """Return the fact of a distribution's version."""
     return _VERSION_FACTS.get(distribution, f"packages.{distribution}")
 
 

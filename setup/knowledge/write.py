@@ -1,42 +1,37 @@
-"""Writes rows as a file of knowledge, with a header that says what they come from."""
+"""Writes rows as a file of knowledge, with the sources that they come from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from envbuild.rules.judge import Severity
-from envbuild.rules.knowledge import Ranges, Row
+from envbuild.rules.knowledge import Entry, Ranges, Row
 from knowledge.stored import Input
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "envbuild/rules/knowledge/imported"
 
 
-def text_of(entries: Iterable[Row | Ranges], inputs: Sequence[Input]) -> str:
-    """Return the text of a file of rows and tables of ranges."""
+def text_of(entries: Iterable[Entry], inputs: Sequence[Input]) -> str:
+    """Return the text of a file of rows and tables of ranges: JSON with one line for each."""
     entries = list(entries)
-    lists: Mapping[str, Sequence[Row | Ranges]] = {
+    lists: Mapping[str, Sequence[Entry]] = {
         "rows": [entry for entry in entries if isinstance(entry, Row)],
         "tables": [entry for entry in entries if isinstance(entry, Ranges)],
     }
-    lines = [
-        "# yaml-language-server: $schema=../../../../docs/schemas/knowledge.json",
-        "# Written by `make knowledge`; do not change it by hand. Read from:",
-        *(f"# - {source.label}" for source in inputs),
-        "schema: 1",
-    ]
+    parts = ['"schema": 1', _list("read_from", [source.label for source in inputs])]
     for key, models in lists.items():
-        lines += [f"{key}:"] if models else []
-        for model in models:
-            document = model.model_dump(by_alias=True, exclude_defaults=True)
-            style = None if key == "rows" else False
-            text = yaml.safe_dump(
-                [document], sort_keys=False, width=1_000_000, default_flow_style=style, allow_unicode=True
+        if models:
+            parts.append(
+                _list(key, [model.model_dump(by_alias=True, exclude_defaults=True) for model in models])
             )
-            lines += [f"  {line}" for line in text.splitlines()]
-    return "\n".join(lines) + "\n"
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _list(key: str, values: Iterable[object]) -> str:
+    lines = ",\n".join(json.dumps(value, ensure_ascii=False) for value in values)
+    return f'"{key}": [\n{lines}\n]'
 
 
 def new_row(
@@ -74,6 +69,7 @@ def new_table(
     source: str,
     seen: str,
     fix: str,
+    where: Mapping[str, str | bool] | None = None,
     severity: Severity = "error",
 ) -> Ranges:
     """Return a table of ranges; pydantic's ValidationError if it is not one."""
@@ -83,6 +79,7 @@ def new_table(
             "if": if_,
             "needs": needs,
             "ranges": ranges,
+            "where": where or {},
             "severity": severity,
             "source": source,
             "seen": seen,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from envbuild.errors import MachineError
 from envbuild.rules.facts import Fact, Value
 from envbuild.rules.knowledge import KnowledgeFile, shipped
 from envbuild.rules.rulebook import judge
-from envbuild.spec.load import load
 from envbuild.system.network import Client
 from tests.support.mirrors import mirror
 
@@ -27,6 +28,7 @@ from knowledge import (  # noqa: E402
     cuda_gpus,
     index,
     python_packages,
+    python_requirements,
     pytorch_releases,
     ranges,
     rocm,
@@ -50,36 +52,53 @@ def test_a_changed_row_is_shown_and_fails(
 ) -> None:
     monkeypatch.setattr(command, "DIRECTORY", tmp_path)
     assert command.main(["--stored"]) == 1
-    assert "+  - rule: CUDA.driver-floor" in capsys.readouterr().out
+    assert '+{"rule": "CUDA.driver-floor"' in capsys.readouterr().out
+
+
+def test_an_index_that_has_not_changed_gives_the_same_files_on_another_day(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(name: str) -> dict[str, object]:
+        facts: dict[str, object] = json.loads(json.dumps(INPUTS[f"index-{name}"].facts))
+        return facts
+
+    monkeypatch.setattr(command, "read_releases", lambda name, _: read(name))
+    monkeypatch.setattr(python_requirements, "read", lambda: read("requirements"))
+    assert command.main(["--date", "2027-01-01"]) == 0, capsys.readouterr().out
+
+
+def imported() -> dict[str, KnowledgeFile]:
+    files = sorted(write.DIRECTORY.iterdir())
+    return {path.name: KnowledgeFile.model_validate_json(path.read_bytes()) for path in files}
 
 
 def test_each_imported_file_names_what_it_was_read_from() -> None:
+    files = imported()
+    assert [*files] == [f"{name}.json" for name in sorted(command.IMPORTERS)]
     for name, importer in command.IMPORTERS.items():
-        text = (write.DIRECTORY / f"{name}.yaml").read_text()
-        for key in importer.inputs:
-            assert f"# - {INPUTS[key].label}\n" in text
-        load(KnowledgeFile, text.encode(), Path(name))
+        assert files[f"{name}.json"].read_from == tuple(INPUTS[key].label for key in importer.inputs)
 
 
-def test_most_rows_that_were_once_written_by_hand_are_imported() -> None:
-    imported = [
-        row
-        for path in write.DIRECTORY.glob("*.yaml")
-        for row in load(KnowledgeFile, path.read_bytes(), path).value.rows
-    ]
-    assert len(imported) >= 100
-    shipped_rows = [row for row, _ in shipped().rows]
-    assert all(row in shipped_rows for row in imported)
-    assert len(shipped_rows) == len({row.model_dump_json() for row in shipped_rows}), "a row stands twice"
+def test_an_imported_file_has_a_line_for_each_row_and_table() -> None:
+    for path in write.DIRECTORY.iterdir():
+        entries = [line.rstrip(",") for line in path.read_text().splitlines() if line.startswith('{"rule"')]
+        document = json.loads(path.read_bytes())
+        assert [*map(json.loads, entries)] == [*document.get("rows", ()), *document.get("tables", ())]
+
+
+def test_all_imported_rows_are_shipped_once() -> None:
+    rows = [row for file in imported().values() for entry in file.entries for row in entry.rows]
+    assert len(rows) >= 3000
+    shipped_rows = [row.model_dump_json() for row, _ in shipped().rows]
+    assert {row.model_dump_json() for row in rows} <= {*shipped_rows}
+    assert len(shipped_rows) == len({*shipped_rows}), "a row stands twice"
 
 
 def test_the_page_names_each_importer_and_the_rules_that_it_gives_rows_of() -> None:
     page = (TOP / "docs/howto/add-a-row.md").read_text()
     table = page.partition("## Imported rows")[2]
-    for path in write.DIRECTORY.glob("*.yaml"):
-        file = load(KnowledgeFile, path.read_bytes(), path).value
-        rules = {row.rule for row in file.rows} | {each.rule for each in file.tables}
-        assert all(f"`{rule}`" in table for rule in rules)
+    for file in imported().values():
+        assert all(f"`{entry.rule}`" in table for entry in file.entries)
     modules = {importer.rows.__module__.removeprefix("knowledge.") for importer in command.IMPORTERS.values()}
     assert all(f"`{module}.py`" in table for module in modules)
 
@@ -281,6 +300,102 @@ class TestPackages:
             assert ("CUDNN.of-framework" in {result.rule for result in results if result.warn}) is is_judged
 
 
+def wheel_at(address: str) -> index.Wheel:
+    return index.Wheel(Version("1"), address, frozenset(), "", "")
+
+
+class TestRequirements:
+    """Releases that state ranges of other distributions and of Python."""
+
+    @pytest.mark.parametrize(
+        ("texts", "is_series", "range_"),
+        [
+            ([">=1.20,<2.1", ">=1.26,<2"], True, ">=1.20,<2.1"),
+            ([">=1.20", "<2"], True, ""),
+            (["==2.5.1"], True, "==2.5.*"),
+            (["==2.5.1"], False, "==2.5.1"),
+            (["==0.60.0", "==0.61.2"], False, ">=0.60.0,<=0.61.2"),
+            (["~=3.9.0"], True, ">=3.9.0,<3.10"),
+            ([">=0.4.31,<=0.4.31"], True, "==0.4.31"),
+            ([">=4.21,!=4.21.1,!=4.21.0"], True, ">=4.21,!=4.21.0,!=4.21.1"),
+            ([">=1.0,!=1.5", ">=1.2,!=1.6"], True, ">=1.0"),
+            ([">=0.33.post2"], True, ">=0.33.post2"),
+            ([">=2.0.dev0,<3.0rc1"], True, ">=2.0,<3.0"),
+            ([">=2.12.0a0"], True, ">=2.12.0a0"),
+        ],
+    )
+    def test_one_range_that_holds_what_is_required_on_any_python(
+        self, texts: list[str], is_series: bool, range_: str
+    ) -> None:
+        assert python_requirements.loosest(texts, is_series=is_series) == range_
+
+    def tables(self, name: str, releases: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, str]]:
+        facts = {name: python_requirements.changes(name, releases)}
+        entry = stored.Input(
+            origin="here",
+            licence="facts",
+            date="2026-11-28",
+            digest=stored.digest_of_facts(facts),
+            until="2026-11-28",
+            facts=facts,
+        )
+        tables = python_requirements.rows({"index-requirements": entry})
+        return {f"{table.if_} {table.needs}": dict(table.ranges) for table in tables}
+
+    def test_releases_that_state_the_same_are_one_range(self) -> None:
+        tables = self.tables(
+            "optax",
+            {
+                "0.1.0": {"python": ">=3.7", "jax": ["jax>=0.1.55"]},
+                "0.1.1": {"python": ">=3.7", "jax": ["jax >=0.1.55"]},
+                "0.1.3": {"python": ">=3.9,<3.13", "jax": ["jax>=0.4.27"]},
+                "0.2": {"python": ">=3.9,<3.13"},
+            },
+        )
+        assert tables == {
+            "packages.optax frameworks.jax.version": {
+                ">=0.1.0,<0.1.3": ">=0.1.55",
+                ">=0.1.3,<0.2.0": ">=0.4.27",
+            },
+            "packages.optax python.version": {">=0.1.3,<0.2.1": ">=3.9,<3.13"},
+        }
+
+    def test_of_a_series_nothing_is_said_of_releases_before_the_one_that_was_read(self) -> None:
+        tables = self.tables(
+            "kornia", {"0.5.4": {"torch": ["torch>=1.6"]}, "0.6.2": {"torch": ["torch==2.0.1"]}}
+        )
+        assert tables == {
+            "packages.kornia frameworks.pytorch.version": {">=0.5.4,<0.6": ">=1.6", ">=0.6.2,<0.7": "==2.0.*"}
+        }
+
+    @pytest.mark.parametrize(
+        ("first", "ranges"),
+        [
+            ({"0.6.4": {"torch": ["torch==2.4.0"]}}, [">=0.6.3,<0.6.4.post1", ">=0.6.4.post1,<0.6.5"]),
+            # 0.6.4 was withdrawn: nothing is said of it.
+            ({}, [">=0.6.3,<0.6.4", ">=0.6.4.post1,<0.6.5"]),
+        ],
+    )
+    def test_a_release_that_was_made_again(
+        self, first: dict[str, dict[str, list[str]]], ranges: list[str]
+    ) -> None:
+        old, new = {"torch": ["torch==2.4.0"]}, {"torch": ["torch==2.5.1"]}
+        tables = self.tables("vllm", {"0.6.3": old, **first, "0.6.4.post1": new})
+        assert [*tables["packages.vllm frameworks.pytorch.version"]] == ranges
+
+    def test_of_an_extra_the_lower_bound_counts(self) -> None:
+        lines = ["torch<2.9,>=2.1; extra == 'torch'", "torch>=9; extra == 'other'", "torch (>=1.*)"]
+        tables = self.tables("transformers", {"4.50.0": {"torch": lines}})
+        assert tables == {"packages.transformers frameworks.pytorch.version": {">=4.50.0,<4.50.1": ">=2.1"}}
+
+    def test_each_package_that_is_named_gives_rows(self) -> None:
+        facts = INPUTS["index-requirements"].facts
+        assert {*facts} == python_requirements.PACKAGES.all
+        named = {table.if_ for table in python_requirements.rows(INPUTS)}
+        rowless = {name for name in facts if python_packages.fact_of(name) not in named}
+        assert not rowless
+
+
 class TestIndex:
     METADATA = "Metadata-Version: 2.1\nName: big\nVersion: 1\nRequires-Dist: numpy>=2\n\nText\n"
 
@@ -289,7 +404,7 @@ class TestIndex:
             wheel.writestr("big/weights", bytes(8 << 20))
             wheel.writestr("big-1.dist-info/METADATA", self.METADATA)
         with mirror(tmp_path) as server, Client() as client:
-            text = index.read_metadata(client, f"{server.address}/big-1-py3-none-any.whl")
+            text = index.read_metadata(client, wheel_at(f"{server.address}/big-1-py3-none-any.whl"))
             asked = [
                 part.removeprefix("bytes=").split("-")
                 for part in server.requests_for("/big-1-py3-none-any.whl")
@@ -339,7 +454,7 @@ class TestIndex:
         (tmp_path / "big").mkdir()
         (tmp_path / "big/index.json").write_text(json.dumps({"files": files}))
         with mirror(tmp_path) as server:
-            monkeypatch.setattr(index, "_index_of", lambda name: server.address)
+            monkeypatch.setattr(index, "index_of", lambda name: server.address)
             facts = index.read_releases("big", index.Reading("2.0", ("numpy",)))
         assert list(facts) == ["2.0"]
         digest = facts["2.0"].pop("metadata")
@@ -352,9 +467,41 @@ class TestIndex:
             "requires": {"amd64": ["numpy>=2.0.1"]},
         }
 
+    def test_requirements_of_releases_are_read_from_the_metadata_beside_a_wheel(self, tmp_path: Path) -> None:
+        def file(name: str, more: Mapping[str, object] | None = None) -> dict[str, object]:
+            common = {"filename": name, "url": f"../{name}", "upload-time": "2024-01-01T00:00:00Z"}
+            return {**common, **(more or {})}
+
+        wheel = "big-2.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+        files = [
+            file("big-1.0-py3-none-any.whl", {"upload-time": "2018-12-31T00:00:00Z"}),
+            file("big-1.5.tar.gz", {"requires-python": ">=3.8"}),
+            file(wheel, {"core-metadata": {"sha256": "0"}, "requires-python": ">=3.9"}),
+            file(wheel.replace("cp311", "cp310"), {"requires-python": ">=3.9"}),
+            file("big-2.1-py3-none-any.whl", {"yanked": True}),
+            file("big-3.0rc1-py3-none-any.whl"),
+            file("big-old.exe"),
+        ]
+        (tmp_path / "big").mkdir()
+        (tmp_path / "big/index.json").write_text(json.dumps({"files": files}))
+        (tmp_path / f"{wheel}.metadata").write_text(
+            self.METADATA.replace("numpy>=2", "NumPy>=2\nRequires-Dist: torch (>=1.9.*)")
+        )
+        with mirror(tmp_path) as server, Client() as client:
+            for tags, key, of_archive, of_wheels in (
+                (False, "python", ">=3.8", ">=3.9"),
+                (True, "tags", "", ">=3.10,<3.12"),
+            ):
+                kept = index.Kept(("numpy", "torch"), tags=tags)
+                facts = index.read_requirements(client, server.address, "big", kept)
+                assert facts == {
+                    "1.5": {key: of_archive},
+                    "2.0": {key: of_wheels, "numpy": ["NumPy>=2"], "torch": ["torch (>=1.9.*)"]},
+                }
+
     def test_a_server_without_parts_of_files_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "small.whl").write_bytes(b"x" * 100)
         with mirror(tmp_path) as server, Client() as client:
             server.script["/small.whl"] = ["whole"]
             with pytest.raises(MachineError, match="does not serve parts of files"):
-                index.read_metadata(client, f"{server.address}/small.whl")
+                index.read_metadata(client, wheel_at(f"{server.address}/small.whl"))

@@ -42,7 +42,7 @@ SHIPPED = {
     "docs/reference/examples/base*.yaml": "base",
     "docs/reference/examples/site*.yaml": "site",
     "docs/reference/examples/knowledge.yaml": "knowledge",
-    "envbuild/rules/knowledge/**/*.yaml": "knowledge",
+    "envbuild/rules/knowledge/*.yaml": "knowledge",
 }
 FILES = sorted(
     (path.relative_to(TOP).as_posix(), name)
@@ -96,6 +96,11 @@ def test_a_shipped_file_names_its_schema_and_keeps_to_it(path: str, name: str) -
     named = ((TOP / path).parent / header[1]).resolve()
     assert named == TOP / "docs" / "schemas" / f"{name}.json"
     assert complaints(name, plain(read_yaml(content, Path(path)).value)) == []
+
+
+@pytest.mark.parametrize("path", sorted((TOP / "envbuild/rules/knowledge/imported").iterdir()), ids=str)
+def test_imported_rows_keep_to_their_schema(path: Path) -> None:
+    assert complaints("knowledge", json.loads(path.read_bytes())) == []
 
 
 def test_there_are_files_of_each_kind() -> None:

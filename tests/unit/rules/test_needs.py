@@ -127,7 +127,7 @@ def test_what_facts_do_not_decide_is_named() -> None:
 
 def test_a_silenced_rule_is_not_needed() -> None:
     known = shipped()
-    silent = Knowledge(rows=known.rows, silences={"CUDA.driver-floor": "r", "ARCH.same": "r"})
+    silent = Knowledge(entries=known.entries, silences={"CUDA.driver-floor": "r", "ARCH.same": "r"})
     needs, _ = needed(IMAGE, silent)
     assert not {"CUDA.driver-floor", "ARCH.same"} & {*needs.values()}
 

@@ -204,7 +204,7 @@ tables:
 
 
 def of_table(known: dict[str, Value]) -> list[RuleResult]:
-    rows = Knowledge().with_file(load(KnowledgeFile, TABLE, Path("a.yaml")).value, "").rows
+    rows = Knowledge().with_file(load(KnowledgeFile, TABLE, Path("a.yaml")).value, "").entries
     return list(judge_rows({path: Fact(value) for path, value in known.items()}, rows))
 
 
@@ -218,6 +218,19 @@ def test_each_range_of_a_table_is_judged_as_a_row() -> None:
         "torchvision >=0.20,<0.21 needs pytorch ==2.5.*, and frameworks.pytorch.version is 2.6.0"
     )
     assert of_table({**cuda, "packages.torchvision": "0.19", "frameworks.pytorch.version": "2.6.0"}) == []
+
+
+def test_of_a_table_whose_fact_is_not_known_one_range_is_reported() -> None:
+    (result,) = of_table({"frameworks.pytorch.accelerator": "cuda", "frameworks.pytorch.version": "2.5.1"})
+    assert (result.outcome, result.missing, result.warn) == ("unknown", ("packages.torchvision",), False)
+
+
+def test_a_range_that_excludes_one_version_is_judged_as_such_a_row() -> None:
+    excluding = TABLE.replace(b'">=0.20,<0.21"', b'"!=0.19.0"')
+    entries = Knowledge().with_file(load(KnowledgeFile, excluding, Path("a.yaml")).value, "").entries
+    facts = {"frameworks.pytorch.accelerator": Fact("cuda"), "frameworks.pytorch.version": Fact("2.6.0")}
+    (result,) = judge_rows(facts, entries)
+    assert (result.outcome, result.title) == ("unknown", "torchvision !=0.19.0 needs pytorch ==2.5.*")
 
 
 def test_a_property_that_a_row_excludes_excuses_a_stack() -> None:
@@ -250,7 +263,7 @@ def test_a_stack_is_judged_by_thousands_of_rows() -> None:
         Row.model_validate({**FLOOR, "rule": f"A.r{number}", "if": {f"packages.p{number}": f"<{number}.1"}})
         for number in range(2000)
     ]
-    knowledge = Knowledge(rows=tuple((row, "") for row in rows))
+    knowledge = Knowledge(entries=tuple((row, "") for row in rows))
     facts = {path: Fact(value) for path, value in STACK.items()}
     facts |= {f"packages.p{number}": Fact("1.0") for number in range(0, 2000, 2)}
     results = judge(facts, knowledge=knowledge)
