@@ -249,40 +249,41 @@ def _parts(clause: Specifier) -> Iterator[str]:
 
 
 def _cudnn(inputs: Mapping[str, Input]) -> Iterator[Row]:
-    """Yield the cuDNN that builds of PyTorch and JAX were made with: both refuse an older one."""
+    """Yield the major of cuDNN that builds of PyTorch and JAX load: builds from source take other minors."""
     torch = inputs["torch"]
-    made_with = {key: _cudnn_of_torch(facts) for key, facts in torch.facts.items()}
-    for series, (toolkit, range_) in equal_runs(made_with):
-        yield _cudnn_row(
-            {
-                FRAMEWORKS[0].path: series.specifier,
-                "frameworks.pytorch.accelerator": "cuda",
-                "frameworks.pytorch.toolkit": f"=={toolkit}.*",
-            },
-            f"the build of PyTorch {series.words} for CUDA {toolkit}",
-            range_,
-            torch,
-        )
-    for major in ("12", "13"):
-        plugin = inputs[f"jax-cuda{major}-plugin"]
-        ranges = {
-            key: range_of(f"nvidia-cudnn-cu{major}", facts, facts["python"]["amd64"][0], "with-cuda") or None
-            for key, facts in plugin.facts.items()
-        }
-        for series, range_ in equal_runs(ranges):
-            condition = {FRAMEWORKS[2].path: series.specifier, "frameworks.jax.toolkit": f"=={major}.*"}
-            yield _cudnn_row(condition, f"JAX {series.words} for CUDA {major}", range_, plugin)
+    builds = {key: _cudnn_of_torch(facts) for key, facts in torch.facts.items()}
+    for series, (toolkit, major) in equal_runs(builds):
+        condition = {FRAMEWORKS[0].path: series.specifier, "frameworks.pytorch.accelerator": "cuda"}
+        # Vendors build the same release for a newer CUDA with the next major of cuDNN.
+        condition["frameworks.pytorch.toolkit"] = f"=={toolkit}.*"
+        yield _cudnn_row(condition, f"PyTorch {series.words} for CUDA {toolkit}", major, torch)
+    for toolkit in ("12", "13"):
+        plugin = inputs[f"jax-cuda{toolkit}-plugin"]
+        majors = {key: _cudnn_of_jax(toolkit, facts) for key, facts in plugin.facts.items()}
+        for series, major in equal_runs(majors):
+            condition = {FRAMEWORKS[2].path: series.specifier, "frameworks.jax.accelerator": "cuda"}
+            condition["frameworks.jax.toolkit"] = f"=={toolkit}.*"
+            yield _cudnn_row(condition, f"JAX {series.words} for CUDA {toolkit}", major, plugin)
 
 
-def _cudnn_of_torch(facts: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the CUDA of a build, and the cuDNN from the one that it was made with to its major's end."""
+def _cudnn_of_torch(facts: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return the CUDA of a release of PyTorch, and the major of the cuDNN that it requires."""
     python = facts["python"]["amd64"][-1]
     toolkit = cuda_of(facts, python)
-    pin = range_of(f"nvidia-cudnn-cu{toolkit.partition('.')[0]}", facts, python)
-    if not pin.startswith("=="):
-        return None
-    version = pin.removeprefix("==").removesuffix(".*")
-    return toolkit, f">={version},<{int(version.partition('.')[0]) + 1}"
+    major = _lowest_major(range_of(f"nvidia-cudnn-cu{toolkit.partition('.')[0]}", facts, python))
+    return (toolkit, major) if major else None
+
+
+def _cudnn_of_jax(toolkit: str, facts: Mapping[str, Any]) -> int | None:
+    """Return the major of the cuDNN that a release of JAX's plug-in for a CUDA requires."""
+    python = facts["python"]["amd64"][0]
+    return _lowest_major(range_of(f"nvidia-cudnn-cu{toolkit}", facts, python, "with-cuda"))
+
+
+def _lowest_major(range_: str) -> int | None:
+    """Return the major of the lower limit of a range, which is also that of its upper one."""
+    limits = [part for part in range_.split(",") if part.startswith(("==", ">="))]
+    return int(limits[0][2:].partition(".")[0]) if limits else None
 
 
 def cuda_of(facts: Mapping[str, Any], python: str, extra: str = "") -> str:
@@ -298,12 +299,12 @@ def cuda_of(facts: Mapping[str, Any], python: str, extra: str = "") -> str:
     return ""
 
 
-def _cudnn_row(condition: Mapping[str, str], title: str, range_: str, source: Input) -> Row:
+def _cudnn_row(condition: Mapping[str, str], title: str, major: int, source: Input) -> Row:
     return new_row(
         "CUDNN.of-framework",
         if_=condition,
-        needs={"cudnn.loaded": range_},
-        reason=f"{title} was made with cuDNN {range_}",
+        needs={"cudnn.loaded": f">={major},<{major + 1}"},
+        reason=f"{title} is built with cuDNN {major}",
         severity="warning",
         source="Requires-Dist of the wheels, read from the index",
         seen=source.date,

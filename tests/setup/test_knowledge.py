@@ -292,7 +292,7 @@ class TestPackages:
             "frameworks": ("pytorch",),
             "frameworks.pytorch.accelerator": "cuda",
             "frameworks.pytorch.toolkit": "13.2",
-            "cudnn.loaded": "9.1.0",
+            "cudnn.loaded": "8.9.7",
         }
         for version, is_judged in (("2.15.0", True), ("2.15.0a0+ecf3bae40a.nv25.01", False)):
             stack = {**facts, "frameworks.pytorch.version": version}
