@@ -302,9 +302,15 @@ def _oldest_loaded(family_name: str, simulation: Simulation, processes: Sequence
 def _version_of_file(path: str, simulation: Simulation) -> str | None:
     """Return the version of one of NVIDIA's libraries: its file name's, or that of its distribution."""
     in_name = re.search(r"\.so\.([0-9]+\.[0-9]+\.[0-9.]+)$", path)
+    if in_name:
+        return in_name[1]
     scan = simulation.tree.scan
-    distribution = scan.distributions.get(scan.owners.get(path, ""))
-    return in_name[1] if in_name else distribution.version if distribution else None
+    owner = scan.owners.get(path, "")
+    if not owner and (part := re.match(r"(.*/(?:site|dist)-packages)/nvidia/([a-z_]+)/", path)):
+        # A distribution without a list of its files.
+        names = (name for name in scan.distributions if name.startswith(f"{part[1]}/nvidia_{part[2]}_"))
+        owner = next(names, "")
+    return scan.distributions[owner].version if owner in scan.distributions else None
 
 
 def _compatibility_package(simulation: Simulation) -> dict[str, Value | None]:

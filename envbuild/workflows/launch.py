@@ -258,7 +258,8 @@ def _judge_launcher(
     image: Facts, site: Site | None, from_host: HostLibraries, launcher: Launcher
 ) -> tuple[RuleResult, ...]:
     """Return what the rules say of a launcher and the MPI of its ranks."""
-    facts = stack_facts(image, site, host_mpi=from_host.mpi) | launcher.facts
+    facts = stack_facts(image, site, host_mpi=from_host.mpi)
+    facts["mpi.launcher"] = Fact(launcher.owner, launcher.label)
     return judge(facts, "ranks", knowledge=read_knowledge())
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from envbuild.rules.facts import Fact
-
 if TYPE_CHECKING:
     from envbuild.launch.context import LaunchContext
 
@@ -67,10 +65,10 @@ class Launcher(ABC):
     """Beginnings of the names of the variables by which it knows its job: ``SLURM_``."""
 
     @property
-    def facts(self) -> dict[str, Fact]:
-        """The fact of whose launcher it is."""
+    def owner(self) -> str:
+        """Whose launcher it is, as the fact ``mpi.launcher`` says it: ``srun``, ``host`` or ``image``."""
         of_host = self.program if self.scheduler else "host"
-        return {"mpi.launcher": Fact(of_host if self.spans_nodes else "image", self.label)}
+        return of_host if self.spans_nodes else "image"
 
     @property
     def label(self) -> str:

@@ -64,6 +64,17 @@ def test_the_files_tell_facts(tmp_path: Path) -> None:
     scan = scan_image(image(tmp_path), Store(tmp_path / "store"))
     found = run_preflight(scan)
     assert {path: fact.value for path, fact in found.facts.items() if fact.source == "image"} == {
+        "libc.family": "glibc",
+        "packages": (),
+        "cuda.driver_library": "host",
+        "cuda.forward_compat": False,
+        "environment.LD_LIBRARY_PATH": "/opt/fabric/lib:/opt/mpi/lib",
+        "environment.NVIDIA_DISABLE_REQUIRE": "",
+        "environment.PYTHONNOUSERSITE": "1",
+        "environment.GREETING": "it's $HOME `here`",
+        "environment.LC_ALL": "C.UTF-8",
+        "environment.PATH": "/opt/env/bin:/opt/mpi/bin",
+        "environment.VIRTUAL_ENV": "/opt/env",
         "mpi.abis": ("mpich",),
         "mpi.needed_abis": ("mpich",),
         "mpi.needed_sonames": ("libmpi.so.12",),
