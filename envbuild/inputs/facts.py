@@ -22,7 +22,12 @@ _DRIVERS_CUDA = "driver.cuda"
 # The processors' own names.
 _ARCHITECTURES = {machine: architecture for architecture, machine in MACHINES.items()}
 # Distributions that people name for a framework.
-_FRAMEWORKS = {"torch": "pytorch", "jaxlib": "jax"}
+_FRAMEWORKS = {
+    "torch": "pytorch",
+    "jaxlib": "jax",
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,7 @@ def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator
         group, _, rest = name.partition(".")
         if group == "frameworks" and rest:
             framework, dot, part = rest.partition(".")
-            name = f"{group}.{_FRAMEWORKS.get(framework, framework)}{dot}{part}"
+            name = f"{group}.{_framework(framework)}{dot}{part}"
         elif group == "packages" and rest:
             package, dot, part = rest.partition(".")
             name = f"{group}.{canonicalize_name(package)}{dot}{part}"
@@ -96,6 +101,12 @@ def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator
             yield from _leaves(entry, name, (*steps, key))
         else:
             yield name, (*steps, key), entry
+
+
+def _framework(name: str) -> str:
+    """Return the name of a framework, of its own form (``PyTorch``) or its distribution's (``torch``)."""
+    canonical = canonicalize_name(name)
+    return _FRAMEWORKS.get(canonical, canonical)
 
 
 def _value(declared: FactType, name: str, loc: Loc, value: object, document: Document) -> Value | None:
@@ -120,7 +131,9 @@ def _value(declared: FactType, name: str, loc: Loc, value: object, document: Doc
         for number, entry in enumerate(entries)
     ]
     if name == "frameworks":
-        texts = [_FRAMEWORKS.get(text, text) for text in texts]
+        texts = [_framework(text) for text in texts]
+    elif name == "packages":
+        texts = [canonicalize_name(text) for text in texts]
     elif name.startswith("architecture."):
         texts = [_ARCHITECTURES.get(text, text) for text in texts]
     elif declared.values:

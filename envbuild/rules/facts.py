@@ -186,8 +186,14 @@ FACTS: Mapping[str, FactType] = {
     "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
-FRAMEWORKS: Mapping[str, str] = {"pytorch": "torch", "tensorflow": "tensorflow", "jax": "jax"}
-"""Frameworks whose version is that of a Python distribution, and the distribution."""
+# Distribution → the framework whose version it has.
+_FRAMEWORKS: Mapping[str, str] = {
+    "torch": "pytorch",
+    "tensorflow": "tensorflow",
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-gpu": "tensorflow",
+    "jax": "jax",
+}
 # Groups and single facts of the machine; all others are the image's.
 _OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
 _OF_HOST_TOO = (
@@ -336,12 +342,13 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
     """Return the facts of frameworks that their distributions state: ``packages.torch`` 2.2.0+cu121."""
     stated: dict[str, Fact] = {}
     names = texts_of(facts, "frameworks")
-    for framework, distribution in FRAMEWORKS.items():
+    for distribution, framework in _FRAMEWORKS.items():
         own, package = f"frameworks.{framework}.version", f"packages.{distribution}"
         path = own if own in facts else package
-        if path in facts:
+        if path in facts and own not in stated:
             version = str(facts[path].value)
-            build = {"version": version, **build_of(version.partition("+")[2])}
+            is_for_cpu = path == "packages.tensorflow-cpu"
+            build = {"version": version, **build_of("cpu" if is_for_cpu else version.partition("+")[2])}
             stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
             names = names if framework in names else (*names, framework)
     if "frameworks" not in facts and names:

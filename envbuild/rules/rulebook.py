@@ -150,23 +150,29 @@ def _accelerators(stack: Stack) -> set[str]:
     return {stack.text(f"frameworks.{name}.accelerator") for name in names} & _VENDORS.keys()
 
 
+def _for_some_gpus(stack: Stack) -> bool:
+    # A build for GPUs that no spec asked for also runs on CPUs.
+    has_gpus = stack.get("asked.accelerator") is not None or stack["gpus.vendor"] != "none"
+    return has_gpus and bool(_accelerators(stack))
+
+
 @Rule(
     id="GPU.vendor",
     judged_at=("export",),
     source=["CUDA is for NVIDIA's GPUs, ROCm for AMD's"],
     seen="2026-11-20",
-    when=lambda stack: bool(_accelerators(stack)),
+    when=_for_some_gpus,
     needs=_needs_vendor,
     hint="choose the accelerator that the site has: `accelerator:` in the spec",
 )
 def gpu_vendor(stack: Stack) -> None:
     """The site's GPUs are of the vendor that the accelerator is for."""
     accelerators, vendor = _accelerators(stack), stack["gpus.vendor"]
-    asks = stack.get("asked.accelerator") is not None
-    reason = f"the {'spec asks' if asks else 'frameworks are'} for {', '.join(sorted(accelerators))}"
-    # A build for GPUs that nobody asked for also runs on CPUs.
-    fits = vendor in {_VENDORS[name] for name in accelerators} or (vendor == "none" and not asks)
-    require(fits, f"{reason}, and the site's GPUs are: {vendor}")
+    who = "frameworks are" if stack.get("asked.accelerator") is None else "spec asks"
+    reason = f"the {who} for {', '.join(sorted(accelerators))}"
+    require(
+        vendor in {_VENDORS[name] for name in accelerators}, f"{reason}, and the site's GPUs are: {vendor}"
+    )
 
 
 @Rule(
@@ -479,8 +485,10 @@ def gpu_build_as_published(stack: Stack) -> None:
 def cudnn_not_older_than_built(stack: Stack) -> None:
     """The loaded cuDNN is not older than the one that was locked for the framework."""
     loaded, built = stack.text("cudnn.loaded"), stack.text("cudnn.built")
+    # Wheels count builds of a release in a fourth number, which the library's own version lacks.
+    release = ".".join(built.split(".")[: max(3, len(loaded.split(".")))])
     reason = f"the framework was built with cuDNN {built}, and the loader finds {loaded} first"
-    require(at_least(loaded, built), reason)
+    require(at_least(loaded, release), reason)
 
 
 @Rule(

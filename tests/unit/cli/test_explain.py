@@ -269,13 +269,35 @@ def test_a_driver_says_whose_it_is(driver: str, capsys: pytest.CaptureFixture[st
         ("cu124", "MI250X", "reject"),
         ("cu124", "A100", "ok"),
         ("rocm6.2", "MI250X", "ok"),
+        ("cpu", "MI250X", None),
     ],
 )
 def test_a_build_for_the_gpus_of_another_vendor_is_refused(
-    build: str, gpu: str, verdict: str, capsys: pytest.CaptureFixture[str]
+    build: str, gpu: str, verdict: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = explained(capsys, f"frameworks.torch.version: 2.5.1+{build}\ngpus.names: [{gpu}]\n")
-    assert rule(document, "GPU.vendor")["verdict"] == verdict
+    verdicts = [entry["verdict"] for entry in document["rules"] if entry["id"] == "GPU.vendor"]
+    assert verdicts == ([verdict] if verdict else [])
+
+
+def test_a_build_for_gpus_that_nobody_asked_for_also_runs_on_cpus(capsys: pytest.CaptureFixture[str]) -> None:
+    document = explained(capsys, "frameworks.torch.version: 2.5.1+cu124\ngpus.vendor: none\n")
+    assert "GPU.vendor" not in {entry["id"] for entry in document["rules"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "frameworks.PyTorch.version: 2.0.1\n",
+        "frameworks: [Torch]\nframeworks.Torch: {version: 2.0.1}\n",
+        "packages.Torch: 2.0.1\n",
+        "packages.tensorflow-gpu: 2.10.0\n",
+        "packages.tensorflow-cpu: 2.10.0\n",
+    ],
+)
+def test_a_framework_is_known_by_all_its_names(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    clash = rule(explained(capsys, f"packages.numpy: 2.0.0\n{text}"), "NUMPY.of-framework")
+    assert clash["verdict"] in ("reject", "warn")
 
 
 def test_releases_of_jax_are_those_of_its_packages(capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,6 +323,16 @@ def test_packages_say_which_cuda_a_stack_has(
 ) -> None:
     text = f"packages: {packages}\ndriver.version: 570.86\ncuda.forward_compat: false\n"
     assert rule(explained(capsys, text), "CUDA.driver-floor")["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("loaded", "verdict"), [("9.10.2", "ok"), ("9.10.1", "reject"), ("9.10.2.20", "reject")]
+)
+def test_the_build_of_a_cudnn_counts_where_it_is_known(
+    loaded: str, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = explained(capsys, f"packages.nvidia-cudnn-cu12: 9.10.2.21\ncudnn.loaded: {loaded}\n")
+    assert rule(document, "CUDNN.not-older-than-built")["verdict"] == verdict
 
 
 def test_versions_are_as_tools_show_them(capsys: pytest.CaptureFixture[str]) -> None:
