@@ -107,7 +107,8 @@ def of_binds() -> Mapping[str, Fact]:
 def produced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fact]:
     image, host = (tmp_path_factory.mktemp(name) for name in ("image", "host"))
     stack = stack_facts(of_images(image), host={**of_sites(), **of_hosts(host)})
-    return {**stack, **of_binds(), **Mpiexec(program="mpiexec", family="mpich").facts}
+    launcher = Mpiexec(program="mpiexec", family="mpich")
+    return {**stack, **of_binds(), "mpi.launcher": Fact(launcher.owner, launcher.label)}
 
 
 @pytest.mark.parametrize("path", FACTS)
