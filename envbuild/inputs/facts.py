@@ -10,7 +10,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
-from envbuild.rules.facts import FACTS, Fact, FactType, Value, fact_at, fact_type, shown
+from envbuild.rules.facts import FACTS, FRAMEWORKS, Fact, FactType, Value, fact_at, fact_type, shown
 from envbuild.rules.from_site import problem_of_value
 from envbuild.rules.tables import look_up
 from envbuild.spec.python_platform import MACHINES
@@ -22,12 +22,7 @@ _DRIVERS_CUDA = "driver.cuda"
 # The processors' own names.
 _ARCHITECTURES = {machine: architecture for architecture, machine in MACHINES.items()}
 # Distributions that people name for a framework.
-_FRAMEWORKS = {
-    "torch": "pytorch",
-    "jaxlib": "jax",
-    "tensorflow-cpu": "tensorflow",
-    "tensorflow-gpu": "tensorflow",
-}
+_FRAMEWORKS = {**FRAMEWORKS, "jaxlib": "jax"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ _MAX_CONSTANTS_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a file was compiled against; empty and None for nothing, or unknown."""
+    """The headers that a file was compiled with; empty and None for none, or unknown."""
 
     numpy: str = ""
     """Major of the NumPy whose C-API it imports: ``1`` or ``2``."""

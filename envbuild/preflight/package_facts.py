@@ -11,7 +11,7 @@ from envbuild.jobs.envbuild_libraries import major_of
 from envbuild.preflight.components import components
 from envbuild.preflight.scan import FileSystemScan, ScannedFile
 from envbuild.rules.extensions import facts_of_version, nccl_of, pinned
-from envbuild.rules.facts import Fact, Value
+from envbuild.rules.facts import FRAMEWORKS, Fact, Value
 
 _PLACE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _TAG = re.compile(r"\.cpython-([0-9])([0-9]+)t?-")
@@ -19,8 +19,6 @@ _LIBRARIES_OF_PYTHON = re.compile(r".*/lib(?:32|64)?/python3\.[0-9]+(t?)")
 _LIBRARY = re.compile(r".*/lib[^/]*\.so[^/]*")
 _TORCH_LIBRARY = re.compile(r"lib(c10|torch)(_[a-z0-9_]+)?\.so")
 _MPI_SERIES = {"20": "openmpi-20", "40": "openmpi-40"}
-# Distribution → the framework that it is.
-FRAMEWORKS: Mapping[str, str] = {"torch": "pytorch", "tensorflow": "tensorflow", "jax": "jax"}
 
 
 def package_facts(scan: FileSystemScan) -> dict[str, Fact]:

@@ -74,7 +74,7 @@ class ScannedFile:
     gpu: GpuCode | None = None
     """Its GPU code; no fat binaries if it is of an unknown form."""
     compiled: Compiled = field(default_factory=Compiled)
-    """What it was compiled against."""
+    """The headers that it was compiled with."""
 
 
 @dataclass(frozen=True, slots=True)

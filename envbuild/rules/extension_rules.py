@@ -39,8 +39,8 @@ def extension_for_framework(stack: Stack) -> None:
     if not releases:
         raise UnknownFact("frameworks.NAME.version")
     fits = [versions.in_range(text, f"=={_release(built)}.*", "branch") for text in releases.values()]
-    held = " and ".join(f"{name} {text}" for name, text in releases.items())
-    reason = f"{stack.package} is compiled for release {built}, and the image has {held}"
+    present = " and ".join(f"{name} {text}" for name, text in releases.items())
+    reason = f"{stack.package} is compiled for release {built}, and the image has {present}"
     require(True if True in fits else None if None in fits else False, reason)
 
 

@@ -93,7 +93,7 @@ def cuda_toolkit(versions: Mapping[str, str]) -> str | None:
 
 def cudnn_of(versions: Mapping[str, str]) -> str | None:
     """Return the version of cuDNN's wheel among distributions; None without one."""
-    return next((version for name, version in sorted(versions.items()) if _CUDNN.fullmatch(name)), None)
+    return _version_of(_CUDNN, versions)
 
 
 def jax_releases(versions: Mapping[str, str]) -> tuple[str, ...]:
@@ -126,4 +126,8 @@ def pinned(requires: Iterable[str]) -> Mapping[str, str]:
 
 def nccl_of(versions: Mapping[str, str]) -> str | None:
     """Return the version of NCCL's wheel among distributions, such as those of a build; None without one."""
-    return next((version for name, version in sorted(versions.items()) if _NCCL.fullmatch(name)), None)
+    return _version_of(_NCCL, versions)
+
+
+def _version_of(wheel: re.Pattern[str], versions: Mapping[str, str]) -> str | None:
+    return next((version for name, version in sorted(versions.items()) if wheel.fullmatch(name)), None)

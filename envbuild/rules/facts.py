@@ -186,14 +186,14 @@ FACTS: Mapping[str, FactType] = {
     "runtime.isolates_environment": FactType("flag", "whether images start without the host's variables"),
 }
 
-# Distribution → the framework whose version it has.
-_FRAMEWORKS: Mapping[str, str] = {
+FRAMEWORKS: Mapping[str, str] = {
     "torch": "pytorch",
     "tensorflow": "tensorflow",
     "tensorflow-cpu": "tensorflow",
     "tensorflow-gpu": "tensorflow",
     "jax": "jax",
 }
+"""Distribution → the framework whose version it has."""
 # Groups and single facts of the machine; all others are the image's.
 _OF_HOST = ("driver", "gpus", "scheduler", "fabric", "host", "host_mpi", "limits", "runtime")
 _OF_HOST_TOO = (
@@ -342,7 +342,7 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
     """Return the facts of frameworks that their distributions state: ``packages.torch`` 2.2.0+cu121."""
     stated: dict[str, Fact] = {}
     names = texts_of(facts, "frameworks")
-    for distribution, framework in _FRAMEWORKS.items():
+    for distribution, framework in FRAMEWORKS.items():
         own, package = f"frameworks.{framework}.version", f"packages.{distribution}"
         path = own if own in facts else package
         if path in facts and own not in stated:

@@ -1,4 +1,4 @@
-"""What an image needs of a machine, by rows and by rules that are functions. Pure."""
+"""Needs of an image of a machine, by rows and by rules that are functions. Pure."""
 
 from __future__ import annotations
 

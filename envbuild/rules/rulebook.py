@@ -364,8 +364,8 @@ def gpu_code_in_build(stack: Stack) -> None:
 
 def _code(stack: Stack) -> tuple[str, ...]:
     """Return the GPU code of a framework's build: what its files have, or else what its makers publish."""
-    held = stack.texts_or_none(stack.own("architectures"))
-    return stack.texts(stack.own("published")) if held is None else held
+    code = stack.texts_or_none(stack.own("architectures"))
+    return stack.texts(stack.own("published")) if code is None else code
 
 
 def _driver_compiles_ptx(stack: Stack, reason: str) -> None:

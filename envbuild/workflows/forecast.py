@@ -145,7 +145,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What images need of a machine, and what is not known of that."""
+    """Needs of images of a machine, and those that are not known."""
 
     listed: tuple[tuple[Need, tuple[str, ...]], ...]
     """Each need, and the names of the images that have it."""

@@ -18,7 +18,7 @@ SETTLED = Path(__file__).parent / "settled.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a source says of a subject."""
+    """A statement of a source about a subject."""
 
     subject: str
     """Such as ``driver of CUDA 11.0``."""

@@ -72,7 +72,7 @@ READ: Mapping[str, Reading] = {
     ),
 }
 PREFIX = "index-"
-"""What the names of their stored inputs begin with."""
+"""Prefix of the names of their stored inputs."""
 INPUTS = tuple(f"{PREFIX}{name}" for name in READ)
 
 

@@ -38,7 +38,7 @@ class Packages(Model):
     compiled: tuple[Distribution, ...]
     """Most wheels are for one Python each: their tags say which."""
     others: tuple[Distribution, ...]
-    """Of these the newest release of each series is read."""
+    """Packages whose newest release of each series is read."""
     required: tuple[Distribution, ...]
     """Distributions whose requirements are kept."""
 

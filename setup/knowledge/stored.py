@@ -18,7 +18,7 @@ _HEADER = "# Facts that were read from a source. Written by `make knowledge`: se
 
 
 class Input(Model):
-    """What one source says."""
+    """The statements of one source."""
 
     origin: Line
     """Where it was read: repository, path and commit, an address, or a document with its version."""

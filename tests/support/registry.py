@@ -54,7 +54,7 @@ class Registry:
     compresses: bool = False
     """Whether manifests and tokens are compressed for clients that accept it, as by a proxy."""
     more_challenges: str = ""
-    """What follows the challenge in the answer to a request without login."""
+    """Further headers of the answer to a request without login, behind the challenge."""
     forged: dict[str, bytes] = field(default_factory=dict)
     """Digest → other bytes, which are sent instead."""
     lists_referrers: bool = True

@@ -47,7 +47,7 @@ class Page:
     """The outcome, in a few lines."""
     sections: Sequence[Section]
     foot: str
-    """What wrote it, and what it does not say."""
+    """The command that wrote it, and the limits of what it says."""
 
 
 def html(page: Page) -> str:

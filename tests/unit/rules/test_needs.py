@@ -1,4 +1,4 @@
-"""What an image needs of a machine, by rows and by functions; less knowledge is never a need less."""
+"""Needs of an image of a machine, by rows and by functions; less knowledge is never a need less."""
 
 from __future__ import annotations
 
