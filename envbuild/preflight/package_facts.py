@@ -11,7 +11,7 @@ from envbuild.jobs.envbuild_libraries import major_of
 from envbuild.preflight.components import components
 from envbuild.preflight.scan import FileSystemScan, ScannedFile
 from envbuild.rules.extensions import facts_of_version, nccl_of, pinned
-from envbuild.rules.facts import FRAMEWORKS, Fact, Value
+from envbuild.rules.facts import Fact, Value
 
 _PLACE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _TAG = re.compile(r"\.cpython-([0-9])([0-9]+)t?-")
@@ -40,25 +40,6 @@ def package_facts(scan: FileSystemScan) -> dict[str, Fact]:
     if free_threaded := _free_threaded(scan):
         facts["python.free_threaded"] = free_threaded
     return facts | _of_frameworks(scan)
-
-
-def framework_versions(scan: FileSystemScan) -> dict[str, Fact]:
-    """Return which frameworks an image has, their versions, and what their builds are for."""
-    facts: dict[str, Fact] = {}
-    for path, distribution in sorted(scan.distributions.items()):
-        name = FRAMEWORKS.get(canonicalize_name(distribution.name))
-        if name is None:
-            continue
-        release, _, local = distribution.version.partition("+")
-        values: dict[str, Value] = {"version": release}
-        toolkit = facts_of_version("", distribution.version).get("packages..toolkit")
-        if local == "cpu":
-            values["accelerator"] = "cpu"
-        elif toolkit is not None:
-            values |= {"accelerator": "rocm" if "rocm" in local else "cuda", "toolkit": toolkit}
-        facts |= {f"frameworks.{name}.{part}": Fact(value, f"image:{path}") for part, value in values.items()}
-    facts["frameworks"] = Fact(tuple(sorted({path.split(".")[1] for path in facts})), "image")
-    return facts
 
 
 def _modules(scan: FileSystemScan) -> dict[str, dict[str, ScannedFile]]:

@@ -19,7 +19,7 @@ from envbuild.jobs.envbuild_libraries import GPU_TRANSPORT, MPI_SONAMES, major_o
 from envbuild.jobs.report import CheckResult
 from envbuild.preflight.gpu import framework_facts
 from envbuild.preflight.missing import HINT_IMAGE, judge_missing
-from envbuild.preflight.package_facts import framework_versions, package_facts
+from envbuild.preflight.package_facts import package_facts
 from envbuild.preflight.problems import EXPECTED, judge, mismatch, order_of, rpath_files
 from envbuild.preflight.processes import Simulation
 from envbuild.preflight.python_packages import HINT_MISSING, HINT_OTHER, judge_python
@@ -149,7 +149,7 @@ def examine_files(
         replace(problem, hint=_HINTS_WITHOUT_SPEC.get(problem.hint, problem.hint))
         for problem in report.problems
     ]
-    facts = {**toolkit_facts(simulation), **framework_versions(files), **report.facts}
+    facts = {**toolkit_facts(simulation), **report.facts}
     return replace(report, problems=tuple(_once(problems)), facts=facts)
 
 

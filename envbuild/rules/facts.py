@@ -351,7 +351,8 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
             build = {"version": version, **build_of("cpu" if is_for_cpu else version.partition("+")[2])}
             stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
             names = names if framework in names else (*names, framework)
-    if "frameworks" not in facts and names:
+    # A list of all packages without a framework says that there is none.
+    if "frameworks" not in facts and (names or "packages" in facts):
         stated["frameworks"] = Fact(tuple(sorted(names)), "packages")
     return stated
 

@@ -14,6 +14,7 @@ from envbuild.preflight.package_facts import package_facts
 from envbuild.preflight.report import examine_files
 from envbuild.preflight.scan import FileSystemScan, ScannedFile, scan_host_file
 from envbuild.rules.facts import Fact, Value
+from envbuild.rules.from_site import stack_facts
 from tests.support.elves import Elf
 
 SITE = "/opt/env/lib/python3.11/site-packages"
@@ -104,8 +105,9 @@ def full_image(root: Path) -> FileSystemScan:
 
 
 def facts_of_files(root: Path) -> dict[str, Fact]:
-    """Return the facts of that image."""
-    return dict(examine_files(full_image(root), (set(), 0), architecture="amd64", library_path=[]).facts)
+    """Return the facts of that image, as the rules get them."""
+    report = examine_files(full_image(root), (set(), 0), architecture="amd64", library_path=[])
+    return stack_facts(report.facts)
 
 
 def test_what_an_image_s_packages_were_compiled_for(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_what_an_image_s_packages_were_compiled_for(tmp_path: Path) -> None:
         "packages.xformers.cxx11_abi": True,
         "packages.mpi4py.mpi_abi": "openmpi-40",
         "frameworks": ("pytorch",),
-        "frameworks.pytorch.version": "2.8.0",
+        "frameworks.pytorch.version": "2.8.0+cu128",
         "frameworks.pytorch.accelerator": "cuda",
         "frameworks.pytorch.cxx11_abi": True,
         "nccl.built": "2.27.3",
