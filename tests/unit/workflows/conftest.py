@@ -1,4 +1,4 @@
-"""A build of layers of a few files, whose lock and plan are given."""
+"""A build of layers of a few files, whose lock and plan are given, and the user's site file."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         Settings, "find_apptainer", lambda *_: Apptainer(program=Path("/nowhere"), version="1.4.5")
     )
     return made
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own site.yaml."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = tmp_path / "config/envbuild/site.yaml"
+    path.parent.mkdir(parents=True)
+    return path
 
 
 @pytest.fixture

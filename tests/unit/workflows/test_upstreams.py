@@ -33,15 +33,6 @@ def settings(tmp_path: Path, events: list[Event]) -> Settings:
     return Settings(store=Store(tmp_path / "ours"), emit=events.append)
 
 
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own site.yaml."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    path = tmp_path / "config/envbuild/site.yaml"
-    path.parent.mkdir(parents=True)
-    return path
-
-
 def text(path: Path, owner: str) -> str:
     return f"name: here\nupstreams: [{{path: {path}, owner: '{owner}'}}]\n"
 

@@ -40,12 +40,3 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     return make_key(tmp_path / "centre.key").private
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's own site.yaml."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    path = tmp_path / "config/envbuild/site.yaml"
-    path.parent.mkdir(parents=True)
-    return path
