@@ -72,6 +72,10 @@ def gzip_image(sample: Sample) -> Iterator[Path]:
         yield image
 
 
+# Apptainer writes these for the user at each start: their time is that of the start.
+WRITTEN_AT_START = ("group", "passwd")
+
+
 def found(program: str, image: Path | str, tops: str = ".envbuild .singularity.d bin etc opt") -> list[str]:
     """Return what processes of an image see."""
     tops = f"ch srv usr {tops}"
@@ -86,6 +90,8 @@ def found(program: str, image: Path | str, tops: str = ".envbuild .singularity.d
     for line in told.stdout.splitlines():
         # Not how long directories are and how many links there are: these count otherwise in each.
         mode, *rest = [*line.split()[:1], *line.split()[2:]] or [""]
+        if rest and rest[-1] in WRITTEN_AT_START:
+            rest = [*rest[:3], rest[-1]]
         if line and mode != "total":
             lines.append(f"{mode} {rest[-1]}" if mode.startswith("d") and rest else " ".join([mode, *rest]))
     return lines
