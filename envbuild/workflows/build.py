@@ -108,11 +108,11 @@ def build_images(specs: Members[None], request: BuildRequest, settings: Settings
             hint="name a directory with -o DIR/, or leave -o out",
         )
     check_sources(request.sources)
-    _warn_of_parents(settings)
     images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
     images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
     if not images.done:
         return cast("Members[Built]", images)  # errors alone
+    _warn_of_parents(settings)
     # A passphrase is asked for now, and not once all is built.
     target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
     settings = with_upstreams(settings, request.upstreams, offline=request.offline)
