@@ -404,6 +404,8 @@ def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground:
     assert report["passed"]
     imported = [one["expected"] for one in report["findings"] if one["id"] == "image.imports"]
     assert imported == ["demo,space.part"]
+    done = ground.run(["exec", "mine.sif", "--", "python3", "-c", "import demo; print(demo.__file__)"], work)
+    assert done.stdout.endswith("/demo/__init__.py\n"), done.stderr
     # Where a site is named, the rules on its host count, too.
     other = {"amd64": "arm64", "arm64": "amd64"}[architecture()]
     (work / "other.yaml").write_text(f"name: other\narchitecture: {other}\n")

@@ -89,7 +89,7 @@ def test_what_programs_load_is_known_if_the_search_path_is(
     tmp_path: Path, line: str, abis: tuple[str, ...] | None
 ) -> None:
     script = f'{line}\nexport NVIDIA_REQUIRE_CUDA="${{NVIDIA_REQUIRE_CUDA:-"cuda>=12.6"}}"\n'
-    tree = {f"{LIB}/libc.so.6": LIBC.bytes(), "/opt/mpi/libmpi.so.40": OPENMPI.bytes(), DOCKER: script}
+    tree: Tree = {f"{LIB}/libc.so.6": LIBC.bytes(), "/opt/mpi/libmpi.so.40": OPENMPI.bytes(), DOCKER: script}
     assert values(facts(tmp_path, tree), "mpi.abis", "cuda.requires") == [abis, ("cuda>=12.6",)]
 
 
