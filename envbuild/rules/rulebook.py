@@ -219,6 +219,37 @@ def forward_compat(stack: Stack) -> None:
     require(at_least(driver, floor), f"{runs}, and which drivers that one accepts is not published")
 
 
+def _needs_newer_apptainer(stack: Stack) -> Iterator[str]:
+    if stack["cuda.forward_compat"] is True and (floor := driver_floor(stack.text("cuda.toolkit"))):
+        yield f"runtime.version >=1.5 where runtime.name apptainer and driver.version <{floor}"
+
+
+@Rule(
+    id="CUDA.forward-compat-order",
+    judged_at=("start",),
+    source=[
+        "https://github.com/EESSI/software-layer/issues/231",
+        "apptainer/apptainer:CHANGELOG.md v1.5.0",
+    ],
+    seen="2026-11-28",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: stack["cuda.forward_compat"] is True and stack["runtime.name"] == "apptainer",
+    needs=_needs_newer_apptainer,
+    hint="put the compat directory before /.singularity.d/libs on LD_LIBRARY_PATH, or update the driver",
+)
+def compatibility_package_comes_first(stack: Stack) -> None:
+    """Apptainer leaves the image's cuda-compat package before the host's libcuda, if the driver needs it."""
+    if versions.in_range(stack.text("runtime.version"), ">=1.5", "vendor"):
+        return
+    driver, toolkit = stack.get("driver.version"), stack.get("cuda.toolkit")
+    floor = driver_floor(str(toolkit)) if toolkit else None
+    order = "Apptainer before 1.5 puts the host's libcuda before the image's cuda-compat package"
+    if driver is None or floor is None:
+        raise UnknownFact(reason=f"{order}, and whether the driver needs that is not known")
+    require(at_least(str(driver), floor), f"{order}, which CUDA {toolkit} needs on driver {driver}")
+
+
 def _driver_meets(driver: str, condition: str) -> bool | None:
     """Return whether a driver meets a condition of ``NVIDIA_REQUIRE_CUDA``; None for those of other kinds."""
     match = re.fullmatch(r"(cuda|driver)(>=|<=|=|<|>)([0-9.]+)", condition)
