@@ -158,6 +158,23 @@ def test_the_pass_of_an_image_whose_bytes_changed_does_not_count(images, place, 
     assert statuses(settings, image)[0][0] == "passed"
 
 
+def test_users_see_the_verdict_of_the_account_that_installed(images, place, settings):
+    """Their stores have none; on another host, and of another image, it does not count for them either."""
+    theirs = Settings(store=Store(place.path / "theirs"), emit=settings.emit)
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", settings.this_host()))
+    verdicts.record(settings.store, report_of(images["2.0"], "FAIL", settings.this_host()))
+    for version in ("1.0", "2.0"):
+        installed = install_module(images[version], root=place.path / "sw", link=False, settings=settings)
+    assert {name: item.word for name, item in listed(place, theirs).items()} == {
+        "small/1.0": "PASS",
+        "small/2.0": "FAIL",
+    }
+    # That of another image proves nothing of this one.
+    failed = installed.layout.home / "verdict.json"
+    failed.write_bytes((failed.parents[1] / "1.0/verdict.json").read_bytes())
+    assert listed(place, theirs)["small/2.0"].word == "UNTESTED"
+
+
 def _another_image(image: Path, images: dict[str, Path]) -> None:
     shutil.copy(images["2.0"], image)
 
