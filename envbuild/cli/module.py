@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
+from envbuild.cli.members import finish_members
 from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
@@ -17,7 +19,11 @@ from envbuild.quoting import shell_path, shell_quote
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
+    from envbuild.activate.layout import Layout
+    from envbuild.workflows.images import NamedImage
+    from envbuild.workflows.members import Member
     from envbuild.workflows.module import ListedModule
+    from envbuild.workflows.settings import Settings
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -31,7 +37,14 @@ RootOption = Annotated[
 
 @app.command("install")
 def install(
-    image: options.Image,
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGE…",
+            help="Images: files, HOST/NAME:TAG in a registry, or directories for all modules and SIF files"
+            " below.",
+        ),
+    ],
     root: RootOption,
     link: Annotated[
         bool, typer.Option("--link", help="Refer to the image at its path instead of copying it.")
@@ -75,23 +88,40 @@ def install(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Install an image as a module: wrappers for its commands, and a modulefile."""
+    """Install images as modules: wrappers for their commands, and modulefiles."""
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        if link:
+        for image in images if link else ():
             workflows.images.check_is_a_file(image)
-        request = workflows.module.InstallRequest(
-            image=workflows.images.image_file(image, settings),
-            root=root,
-            link=link,
-            default=default,
-            require_pass=require_pass,
-            require_gpu=require_gpu,
-            commands=commands or (),
-            from_host=options.host_libraries(mpi, fabric),
-            name=name,
-            version=version,
+        named = workflows.images.named_images(settings, images)
+        if named.many and (commands or name or version):
+            hint = "install such an image alone"
+            raise RequestError("--name, --version and --command are for one image", hint=hint)
+
+        def install(member: Member[NamedImage], settings: Settings) -> InstallResult:
+            request = workflows.module.InstallRequest(
+                image=member.get().file(settings),
+                root=root,
+                link=link,
+                default=default,
+                require_pass=require_pass,
+                require_gpu=require_gpu,
+                commands=commands or (),
+                from_host=options.host_libraries(mpi, fabric),
+                name=name,
+                version=version,
+            )
+            return workflows.module.install_module(request, settings)
+
+        results = named.each(install, settings, last=True)
+    if results.many:
+        finish_members(
+            results,
+            row=lambda installed: ("installed", _install_text(installed)),
+            data=_install_data,
+            json=json,
         )
-        installed = workflows.module.install_module(request, settings)
+        return
+    installed = results.only
     if json:
         print_json(_install_data(installed))
     layout = installed.layout
@@ -101,6 +131,11 @@ def install(
     use = shell_path(layout.root / "modulefiles")
     load = shell_quote(layout.label)
     print_message(f"next: module use {use} && module load {load}")
+
+
+def _install_text(installed: InstallResult) -> str:
+    default = ", the default" if installed.default else ""
+    return f"{installed.layout.label}{default}" + ("" if installed.changed else ": everything was in place")
 
 
 @app.command("ls")
@@ -172,6 +207,7 @@ def retire(
     if undo and until is not None:
         raise RequestError("--undo takes no day", hint="leave --on out")
     with session(json=json, site=site) as settings:
+        retired: Sequence[tuple[Layout, date | None]]
         if undo:
             retired = [(layout, None) for layout in workflows.module.end_retirement(modules, root=root)]
         else:

@@ -51,6 +51,25 @@ Image = Annotated[
         metavar="IMAGE", help="The image: a file, or HOST/NAME:TAG in a registry if there is no such file."
     ),
 ]
+Images = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="IMAGE…",
+        help="Images: files, HOST/NAME:TAG in a registry, directories for all modules and SIF files below, or"
+        " with --root modules.",
+        show_default=False,
+    ),
+]
+ModuleRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", metavar="DIR", help="Take the words as modules in DIR: NAME/VERSION, or NAME for all."
+    ),
+]
+EveryImage = Annotated[
+    list[Path] | None,
+    typer.Option("--all", metavar="DIR", help="All modules and SIF files below DIR (repeatable)."),
+]
 Store = Annotated[
     Path | None,
     typer.Option("--store", metavar="DIR", help="Where layers and files are kept.", envvar="ENVBUILD_STORE"),

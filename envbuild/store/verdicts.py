@@ -39,10 +39,11 @@ STATES = {
     "unproven": "UNPROVEN",
     "stale": "STALE",
     "changed": "CHANGED",
+    "broken": "BROKEN",
     "absent": "UNTESTED",
 }
 """State of a verdict → the word for it; ``cpu-only``: an image for GPUs that passed without one; ``changed``:
-the image, after its test; ``absent``: no verdict."""
+the image, after its test; ``broken``: a module that cannot be started; ``absent``: no verdict."""
 
 RECORD_FORMAT = 5
 _LIMIT_BYTES = 1 << 20
@@ -138,7 +139,8 @@ def latest(
     here = here or fingerprint()
     verdicts = _read_all(store.root / directory, digest, here)
     if beside is not None and (kept := _read(beside, digest, here, is_named=False)) is not None:
-        verdicts.append(kept)
+        # Of two from one second, that of the store counts.
+        verdicts.insert(0, kept)
     current = [verdict for verdict in verdicts if verdict.state != "stale"]
     newest = sorted(current or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
     return newest[-1] if newest else None
