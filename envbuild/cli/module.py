@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -219,6 +220,39 @@ def retire(
     for layout, day in retired:
         outcome = "offered again" if day is None else f"retired; to be uninstalled on {day}"
         print_message(f"{layout.label}: {outcome}")
+
+
+@app.command("changes")
+def changes(
+    root: RootOption,
+    modules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME[/VERSION]...",
+            help="The later versions [of each name the default, or the highest].",
+            autocompletion=completion.modules,
+            show_default=False,
+        ),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--from", metavar="VERSION", help="The earlier version [the next lower one]."),
+    ] = None,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
+) -> None:
+    """Write what changed between versions of modules, as a page of Markdown for users."""
+    if before is not None and len(modules or ()) != 1:
+        raise RequestError("--from is for one module", hint="`envbuild module changes NAME --from VERSION`")
+    with session(json=json, store=store, apptainer=apptainer) as settings:
+        found = workflows.module_changes.module_changes(modules or (), settings, root=root, before=before)
+    if json:
+        print_json([{**asdict(change), "retired_until": _day(change.retired_until)} for change in found])
+    elif found:
+        print_data(workflows.module_changes.markdown(found))
+    else:
+        print_message(f"{root}: no module has a version before its current one")
 
 
 @app.command("uninstall")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import lock as lock
     from envbuild.workflows import members as members
     from envbuild.workflows import module as module
+    from envbuild.workflows import module_changes as module_changes
     from envbuild.workflows import names as names
     from envbuild.workflows import nodes as nodes
     from envbuild.workflows import packages as packages

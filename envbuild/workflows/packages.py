@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from envbuild.errors import EnvbuildError, Location, RequestError
-from envbuild.image.compose import read_sbom
+from envbuild.image.compose import sbom_document
 from envbuild.image.file import ImageFile
 from envbuild.image.sif import HINT_REBUILD
 from envbuild.image.verify import changed_around
@@ -103,11 +102,13 @@ def packages_of(image: ImageFile) -> KnownPackages:
         return KnownPackages(packages=frozenset(), gaps={"deb": why, "pypi": why})
     components = _components(image)
     packages = {package for component in components for package in _package(component)}
-    facts = carried_facts(image)
-    packages |= {*_python_of_facts(facts or {}, {one.name for one in packages if one.ecosystem == "pypi"})}
     gaps: dict[Ecosystem, str] = {}
     if any(str(component.get("bom-ref", "")).startswith("root:") for component in components):
         # The packages of a finished root: Debian's by its list, Python's by the scan of its files.
+        facts = carried_facts(image)
+        packages |= {
+            *_python_of_facts(facts or {}, {one.name for one in packages if one.ecosystem == "pypi"})
+        }
         if not any(one.ecosystem == "deb" for one in packages):
             gaps["deb"] = "its root has no list of Debian packages"
         if facts is None:
@@ -116,7 +117,7 @@ def packages_of(image: ImageFile) -> KnownPackages:
 
 
 def _components(image: ImageFile) -> list[dict[str, Any]]:
-    bill = json.loads(read_sbom(image))
+    bill = sbom_document(image)
     components = bill.get("components") if isinstance(bill, dict) else None
     if not isinstance(components, list) or not all(isinstance(entry, dict) for entry in components):
         problem = f"the bill of materials in `{image.path.name}` lists no components"
