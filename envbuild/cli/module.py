@@ -97,6 +97,8 @@ def install(
         if named.many and (commands or name or version):
             hint = "install such an image alone"
             raise RequestError("--name, --version and --command are for one image", hint=hint)
+        if named.many:
+            workflows.module.check_modules_differ(named, root, settings)
 
         def install(member: Member[NamedImage], settings: Settings) -> InstallResult:
             request = workflows.module.InstallRequest(

@@ -50,7 +50,9 @@ from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
+from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.trust import check_signatures
@@ -129,6 +131,17 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
             settings.emit(Note(text=text))
             request = replace(request, require_pass=True)
         return _install_module(image, request, settings)
+
+
+def check_modules_differ(images: Members[NamedImage], root: Path, settings: Settings) -> None:
+    """Raise a RequestError if two images that envbuild built would become one module."""
+
+    def modulefile(member: Member[NamedImage], settings: Settings) -> tuple[Path, ...]:
+        with ImageFile.open(member.get().file(settings)) as image:
+            return (root / "modulefiles" / image.label,) if image.built_by_envbuild else ()
+
+    # What cannot be read is reported where it is installed.
+    images.each(modulefile, replace(settings, emit=lambda _: None)).check_outputs(lambda member: member.get())
 
 
 def _install_module(image: ImageFile, request: InstallRequest, settings: Settings) -> InstallResult:
