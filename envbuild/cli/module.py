@@ -38,14 +38,7 @@ RootOption = Annotated[
 
 @app.command("install")
 def install(
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE…",
-            help="Images: files, HOST/NAME:TAG in a registry, or directories for all modules and SIF files"
-            " below.",
-        ),
-    ],
+    images: options.ImagesToInstall,
     root: RootOption,
     link: Annotated[
         bool, typer.Option("--link", help="Refer to the image at its path instead of copying it.")

@@ -116,6 +116,14 @@ def test_several_are_installed_and_one_that_did_not_pass_is_left_out(
     assert run(capsys, *install, "envs/a.sif", str(other), "--require-pass")[0] == 4
 
 
+@pytest.mark.parametrize("words", [("status",), ("test",), ("check",), ("module", "install", "--root", "sw")])
+def test_an_unset_variable_is_not_the_working_directory(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    code, _, said = run(capsys, *words, "")
+    assert (code, "the name of an image is empty" in said) == (2, True)
+
+
 def test_a_bill_of_materials_is_of_one_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "sbom", "--root", "apps", "demo/1") == (0, "{}\n", "")
     assert run(capsys, "sbom", "envs")[0] == 2
