@@ -346,7 +346,13 @@ _DATA_CENTRE = re.compile(
 )
 def compatibility_package_on_its_gpus(stack: Stack) -> None:
     """Processes load a cuda-compat package that is newer than the driver on data-centre GPUs alone."""
-    names = stack.texts("gpus.names")
+    names = stack.texts_or_none("gpus.names")
+    if names is None:
+        version = stack.show("cuda.compat")
+        reason = (
+            f"processes load the libcuda of the image's cuda-compat {version}, which runs on data-centre GPUs"
+        )
+        raise UnknownFact(reason=f"{reason} alone, and the GPUs are not known")
     others = [
         name for name in names if not any(_DATA_CENTRE.fullmatch(word) for word in re.split(r"[\s_-]+", name))
     ]
