@@ -45,9 +45,8 @@ SizeOfShm = Annotated[int, Field(ge=0, le=2**63)]
 Architecture = Literal["amd64", "arm64"]
 ModuleSystem = Literal["lmod", "environment-modules"]
 MAX_PARTITIONS = 64
-QueueName = Annotated[
-    str, full_match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a partition or queue of the scheduler")
-]
+QUEUE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+QueueName = Annotated[str, full_match(QUEUE_NAME, "a partition or queue of the scheduler")]
 GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]

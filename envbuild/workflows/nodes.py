@@ -71,25 +71,30 @@ def submit(
 
     `named_options` are options of sbatch, left out if None; `options` further words, as a shell takes them.
     """
-    try:
-        words = shlex.split(options or "")
-    except ValueError as error:
-        hint = 'write options as a shell takes them: "--qos=debug"'
-        raise RequestError(f"--slurm: {error}", hint=hint) from error
+    words = option_words(named_options, options)
     site = site_of(settings, queue=str(named_options.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
         of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
-    named = [f"--{name}={value}" for name, value in named_options.items() if value is not None]
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return run_in_job(
         scheduler,
         # -P: files of the directory that the job runs in are not modules of ours.
         [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments],
-        [*shape, *of_site, *named, *words],
+        [*shape, *of_site, *words],
         variables={_SUBMITTED_FROM: json.dumps(settings.this_host().facts)},
         emit=settings.emit,
     )
+
+
+def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:
+    """Return options of Slurm: named ones, left out if None, and further words, as a shell takes them."""
+    try:
+        words = shlex.split(options or "")
+    except ValueError as error:
+        hint = 'write options as a shell takes them: "--qos=debug"'
+        raise RequestError(f"--slurm: {error}", hint=hint) from error
+    return [*(f"--{name}={value}" for name, value in named_options.items() if value is not None), *words]
 
 
 def submitted_from() -> dict[str, str]:
