@@ -408,6 +408,8 @@ class Site(Model):
     revoked: tuple[RevokedKey, ...] = ()
     """Keys whose signatures no longer count: ``SHA256:…``, or files with public keys; only in ``site.yaml``
     of the user or the machine."""
+    retirement_days: Annotated[int, Field(ge=1, le=3650)] | None = None
+    """Days from ``module retire`` to the removal of the module, more than the longest job runs."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind at every start of an image."""
     architecture: Architecture | None = None
