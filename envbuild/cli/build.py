@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
@@ -47,6 +47,15 @@ def command(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="PEM", help="The private key that signs these layers.")
     ] = None,
+    submit: submission.Submit = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="With --submit: test each image when it is built.")
+    ] = False,
+    at_once: submission.AtOnce = None,
+    partition: options.Partition = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: options.SlurmOptions = None,
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
@@ -55,6 +64,13 @@ def command(
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
+    jobs = {"--at-once": at_once, "--test": test or None}
+    if not submit:
+        options.check_no_job_options(partition, account, time, slurm, more=jobs, hint="add --submit")
+    elif rebuild or push_layers:
+        given = "--rebuild" if rebuild else "--push-layers"
+        hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
+        raise RequestError(f"{given} is not for --submit", hint=hint)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         request = workflows.build.BuildRequest(
             spec=spec,
@@ -68,6 +84,27 @@ def command(
             push_layers=push_layers,
             key=key,
         )
+        if submit:
+            state = workflows.submit.submit_builds(
+                [request],
+                submission.job_options(
+                    partition=partition,
+                    account=account,
+                    time=time,
+                    slurm=slurm,
+                    at_once=at_once,
+                    paths=[
+                        ("--store", settings.store.path),
+                        ("--apptainer", apptainer),
+                        ("--site", site),
+                        *(("--recipes", path) for path in recipes or ()),
+                        *(("--upstream", path) for path in upstream or ()),
+                    ],
+                ),
+                settings,
+                tests=test,
+            )
+            submission.show(state, json=json)
         built = workflows.build.build_image(request, settings)
     if json:
         print_json(_data(built))

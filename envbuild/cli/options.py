@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -174,22 +174,20 @@ def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
     return [str(image) if Path(word) == named else word for word in words]
 
 
-def first_job_option(
+def check_no_job_options(
     partition: str | None,
     account: str | None,
     time: str | None,
     slurm: str | None,
-    ranks_per_node: int | None = None,
-) -> str:
-    """Return the first option of a job that was given; empty if none was."""
-    values = {
-        "--partition": partition,
-        "--account": account,
-        "--time": time,
-        "--slurm": slurm,
-        "--ranks-per-node": ranks_per_node,
-    }
-    return next((name for name, value in values.items() if value is not None), "")
+    *,
+    more: Mapping[str, object],
+    hint: str,
+) -> None:
+    """Raise a RequestError for the first option of a job that was given; there is none to be submitted."""
+    values = {"--partition": partition, "--account": account, "--time": time, "--slurm": slurm, **more}
+    given = next((name for name, value in values.items() if value is not None), None)
+    if given is not None:
+        raise RequestError(f"{given} is for a job, and none is submitted", hint=hint)
 
 
 def host_libraries(mpi: LibraryOwner, fabric: LibraryOwner) -> HostLibraries:

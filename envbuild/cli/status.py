@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
+    from envbuild.workflows.settings import Settings
     from envbuild.workflows.status import Status
 
 
@@ -33,12 +34,18 @@ def command(
     every: Annotated[
         Path | None, typer.Option("--all", metavar="DIR", help="Show all modules that are installed in DIR.")
     ] = None,
+    submitted: Annotated[
+        bool,
+        typer.Option("--submitted", help="Show what became of the last `build --submit` or `test --submit`."),
+    ] = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     json: options.Json = False,
 ) -> None:
     """Show which images or modules passed their test on a host like this one; exit code 4 if one did not."""
     with session(json=json, store=store, apptainer=apptainer) as settings:
+        if submitted:
+            _show_submission(names, settings, json=json)
         if every is not None:
             if names or root is not None:
                 raise RequestError("--all takes no names and no --root", hint="`envbuild status --all DIR`")
@@ -60,6 +67,17 @@ def command(
             file = f" ({status.path})" if names.count(status.name) > 1 else ""
             print_data(f"{status.word:<8} {status.name}{file}: {status.text}")
     raise typer.Exit(0 if all(status.state == "passed" for status in statuses) else 4)
+
+
+def _show_submission(names: list[str] | None, settings: Settings, *, json: bool) -> NoReturn:
+    if names:
+        hint = "`envbuild status --submitted` shows all its members"
+        raise RequestError("--submitted takes no names", hint=hint)
+    state = workflows.submit.submission_state(settings)
+    if state is None:
+        hint = "`envbuild build --submit` submits builds; --store DIR names another store"
+        raise RequestError(f"nothing was submitted over the store `{settings.store.path}`", hint=hint)
+    submission.show(state, json=json)
 
 
 def _data(status: Status) -> dict[str, Any]:

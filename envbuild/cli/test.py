@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.output import print_data, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
@@ -64,6 +65,8 @@ def command(
             show_default=False,
         ),
     ] = None,
+    submit: submission.Submit = False,
+    at_once: submission.AtOnce = None,
     partition: options.Partition = None,
     account: options.Account = None,
     time: options.Time = None,
@@ -87,14 +90,36 @@ def command(
     PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
     other machines or speed: see "What PASS does not say" in the documentation.
     """
-    if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
-        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
+    if nodes is None and not submit:
+        more = {"--ranks-per-node": ranks_per_node, "--at-once": at_once}
+        hint = "add --nodes N, or --submit"
+        options.check_no_job_options(partition, account, time, slurm, more=more, hint=hint)
+    _check_submit(submit=submit, given={"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named, pinned = image, workflows.images.by_digest(image) if nodes else image
         image = workflows.images.image_file(pinned, settings)
         if report is not None:
             workflows.test.check_report(report, image, settings)
+        if submit:
+            request = workflows.test.TestRequest(
+                image=image,
+                ranks=ranks,
+                timeout_s=timeout,
+                from_host=options.host_libraries(mpi, fabric),
+                launcher=launcher,
+                quick=quick,
+                require_gpu=require_gpu,
+            )
+            jobs = submission.job_options(
+                partition=partition,
+                account=account,
+                time=time,
+                slurm=slurm,
+                at_once=at_once,
+                paths=[("--store", settings.store.path), ("--apptainer", apptainer), ("--site", site)],
+            )
+            submission.show(workflows.submit.submit_tests([request], jobs, settings), json=json)
         if nodes and workflows.nodes.must_submit(nodes):
             named_options = {"partition": partition, "account": account, "time": time}
             named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
@@ -132,3 +157,11 @@ def command(
     if report is not None:
         workflows.test.write_report(report, result)
     raise typer.Exit(0 if result.passed else 4)
+
+
+def _check_submit(*, submit: bool, given: Mapping[str, object]) -> None:
+    """Raise a RequestError for an option that a submitted test does not have."""
+    unfit = next((name for name, value in given.items() if value), None)
+    if submit and unfit is not None:
+        hint = f"submit the test without it, or run `envbuild test {unfit}` for one image"
+        raise RequestError(f"{unfit} is not for --submit", hint=hint)

@@ -13,6 +13,7 @@ A store belongs to one user. Its directory is relocatable:
     scans/                      scans of images for the preflight
     parts/                      parts of images that a `pull` has fetched and not yet used
     images/                     images of registries that commands named (see `envbuild.store.images`)
+    submission/                 the last `build --submit` or `test --submit` (see `envbuild.store.submission`)
     stage/                      work in progress, one private directory each
 
 Everything is written under a private name in `stage/`, synced, and renamed into place: a reader sees a
@@ -49,7 +50,7 @@ GRACE_S = 86_400.0
 # Most layers take less: no word about those.
 _PATIENCE_S = 1.0
 # Only the owner may read command lines, unchecked files, and what uv keeps.
-_PRIVATE = ("logs", "resolve", "stage")
+_PRIVATE = ("logs", "resolve", "stage", "submission")
 # Never exists; the root of a store that was not made yet.
 _NOWHERE = Path("/proc/self/fd/none")
 

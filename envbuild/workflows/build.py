@@ -84,11 +84,11 @@ class BuildRequest:
 
 def build_image(request: BuildRequest, settings: Settings) -> Built:
     """Build the image of a spec; if nothing has changed, nothing is written."""
-    path = _check_request(request, settings)
+    path = check_request(request, settings)
     # A passphrase is asked for now, and not once all is built.
     target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
     settings = with_upstreams(settings, request.upstreams, offline=request.offline)
-    locked = _lock(request, settings)
+    locked = lock_request(request, settings)
     plan = plan_image(locked, compression=request.compression)
     if not request.rebuild:
         fetch_layers(plan, settings)
@@ -103,7 +103,7 @@ def _build(path: Path, locked: Locked, plan: BuildPlan, request: BuildRequest, s
     check_tools(locked, missing, settings)
     # Layers that are pushed have to be there, even if the image is.
     is_reusable = not request.rebuild and not (request.push_layers and missing)
-    if is_reusable and (scan := _reusable(path, plan, settings)) is not None:
+    if is_reusable and (scan := image_to_keep(path, plan, settings)) is not None:
         preflight = _judge(scan, settings)
         # The owner prunes a store that this user can only read.
         with contextlib.suppress(MachineError):
@@ -146,7 +146,7 @@ def _built(
     )
 
 
-def _check_request(request: BuildRequest, settings: Settings) -> Path:
+def check_request(request: BuildRequest, settings: Settings) -> Path:
     """Check the request before any work is done; return the path of the image."""
     spec = request.spec
     check_is_spec(spec)
@@ -169,7 +169,8 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
     return path
 
 
-def _lock(request: BuildRequest, settings: Settings) -> Locked:
+def lock_request(request: BuildRequest, settings: Settings) -> Locked:
+    """Lock the spec of a request if needed, and report what that chose."""
     if request.locked:
         locked = read_locked(request.spec, settings)
     else:
@@ -178,7 +179,7 @@ def _lock(request: BuildRequest, settings: Settings) -> Locked:
     return locked
 
 
-def _reusable(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | None:
+def image_to_keep(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | None:
     """Return the scan of the image at a path if it is that of the plan; warn if it is damaged.
 
     The plan covers every input byte. The bytes are compared once as long as the file stays the same.

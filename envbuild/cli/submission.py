@@ -1,0 +1,94 @@
+"""Options of a submission, and how `build --submit`, `test --submit` and `status --submitted` show one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from envbuild import workflows
+from envbuild.cli.output import columns, print_data, print_json, print_message, print_messages
+
+if TYPE_CHECKING:
+    from envbuild.workflows.submit import JobOptions, SubmissionState
+
+Submit = Annotated[
+    bool,
+    typer.Option("--submit", help="As arrays of Slurm jobs; returns when they are submitted."),
+]
+AtOnce = Annotated[
+    int | None,
+    typer.Option("--at-once", metavar="N", min=1, help="With --submit: run at most so many tasks at a time."),
+]
+
+
+def job_options(
+    *,
+    partition: str | None,
+    account: str | None,
+    time: str | None,
+    slurm: str | None,
+    at_once: int | None,
+    paths: Sequence[tuple[str, Path | None]],
+) -> JobOptions:
+    """Return the options of jobs; `paths` are options of this command that workers get, too."""
+    named = {"partition": partition, "account": account, "time": time}
+    return workflows.submit.JobOptions(
+        words=workflows.nodes.option_words(named, slurm),
+        partition=partition or "",
+        at_once=at_once or 0,
+        arguments=[f"{name}={value}" for name, value in paths if value is not None],
+    )
+
+
+def show(state: SubmissionState, *, json: bool) -> NoReturn:
+    """Show what has become of a submission, and exit with the gravest code of its members."""
+    if json:
+        print_json(_data(state))
+    else:
+        print_data(columns([("MEMBER", "STATE", "TASKS", "JOBS", ""), *_rows(state)]))
+        for member in state.members:
+            for warning in member.warnings:
+                print_message(f"warning: {member.name}: {warning}", problem=True)
+            if member.state == "failed":
+                print_messages(f"{member.name}: {member.text}", problem=True)
+                if member.log:
+                    print_message(f"log: {member.log}", problem=True)
+    raise typer.Exit(state.code)
+
+
+def _rows(state: SubmissionState) -> list[tuple[str, ...]]:
+    return [
+        (
+            member.name,
+            member.state,
+            f"{member.done}/{member.tasks}",
+            ",".join(member.jobs) or "-",
+            member.text.partition("\n")[0],
+        )
+        for member in state.members
+    ]
+
+
+def _data(state: SubmissionState) -> dict[str, object]:
+    return {
+        "job_name": state.job_name,
+        "jobs": state.jobs,
+        "members": [
+            {
+                "name": member.name,
+                "image": member.image or None,
+                "state": member.state,
+                "text": member.text,
+                "tasks": member.tasks,
+                "tasks_done": member.done,
+                "jobs": member.jobs,
+                "log": member.log or None,
+                "warnings": member.warnings,
+                "exit_code": member.code,
+            }
+            for member in state.members
+        ],
+    }

@@ -1,0 +1,565 @@
+"""Submit: builds and tests as arrays of Slurm over one store; what has become of them.
+
+Everything is resolved and fetched where this runs: nodes may have no network, and no locks in common. Each
+missing layer belongs to one task, so that nothing is built twice. No process waits for the jobs: the store is
+the only state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from envbuild.build.run import missing_layers
+from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError, pluralize, render, some
+from envbuild.events import Note, Warned
+from envbuild.image.file import ImageFile
+from envbuild.image.runnable import accelerator_of
+from envbuild.launch.schedulers import Array, QueuedTask, Submitter, work_for
+from envbuild.launch.schedulers.follow import submitter
+from envbuild.launch.schedulers.slurm import SCHEDULER, job_options
+from envbuild.lock.model import all_pins
+from envbuild.plan.model import BuildPlan, Layer, input_files
+from envbuild.plan.space import needed_space
+from envbuild.plan.tasks import divide
+from envbuild.resolve.fetch import origins_of
+from envbuild.spec.site import Site
+from envbuild.store.gc_roots import Root, add_root
+from envbuild.store.store import Store
+from envbuild.store.submission import (
+    DIRECTORY,
+    Submission,
+    SubmittedArray,
+    SubmittedMember,
+    SubmittedTask,
+    TaskResult,
+    clear_submission,
+    read_result,
+    read_submission,
+    write_submission,
+    write_work,
+)
+from envbuild.system import locks
+from envbuild.workflows.arguments import check_room
+from envbuild.workflows.build import BuildRequest, check_request, image_to_keep, lock_request
+from envbuild.workflows.fetch import fetch_inputs
+from envbuild.workflows.inputs import site_of
+from envbuild.workflows.lock import Locked, check_tools
+from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
+from envbuild.workflows.plan import absent_files, plan_image
+from envbuild.workflows.settings import Settings
+from envbuild.workflows.status import image_statuses
+from envbuild.workflows.test import TestRequest
+from envbuild.workflows.upstreams import fetch_layers, with_upstreams
+
+# What envbuild and the programs that it starts read of a user's environment. Others stay where they are:
+# the scheduler keeps a job's environment in files, and tokens and proxies have no business there.
+_VARIABLES = (
+    *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "MODULEPATH", "PATH", "PYTHONPATH", "SHELL"),
+    *("TMPDIR", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ENVBUILD_RECIPES"),
+    *("ENVBUILD_SITE", "ENVBUILD_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR"),
+)
+
+MemberOutcome = Literal["queued", "running", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How jobs are to run."""
+
+    words: Sequence[str] = ()
+    """Options of sbatch."""
+    partition: str = ""
+    at_once: int = 0
+    """Tasks of an array that run at the same time (count); 0 for as many as Slurm likes."""
+    arguments: Sequence[str] = ()
+    """Options of this command line that workers get, too: the store and the site, for example."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """What has become of a member of a submission."""
+
+    name: str
+    image: str
+    state: MemberOutcome
+    text: str
+    """Why it waits, what runs, or what went wrong."""
+    done: int = 0
+    tasks: int = 0
+    """How many of its tasks are done, of how many (counts)."""
+    jobs: tuple[str, ...] = ()
+    """Ids of the jobs that its remaining tasks belong to."""
+    log: str = ""
+    """The log of the task that failed."""
+    warnings: tuple[str, ...] = ()
+    code: int = 0
+    """Exit code of the task that failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionState:
+    """What has become of the last submission over a store."""
+
+    job_name: str
+    members: tuple[MemberState, ...]
+    jobs: tuple[str, ...]
+    """Ids of all its arrays."""
+
+    @property
+    def code(self) -> int:
+        """The gravest exit code of a member that failed; 0 without one."""
+        return max((member.code for member in self.members), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A task to submit."""
+
+    task: SubmittedTask
+    work: Mapping[str, object]
+    options: tuple[str, ...]
+    """Options of sbatch, without the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """An image to build."""
+
+    request: BuildRequest
+    path: Path
+    """The image, absolute."""
+    locked: Locked
+    plan: BuildPlan
+    missing: tuple[Layer, ...]
+    """Layers that the store lacks."""
+    is_made: bool
+    """Whether the image is that of the plan already."""
+
+
+def submit_builds(
+    requests: Sequence[BuildRequest], options: JobOptions, settings: Settings, *, tests: bool = False
+) -> SubmissionState:
+    """Submit what the images of specs lack, and with `tests` their tests; return what has become of all.
+
+    A spec that cannot be locked leaves the others. RequestError: jobs of an earlier submission have not
+    ended, or Slurm refuses these. MachineError: there is no Slurm, or no space.
+    """
+    site = site_of(settings, queue=options.partition)
+    scheduler = submitter(site)
+    with _submitting(scheduler, settings):
+        members, failed = _planned(requests, settings)
+        _fetch(members, settings)
+        tasks = _build_tasks(members, site)
+        if tests:
+            tasks += _test_tasks(_untested(members, settings), _next_level(tasks), site)
+        owners = {key: task.task.id for task in tasks for key in task.task.layers}
+        submitted = [
+            SubmittedMember(
+                name=str(member.request.spec),
+                image=str(member.path),
+                tasks=_ids(tasks, {owners[layer.key] for layer in member.missing}, str(member.path)),
+            )
+            for member in members
+        ]
+        root = Root(
+            path=str(settings.store.path / DIRECTORY),
+            pinned=True,
+            keys=tuple(sorted({layer.key for member in members for layer in member.plan.layers})),
+            files=tuple(sorted(_inputs(layer for member in members for layer in member.missing))),
+        )
+        _submit(scheduler, [*submitted, *failed], tasks, options, settings, root)
+    return _state_now(settings)
+
+
+def submit_tests(requests: Sequence[TestRequest], options: JobOptions, settings: Settings) -> SubmissionState:
+    """Submit tests of images; return what has become of them. Raises as `submit_builds`."""
+    site = site_of(settings, queue=options.partition)
+    scheduler = submitter(site)
+    with _submitting(scheduler, settings):
+        images = []
+        for request in requests:
+            with ImageFile.open(request.image) as image:
+                images.append((request, accelerator_of(image)))
+        tasks = _test_tasks(images, 0, site)
+        members = [
+            SubmittedMember(
+                name=str(request.image),
+                image=str(request.image.absolute()),
+                tasks=_ids(tasks, set(), str(request.image.absolute())),
+            )
+            for request in requests
+        ]
+        _submit(scheduler, members, tasks, options, settings, None)
+    return _state_now(settings)
+
+
+def submission_state(settings: Settings) -> SubmissionState | None:
+    """Return what has become of the last submission over the store; None if there was none."""
+    submission = read_submission(settings.store)
+    if submission is None:
+        return None
+    # The queue first: a task that is not in it, and has no result then, has ended without one.
+    queue = _queue(submission, settings)
+    results = {task.id: read_result(settings.store, task.id) for task in submission.tasks}
+    jobs = {task.id: submission.job_of(task) for task in submission.tasks}
+    lost = [
+        job[0]
+        for id_, job in jobs.items()
+        if job is not None and queue is not None and job not in queue and not _has_ended(results[id_])
+    ]
+    ended = SCHEDULER.ended(sorted(set(lost)))
+    states = {
+        task.id: _task_state(task, results[task.id], jobs[task.id], queue, ended, settings.store)
+        for task in submission.tasks
+    }
+    return SubmissionState(
+        job_name=submission.job_name,
+        members=tuple(_member_state(member, states) for member in submission.members),
+        jobs=tuple(array.job for array in submission.arrays),
+    )
+
+
+def release_ended(settings: Settings) -> None:
+    """Let `prune` take what the last submission needs, if all its tasks have ended."""
+    with contextlib.suppress(RequestError):
+        state = submission_state(settings)
+        if state is not None and all(member.state in ("done", "failed") for member in state.members):
+            root = Root(path=str(settings.store.path / DIRECTORY), pinned=True)
+            (settings.store.root / root.name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _submitting(scheduler: Submitter, settings: Settings) -> Iterator[None]:
+    """Keep other submissions over the store away; RequestError if jobs of one have not ended."""
+    store = settings.store
+    lock = store.directory(DIRECTORY).with_name("submission.lock")
+    with locks.exclusive(lock, lambda: settings.emit(Note(text="waiting for another submission"))):
+        jobs = sorted({task.job for task in scheduler.queued(_job_name(store))}, key=int)
+        if jobs:
+            listed = ", ".join(jobs)
+            raise RequestError(
+                f"jobs of the last submission over the store `{store.path}` have not ended: {listed}",
+                hint=f"`envbuild status --submitted` shows them, and `scancel {' '.join(jobs)}` cancels them",
+            )
+        yield
+
+
+def _job_name(store: Store) -> str:
+    """Return the name of all jobs over a store: they can be found even if no id was recorded."""
+    return f"envbuild-{hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:12]}"
+
+
+def _planned(
+    requests: Sequence[BuildRequest], settings: Settings
+) -> tuple[list[_Member], list[SubmittedMember]]:
+    """Lock and plan each spec, and fetch layers from registries; also return the specs that failed."""
+    members, failed = [], []
+    for request in requests:
+        try:
+            path = check_request(request, settings).absolute()
+            stored = with_upstreams(settings, request.upstreams, offline=request.offline)
+            locked = lock_request(request, stored)
+            plan = plan_image(locked, compression=request.compression)
+            is_made = image_to_keep(path, plan, settings) is not None
+            if not is_made:
+                fetch_layers(plan, stored)
+            missing = () if is_made else missing_layers(plan, stored.store)
+            check_tools(locked, missing, stored)
+        except EnvbuildError as error:
+            settings.emit(Warned(text=f"{request.spec}: {error.problem}", hint=error.hint))
+            name, text = str(request.spec), render(error)
+            failed.append(SubmittedMember(name=name, image="", tasks=(), error=text, code=error.exit_code))
+            continue
+        members.append(
+            _Member(request=request, path=path, locked=locked, plan=plan, missing=missing, is_made=is_made)
+        )
+    return members, failed
+
+
+def _fetch(members: Sequence[_Member], settings: Settings) -> None:
+    """Fetch the files of all missing layers, once the store and the images' directories have room for all."""
+    store, seen = settings.store, set[str]()
+    new: list[tuple[_Member, list[Layer]]] = []
+    to_fetch: dict[str, int] = {}
+    layers_bytes = inputs_bytes = 0
+    images: dict[Path, int] = {}
+    for member in members:
+        layers = [layer for layer in member.missing if layer.key not in seen]
+        seen |= {layer.key for layer in layers}
+        new.append((member, layers))
+        lock = member.locked.lock
+        to_fetch |= {pin.sha256: pin.size_bytes for pin in absent_files(lock, layers, store)}
+        needed = needed_space(lock, layers)
+        layers_bytes, inputs_bytes = layers_bytes + needed.layers_bytes, inputs_bytes + needed.inputs_bytes
+        if not member.is_made:
+            image_bytes = needed_space(lock, member.plan.image_layers).inputs_bytes
+            images[member.path.parent] = images.get(member.path.parent, 0) + image_bytes
+    fetched = sum(to_fetch.values())
+    if seen:
+        check_room(
+            store.path,
+            fetched + layers_bytes,
+            settings.emit,
+            least=fetched + inputs_bytes // 2,
+            hint="free some space, or name another store with --store DIR",
+        )
+    for directory, size_bytes in sorted(images.items()):
+        check_room(directory, size_bytes, settings.emit, least=0)
+    with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
+        store.freshen(layer.key for member in members for layer in member.plan.layers)
+        with store.stage() as work:
+            for member, layers in new:
+                fetch_inputs(
+                    layers,
+                    member.locked.lock,
+                    origins_of(member.locked.resolved),
+                    settings,
+                    work=work,
+                    sources=member.request.sources,
+                    offline=member.request.offline,
+                )
+
+
+def _build_tasks(members: Sequence[_Member], site: Site | None) -> list[_Task]:
+    """Return the tasks that build the missing layers and write the images."""
+    sizes = {pin.sha256: pin.size_bytes for member in members for pin in all_pins(member.locked.lock)}
+    missing = {layer.key for member in members for layer in member.missing}
+    division = divide([member.plan for member in members], missing, sizes)
+    options = ("--nodes=1", "--ntasks=1", *job_options(work_for(site, for_gpus=False)))
+    tasks = []
+    for level, plans in enumerate(division.levels):
+        for number, plan in enumerate(plans):
+            layers = {layer.key: layer.name for layer in plan.image_layers}
+            task = SubmittedTask(
+                id=f"{level}-{number}", kind="layers", title=some([*layers.values()], 2), layers=layers
+            )
+            tasks.append(_Task(task=task, work={"plan": plan.to_json()}, options=options))
+    images = [pair for pair in zip(members, division.own, strict=True) if not pair[0].is_made]
+    for number, (member, own) in enumerate(images):
+        names = {layer.key: layer.name for layer in member.missing}
+        task = SubmittedTask(
+            id=f"{len(division.levels)}-{number}",
+            kind="image",
+            title=member.path.name,
+            layers={key: names[key] for key in own},
+            image=str(member.path),
+        )
+        work = {
+            "spec": str(member.request.spec.absolute()),
+            "image": str(member.path),
+            "compression": member.request.compression,
+        }
+        tasks.append(_Task(task=task, work=work, options=options))
+    return tasks
+
+
+def _untested(members: Sequence[_Member], settings: Settings) -> list[tuple[TestRequest, str]]:
+    """Return tests of images, with their accelerators, but for those that passed on a host like this one."""
+    return [
+        (TestRequest(image=member.path), member.locked.lock.accelerator)
+        for member in members
+        if not (member.is_made and image_statuses([member.path], settings)[0].state == "passed")
+    ]
+
+
+def _test_tasks(tests: Sequence[tuple[TestRequest, str]], level: int, site: Site | None) -> list[_Task]:
+    """Return the tasks that test images; those for one accelerator follow each other, for one array."""
+    tasks = []
+    for number, (request, accelerator) in enumerate(sorted(tests, key=lambda test: test[1])):
+        image = str(request.image.absolute())
+        work = {
+            "image": image,
+            "ranks": request.ranks,
+            "timeout_s": request.timeout_s,
+            "mpi": request.from_host.mpi,
+            "fabric": request.from_host.fabric,
+            "launcher": request.launcher,
+            "quick": request.quick,
+            "require_gpu": request.require_gpu,
+        }
+        task = SubmittedTask(id=f"{level}-{number}", kind="test", title=request.image.name, image=image)
+        tasks.append(_Task(task=task, work=work, options=tuple(options_of_test(site, 1, accelerator))))
+    return tasks
+
+
+def _next_level(tasks: Sequence[_Task]) -> int:
+    return 1 + max((task.task.level for task in tasks), default=-1)
+
+
+def _ids(tasks: Sequence[_Task], layers: Collection[str], image: str) -> tuple[str, ...]:
+    """Return the ids of the tasks that an image needs: those with some ids, and its own."""
+    return tuple(task.task.id for task in tasks if task.task.id in layers or task.task.image == image)
+
+
+def _inputs(layers: Iterable[Layer]) -> set[str]:
+    return {file.sha256 for layer in layers for file in input_files(layer.step)}
+
+
+def _submit(
+    scheduler: Submitter,
+    members: Sequence[SubmittedMember],
+    tasks: Sequence[_Task],
+    options: JobOptions,
+    settings: Settings,
+    root: Root | None,
+) -> None:
+    """Write a submission and its tasks to the store, and submit its arrays, a level after the other.
+
+    If the scheduler refuses one, those before it are cancelled.
+    """
+    store = settings.store
+    submission = Submission(
+        scheduler=scheduler.name,
+        job_name=_job_name(store),
+        members=tuple(members),
+        tasks=tuple(task.task for task in tasks),
+    )
+    groups = [
+        (level, own, list(group))
+        for (level, own), group in groupby(tasks, key=lambda task: (task.task.level, task.options))
+    ]
+    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    variables |= facts_of_host(settings)
+
+    def array(level: int, own: Sequence[str], first: int, count: int, after: Sequence[str]) -> Array:
+        words = own_command(["worker", str(level), str(first), *options.arguments])
+        return Array(
+            name=submission.job_name,
+            script=f"#!/bin/sh\nexec {shlex.join(words)}\n",
+            tasks=count,
+            at_once=options.at_once,
+            after=tuple(after),
+            options=(*own, *options.words),
+            directory=Path.cwd(),
+            logs=store.path / DIRECTORY / "logs",
+            variables=variables,
+        )
+
+    for own in dict.fromkeys(own for _, own, _ in groups):
+        scheduler.check(array(0, own, 0, 1, ()))
+    clear_submission(store)
+    for task in tasks:
+        write_work(store, task.task.id, task.work)
+    write_submission(store, submission)
+    if root is not None:
+        add_root(store, root)
+    most, before, current = scheduler.most_tasks() if tasks else 1, [], []
+    try:
+        for level, own, group in groups:
+            for start in range(0, len(group), most):
+                part = group[start : start + most]
+                if submission.arrays and submission.arrays[-1].level != level:
+                    before, current = current, []
+                first = part[0].task.number
+                job = scheduler.submit_array(array(level, own, first, len(part), before))
+                settings.emit(Note(text=f"{scheduler.title} job {job}: {pluralize(len(part), 'task')}"))
+                current.append(job)
+                added = SubmittedArray(job=job, level=level, first=first, tasks=len(part))
+                submission = submission.model_copy(update={"arrays": (*submission.arrays, added)})
+                write_submission(store, submission)
+    except BaseException:
+        for submitted in submission.arrays:
+            scheduler.cancel(submitted.job)
+        raise
+
+
+def _state_now(settings: Settings) -> SubmissionState:
+    state = submission_state(settings)
+    if state is None:
+        raise AssertionError("the submission was written a moment ago")
+    return state
+
+
+def _queue(submission: Submission, settings: Settings) -> dict[tuple[str, int], QueuedTask] | None:
+    """Return the tasks that wait or run; None if the scheduler does not answer."""
+    if not submission.arrays:
+        return {}
+    try:
+        queued = SCHEDULER.queued(submission.job_name)
+    except MachineError as error:
+        settings.emit(Warned(text=f"states are those that tasks wrote: {error.problem}", hint=error.hint))
+        return None
+    return {(task.job, task.index): task for task in queued}
+
+
+def _has_ended(result: TaskResult | None) -> bool:
+    return result is not None and result.outcome != "running"
+
+
+def _task_state(
+    task: SubmittedTask,
+    result: TaskResult | None,
+    job: tuple[str, int] | None,
+    queue: Mapping[tuple[str, int], QueuedTask] | None,
+    ended: Mapping[tuple[str, int], str],
+    store: Store,
+) -> MemberState:
+    """Return what has become of a task, as of a member with this task alone."""
+
+    def state(outcome: MemberOutcome, text: str, code: int = 0) -> MemberState:
+        id_ = f"{job[0]}_{job[1]}" if job is not None else ""
+        return MemberState(
+            name=task.title,
+            image=task.image,
+            state=outcome,
+            text=text,
+            jobs=(id_,) if id_ else (),
+            log=str(store.path / DIRECTORY / f"logs/{id_}.log") if outcome == "failed" and id_ else "",
+            warnings=result.warnings if result is not None else (),
+            code=code,
+        )
+
+    waiting = queue.get(job) if queue is not None and job is not None else None
+    if waiting is not None and waiting.state == "PENDING":
+        # Also one that ran on a node that failed, and that is to run again.
+        return state("queued", waiting.reason)
+    if result is not None and result.outcome == "done":
+        return state("done", result.text)
+    if result is not None and _has_ended(result):
+        return state("failed", result.text, result.code or BuildError.exit_code)
+    if waiting is not None or (queue is None and result is not None):
+        node = result.node if result is not None else waiting.node if waiting is not None else ""
+        return state("running", f"on {node}" if node else "")
+    if queue is None:
+        return state("queued", "")
+    how = ended.get(job, "") if job is not None else ""
+    return state("failed", f"it ended without a result{f': {how}' if how else ''}", BuildError.exit_code)
+
+
+def _member_state(member: SubmittedMember, states: Mapping[str, MemberState]) -> MemberState:
+    """Return what has become of a member: the first task that failed decides, else what is left."""
+    if member.error:
+        return MemberState(
+            name=member.name, image=member.image, state="failed", text=member.error, code=member.code
+        )
+    tasks = [states[id_] for id_ in member.tasks]
+    left = [task for task in tasks if task.state != "done"]
+    failed = next((task for task in tasks if task.state == "failed"), None)
+    running = [task for task in tasks if task.state == "running"]
+    done = len(tasks) - len(left)
+    if failed is not None:
+        text = f"{failed.name}: {failed.text}"
+    elif running:
+        text = some([f"{task.name} {task.text}".strip() for task in running], 2)
+    else:
+        text = left[0].text if left else tasks[-1].text if tasks else "is up to date"
+    return MemberState(
+        name=member.name,
+        image=member.image,
+        state="failed" if failed is not None else "running" if running else "queued" if left else "done",
+        text=text,
+        done=done,
+        tasks=len(tasks),
+        jobs=tuple(dict.fromkeys(job.partition("_")[0] for task in left for job in task.jobs)),
+        log=failed.log if failed is not None else "",
+        warnings=tuple(dict.fromkeys(warning for task in tasks for warning in task.warnings)),
+        code=failed.code if failed is not None else 0,
+    )
