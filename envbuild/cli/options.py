@@ -39,6 +39,12 @@ Fabric = Annotated[
     typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.")]
+Specs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SPEC", help="Specs, YAML files; a directory stands for the specs in it and below."
+    ),
+]
 Image = Annotated[
     Path,
     typer.Argument(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import launch as launch
     from envbuild.workflows import layer as layer
     from envbuild.workflows import lock as lock
+    from envbuild.workflows import members as members
     from envbuild.workflows import module as module
     from envbuild.workflows import names as names
     from envbuild.workflows import nodes as nodes
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import settings as settings
     from envbuild.workflows import sign as sign
     from envbuild.workflows import sites as sites
+    from envbuild.workflows import specs as specs
     from envbuild.workflows import status as status
     from envbuild.workflows import submit as submit
     from envbuild.workflows import test as test

@@ -62,6 +62,32 @@ _FEW = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockSummary:
+    """A lock as it is shown: hundreds of them fit in memory."""
+
+    spec: Path
+    path: Path
+    packages: int
+    """Number of locked files."""
+    changes: tuple[str, ...]
+    stale_targets: tuple[str, ...]
+    why_release: str
+    rule_results: tuple[RuleResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockState:
+    """How the lock beside a spec fails to satisfy it."""
+
+    spec: Path
+    path: Path
+    changes: tuple[str, ...]
+    """Empty if it satisfies the spec."""
+    stale_targets: tuple[str, ...]
+    """Sentences on targets for other architectures that do not satisfy the spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
     """A spec, and the lock that satisfies it."""
 
@@ -78,6 +104,19 @@ class Locked:
     """Sentences on tools of this machine that differ from those of a fixed lock."""
     rule_results: tuple[RuleResult, ...] = ()
     """The rules on the lock and its site; none is *incompatible*."""
+
+    @property
+    def summary(self) -> LockSummary:
+        """What is shown of it."""
+        return LockSummary(
+            spec=self.resolved.path,
+            path=self.path,
+            packages=len(self.lock.pins),
+            changes=self.changes,
+            stale_targets=self.stale_targets,
+            why_release=self.resolved.why_release,
+            rule_results=self.rule_results,
+        )
 
 
 def lock_spec(
@@ -443,18 +482,16 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
     return results
 
 
-def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
-    """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
+def check_lock(spec: Path, settings: Settings) -> LockState:
+    """Return how the lock beside a spec fails to satisfy it. Resolves nothing."""
     file = read_lock_file(spec)
     resolved = _read_with_lock(spec, settings, file)
-    return file_changes(file, resolved, known_tool_pins(resolved.base))
-
-
-def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
-    """Return a sentence for each target for another architecture that does not satisfy the spec."""
-    file = read_lock_file(spec)
-    others = _other_locks(file, _read_with_lock(spec, settings, file).architecture)
-    return tuple(_stale_targets(others, spec, settings, None))
+    return LockState(
+        spec=spec,
+        path=lock_path(spec),
+        changes=file_changes(file, resolved, known_tool_pins(resolved.base)),
+        stale_targets=tuple(_stale_targets(_other_locks(file, resolved.architecture), spec, settings, None)),
+    )
 
 
 def _read_with_lock(spec: Path, settings: Settings, file: LockFile | None) -> ResolvedSpec:

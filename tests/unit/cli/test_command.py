@@ -64,7 +64,7 @@ def test_a_directory_that_cannot_be_one(
     assert f"hint: {hint}" in text
 
 
-@pytest.mark.parametrize("command", [["build"], ["lock"], ["plan"], ["add"], ["fetch", "--to", "x"]])
+@pytest.mark.parametrize("command", [["add"], ["fetch", "--to", "x"]])
 @pytest.mark.parametrize(
     ("files", "hint"),
     [
@@ -518,6 +518,26 @@ class TestUpgrade:
         (tmp_path / "spec").touch()
         given = ["lock", "--upgrade", "torch", "spec", "more"]
         assert expand_upgrade(given) == ["lock", "--upgrade=torch", "spec", "more"]
+
+    @pytest.mark.parametrize(
+        ("words", "expanded"),
+        [
+            ("lock --upgrade specs", "lock --upgrade=* specs"),
+            ("lock --upgrade torch specs", "lock --upgrade=torch specs"),
+            ("lock --upgrade torch specs/ more/", "lock --upgrade=torch specs/ more/"),
+            ("lock --upgrade .", "lock --upgrade=* ."),
+            ("lock specs --upgrade torch", "lock specs --upgrade=torch"),
+            ("lock a.yaml --upgrade torch specs", "lock a.yaml --upgrade=torch --upgrade=specs"),
+        ],
+    )
+    def test_a_directory_of_specs_is_not_a_package_unless_specs_are_named_before(
+        self, words: str, expanded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("specs", "more", "torch"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "a.yaml").touch()
+        assert expand_upgrade(words.split()) == expanded.split()
 
     def test_what_is_given_stays_as_it_is(self) -> None:
         given = ["lock", "--upgrade"]

@@ -9,6 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+import typer
+
+from envbuild.cli.members import finish_members
+from envbuild.errors import Location, RequestError
 from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult, Measured
 from envbuild.preflight.problems import mismatch
@@ -22,11 +27,22 @@ from envbuild.store.report import Report
 from envbuild.workflows.check import CheckedImage, PartitionFit
 from envbuild.workflows.explain import Explanation
 from envbuild.workflows.forecast import Forecast, KnownImage, Needs, Outlook
+from envbuild.workflows.members import Member, Members
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()
 # Keys of the documents that are names: page and document are compared without them.
 NAMES = re.compile(r"^(host\.facts|submitted_from|outputs)\.\w+$")
 PROBLEM = mismatch("loader.libraries", file="/usr/bin/a", need="libz.so.1", winner="nothing", hint="add it")
+
+
+def test_the_keys_of_several_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    at = Location(path=Path("a.yaml"), line=1, column=1)
+    error = RequestError("p", hint="h", at=at)
+    failed: Member[None] = Member(name="a", path=Path("a.yaml"), error=error)
+    members = Members(items=(failed,), many=True)
+    with pytest.raises(typer.Exit):
+        finish_members(members, row=lambda _: [], data=lambda _: None, json=True)
+    assert keys_of_page("Several at once") == keys(json.loads(capsys.readouterr().out))
 
 
 def test_the_keys_of_a_test() -> None:
@@ -144,7 +160,8 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 
 def section_of_page(heading: str) -> str:
-    return PAGE.partition(f"## `{heading}`")[2].partition("\n## ")[0]
+    heading = f"`{heading}`" if heading.startswith("envbuild") else heading
+    return PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
 def keys_of_page(heading: str) -> set[str]:
