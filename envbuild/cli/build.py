@@ -13,6 +13,7 @@ from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
 from envbuild.quoting import shell_path
+from envbuild.workflows.members import Member, Members
 
 if TYPE_CHECKING:
     from envbuild.preflight.report import PreflightReport
@@ -64,9 +65,10 @@ def command(
     """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
-    jobs = {"--at-once": at_once, "--test": test or None}
     if not submit:
-        options.check_no_job_options(partition, account, time, slurm, more=jobs, hint="add --submit")
+        options.check_no_job_options(
+            partition, account, time, slurm, hint="add --submit", at_once=at_once, test=test or None
+        )
     elif rebuild or push_layers:
         given = "--rebuild" if rebuild else "--push-layers"
         hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
@@ -86,7 +88,7 @@ def command(
         )
         if submit:
             state = workflows.submit.submit_builds(
-                [request],
+                Members(items=(Member(name=str(spec), path=spec, result=request),), many=False),
                 submission.job_options(
                     partition=partition,
                     account=account,

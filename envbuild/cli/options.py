@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -186,11 +186,17 @@ def check_no_job_options(
     time: str | None,
     slurm: str | None,
     *,
-    more: Mapping[str, object],
     hint: str,
+    **more: object,
 ) -> None:
-    """Raise a RequestError for the first option of a job that was given; there is none to be submitted."""
-    values = {"--partition": partition, "--account": account, "--time": time, "--slurm": slurm, **more}
+    """Raise a RequestError for the first option of a job that was given: none is submitted."""
+    values: dict[str, object] = {
+        "--partition": partition,
+        "--account": account,
+        "--time": time,
+        "--slurm": slurm,
+    }
+    values |= {f"--{name.replace('_', '-')}": value for name, value in more.items()}
     given = next((name for name, value in values.items() if value is not None), None)
     if given is not None:
         raise RequestError(f"{given} is for a job, and none is submitted", hint=hint)

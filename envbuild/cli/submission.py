@@ -12,7 +12,7 @@ from envbuild import workflows
 from envbuild.cli.output import columns, print_data, print_json, print_message, print_messages
 
 if TYPE_CHECKING:
-    from envbuild.workflows.submit import JobOptions, SubmissionState
+    from envbuild.workflows.submit import JobOptions, MemberState, SubmissionState
 
 Submit = Annotated[
     bool,
@@ -48,7 +48,7 @@ def show(state: SubmissionState, *, json: bool) -> NoReturn:
     if json:
         print_json(_data(state))
     else:
-        print_data(columns([("MEMBER", "STATE", "TASKS", "JOBS", ""), *_rows(state)]))
+        print_data(columns([_row(member) for member in state.members]))
         for member in state.members:
             for warning in member.warnings:
                 print_message(f"warning: {member.name}: {warning}", problem=True)
@@ -59,17 +59,10 @@ def show(state: SubmissionState, *, json: bool) -> NoReturn:
     raise typer.Exit(state.code)
 
 
-def _rows(state: SubmissionState) -> list[tuple[str, ...]]:
-    return [
-        (
-            member.name,
-            member.state,
-            f"{member.done}/{member.tasks}",
-            ",".join(member.jobs) or "-",
-            member.text.partition("\n")[0],
-        )
-        for member in state.members
-    ]
+def _row(member: MemberState) -> tuple[str, ...]:
+    jobs = f"jobs {', '.join(member.jobs)}" if member.jobs else ""
+    tasks = f"{member.done}/{member.tasks} tasks" if member.tasks else ""
+    return member.state, member.name, tasks, jobs, member.text.partition("\n")[0]
 
 
 def _data(state: SubmissionState) -> dict[str, object]:

@@ -91,9 +91,9 @@ def command(
     other machines or speed: see "What PASS does not say" in the documentation.
     """
     if nodes is None and not submit:
-        more = {"--ranks-per-node": ranks_per_node, "--at-once": at_once}
         hint = "add --nodes N, or --submit"
-        options.check_no_job_options(partition, account, time, slurm, more=more, hint=hint)
+        more = {"ranks_per_node": ranks_per_node, "at_once": at_once}
+        options.check_no_job_options(partition, account, time, slurm, hint=hint, **more)
     _check_submit(submit=submit, given={"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:

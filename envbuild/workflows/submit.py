@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.build.run import missing_layers
-from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError, pluralize, render, some
+from envbuild.errors import BuildError, MachineError, RequestError, pluralize, render, some
 from envbuild.events import Note, Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
@@ -52,6 +52,7 @@ from envbuild.workflows.build import BuildRequest, check_request, image_to_keep,
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.lock import Locked, check_tools
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
 from envbuild.workflows.plan import absent_files, plan_image
 from envbuild.workflows.settings import Settings
@@ -130,7 +131,7 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
+class _Planned:
     """An image to build."""
 
     request: BuildRequest
@@ -145,7 +146,7 @@ class _Member:
 
 
 def submit_builds(
-    requests: Sequence[BuildRequest], options: JobOptions, settings: Settings, *, tests: bool = False
+    requests: Members[BuildRequest], options: JobOptions, settings: Settings, *, tests: bool = False
 ) -> SubmissionState:
     """Submit what the images of specs lack, and with `tests` their tests; return what has become of all.
 
@@ -155,28 +156,34 @@ def submit_builds(
     site = site_of(settings, queue=options.partition)
     scheduler = submitter(site)
     with _submitting(scheduler, settings):
-        members, failed = _planned(requests, settings)
+        planned = requests.each(lambda member, own: _planned(member.get(), own), settings)
+        members = [member.get() for member in planned.done]
         _fetch(members, settings)
         tasks = _build_tasks(members, site)
         if tests:
             tasks += _test_tasks(_untested(members, settings), _next_level(tasks), site)
         owners = {key: task.task.id for task in tasks for key in task.task.layers}
-        submitted = [
-            SubmittedMember(
-                name=str(member.request.spec),
-                image=str(member.path),
-                tasks=_ids(tasks, {owners[layer.key] for layer in member.missing}, str(member.path)),
-            )
-            for member in members
-        ]
+        submitted = [_submitted(member, tasks, owners) for member in planned.items]
         root = Root(
             path=str(settings.store.path / DIRECTORY),
             pinned=True,
             keys=tuple(sorted({layer.key for member in members for layer in member.plan.layers})),
             files=tuple(sorted(_inputs(layer for member in members for layer in member.missing))),
         )
-        _submit(scheduler, [*submitted, *failed], tasks, options, settings, root)
+        _submit(scheduler, submitted, tasks, options, settings, root)
     return _state_now(settings)
+
+
+def _submitted(
+    member: Member[_Planned], tasks: Sequence[_Task], owners: Mapping[str, str]
+) -> SubmittedMember:
+    """Return a member as it is stored; `owners` are the ids of tasks by the keys of their layers."""
+    if member.error is not None:
+        text, code = render(member.error), member.error.exit_code
+        return SubmittedMember(name=member.name, image="", tasks=(), error=text, code=code)
+    planned = member.get()
+    ids, image = {owners[layer.key] for layer in planned.missing}, str(planned.path)
+    return SubmittedMember(name=member.name, image=image, tasks=_ids(tasks, ids, image))
 
 
 def submit_tests(requests: Sequence[TestRequest], options: JobOptions, settings: Settings) -> SubmissionState:
@@ -257,37 +264,24 @@ def _job_name(store: Store) -> str:
     return f"envbuild-{hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:12]}"
 
 
-def _planned(
-    requests: Sequence[BuildRequest], settings: Settings
-) -> tuple[list[_Member], list[SubmittedMember]]:
-    """Lock and plan each spec, and fetch layers from registries; also return the specs that failed."""
-    members, failed = [], []
-    for request in requests:
-        try:
-            path = check_request(request, settings).absolute()
-            stored = with_upstreams(settings, request.upstreams, offline=request.offline)
-            locked = lock_request(request, stored)
-            plan = plan_image(locked, compression=request.compression)
-            is_made = image_to_keep(path, plan, settings) is not None
-            if not is_made:
-                fetch_layers(plan, stored)
-            missing = () if is_made else missing_layers(plan, stored.store)
-            check_tools(locked, missing, stored)
-        except EnvbuildError as error:
-            settings.emit(Warned(text=f"{request.spec}: {error.problem}", hint=error.hint))
-            name, text = str(request.spec), render(error)
-            failed.append(SubmittedMember(name=name, image="", tasks=(), error=text, code=error.exit_code))
-            continue
-        members.append(
-            _Member(request=request, path=path, locked=locked, plan=plan, missing=missing, is_made=is_made)
-        )
-    return members, failed
+def _planned(request: BuildRequest, settings: Settings) -> _Planned:
+    """Lock and plan a spec, and fetch layers from registries."""
+    path = check_request(request, settings).absolute()
+    stored = with_upstreams(settings, request.upstreams, offline=request.offline)
+    locked = lock_request(request, stored)
+    plan = plan_image(locked, compression=request.compression)
+    is_made = image_to_keep(path, plan, settings) is not None
+    if not is_made:
+        fetch_layers(plan, stored)
+    missing = () if is_made else missing_layers(plan, stored.store)
+    check_tools(locked, missing, stored)
+    return _Planned(request=request, path=path, locked=locked, plan=plan, missing=missing, is_made=is_made)
 
 
-def _fetch(members: Sequence[_Member], settings: Settings) -> None:
+def _fetch(members: Sequence[_Planned], settings: Settings) -> None:
     """Fetch the files of all missing layers, once the store and the images' directories have room for all."""
     store, seen = settings.store, set[str]()
-    new: list[tuple[_Member, list[Layer]]] = []
+    new: list[tuple[_Planned, list[Layer]]] = []
     to_fetch: dict[str, int] = {}
     layers_bytes = inputs_bytes = 0
     images: dict[Path, int] = {}
@@ -328,7 +322,7 @@ def _fetch(members: Sequence[_Member], settings: Settings) -> None:
                 )
 
 
-def _build_tasks(members: Sequence[_Member], site: Site | None) -> list[_Task]:
+def _build_tasks(members: Sequence[_Planned], site: Site | None) -> list[_Task]:
     """Return the tasks that build the missing layers and write the images."""
     sizes = {pin.sha256: pin.size_bytes for member in members for pin in all_pins(member.locked.lock)}
     missing = {layer.key for member in members for layer in member.missing}
@@ -361,7 +355,7 @@ def _build_tasks(members: Sequence[_Member], site: Site | None) -> list[_Task]:
     return tasks
 
 
-def _untested(members: Sequence[_Member], settings: Settings) -> list[tuple[TestRequest, str]]:
+def _untested(members: Sequence[_Planned], settings: Settings) -> list[tuple[TestRequest, str]]:
     """Return tests of images, with their accelerators, but for those that passed on a host like this one."""
     return [
         (TestRequest(image=member.path), member.locked.lock.accelerator)
@@ -451,7 +445,9 @@ def _submit(
     write_submission(store, submission)
     if root is not None:
         add_root(store, root)
-    most, before, current = scheduler.most_tasks() if tasks else 1, [], []
+    most = scheduler.most_tasks() if tasks else 1
+    before: list[str] = []
+    current: list[str] = []
     try:
         for level, own, group in groups:
             for start in range(0, len(group), most):

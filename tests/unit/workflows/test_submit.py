@@ -30,6 +30,7 @@ from envbuild.workflows import worker as worker_workflow
 from envbuild.workflows.build import BuildRequest, build_image
 from envbuild.workflows.cache import prune_cache
 from envbuild.workflows.lock import Locked
+from envbuild.workflows.members import Members
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.submit import JobOptions, SubmissionState, submission_state, submit_builds
 from envbuild.workflows.worker import run_task
@@ -67,7 +68,10 @@ class Desk:
         return BuildPlan(layers=(base, venv, own), image=("base", "venv", "metadata"), tools=())
 
     def submit(self, *names: str, tests: bool = False, **options: Any) -> SubmissionState:
-        requests = [BuildRequest(spec=self.place / f"{name}.yaml") for name in names or NAMES]
+        paths = [self.place / f"{name}.yaml" for name in names or NAMES]
+        requests = Members.of(paths, many=True).each(
+            lambda member, _: BuildRequest(spec=member.path), self.settings
+        )
         words = JobOptions(arguments=[f"--store={self.store.path}"], **options)
         return submit_builds(requests, words, self.settings, tests=tests)
 
