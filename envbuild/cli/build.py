@@ -13,7 +13,6 @@ from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
 from envbuild.quoting import shell_path
-from envbuild.workflows.members import Member, Members
 
 if TYPE_CHECKING:
     from envbuild.preflight.report import PreflightReport
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    spec: options.Spec,
+    specs: options.Specs,
     output: Annotated[
         Path | None, options.output("IMAGE.sif", "The image to write [STEM.sif beside the spec].")
     ] = None,
@@ -74,21 +73,24 @@ def command(
         hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
         raise RequestError(f"{given} is not for --submit", hint=hint)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
-        request = workflows.build.BuildRequest(
-            spec=spec,
-            output=output,
-            locked=locked,
-            offline=offline,
-            rebuild=rebuild,
-            compression=compression,
-            sources=sources or (),
-            upstreams=upstream or (),
-            push_layers=push_layers,
-            key=key,
+        requests = workflows.specs.specs_of(specs, settings.emit).each(
+            lambda member, _: workflows.build.BuildRequest(
+                spec=member.path,
+                output=output,
+                locked=locked,
+                offline=offline,
+                rebuild=rebuild,
+                compression=compression,
+                sources=sources or (),
+                upstreams=upstream or (),
+                push_layers=push_layers,
+                key=key,
+            ),
+            settings,
         )
         if submit:
             state = workflows.submit.submit_builds(
-                Members(items=(Member(name=str(spec), path=spec, result=request),), many=False),
+                requests,
                 submission.job_options(
                     partition=partition,
                     account=account,
@@ -107,7 +109,7 @@ def command(
                 tests=test,
             )
             submission.show(state, json=json)
-        built = workflows.build.build_image(request, settings)
+        built = workflows.build.build_image(requests.only, settings)
     if json:
         print_json(_data(built))
     _show(built)

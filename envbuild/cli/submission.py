@@ -10,9 +10,13 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli.output import columns, print_data, print_json, print_message, print_messages
+from envbuild.errors import some
 
 if TYPE_CHECKING:
     from envbuild.workflows.submit import JobOptions, MemberState, SubmissionState
+
+# Names that stand before a failure that several members have.
+_NAMED = 4
 
 Submit = Annotated[
     bool,
@@ -49,14 +53,25 @@ def show(state: SubmissionState, *, json: bool) -> NoReturn:
         print_json(_data(state))
     else:
         print_data(columns([_row(member) for member in state.members]))
-        for member in state.members:
-            for warning in member.warnings:
-                print_message(f"warning: {member.name}: {warning}", problem=True)
-            if member.state == "failed":
-                print_messages(f"{member.name}: {member.text}", problem=True)
-                if member.log:
-                    print_message(f"log: {member.log}", problem=True)
+        _print_problems(state)
     raise typer.Exit(state.code)
+
+
+def _print_problems(state: SubmissionState) -> None:
+    """Print each warning and each failure once, behind the names of the members that have it."""
+    warned: dict[str, list[str]] = {}
+    failed: dict[tuple[str, str], list[str]] = {}
+    for member in state.members:
+        for warning in member.warnings:
+            warned.setdefault(warning, []).append(member.name)
+        if member.state == "failed":
+            failed.setdefault((member.text, member.log), []).append(member.name)
+    for text, names in warned.items():
+        print_message(f"warning: {some(names, _NAMED)}: {text}", problem=True)
+    for (text, log), names in failed.items():
+        print_messages(f"{some(names, _NAMED)}: {text}", problem=True)
+        if log:
+            print_message(f"log: {log}", problem=True)
 
 
 def _row(member: MemberState) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ from envbuild.store.submission import (
     write_work,
 )
 from envbuild.system import locks
+from envbuild.system.descriptors import with_real_paths
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.build import BuildRequest, check_request, image_to_keep, lock_request
 from envbuild.workflows.fetch import fetch_inputs
@@ -179,7 +180,7 @@ def _submitted(
 ) -> SubmittedMember:
     """Return a member as it is stored; `owners` are the ids of tasks by the keys of their layers."""
     if member.error is not None:
-        text, code = render(member.error), member.error.exit_code
+        text, code = with_real_paths(render(member.error)), member.error.exit_code
         return SubmittedMember(name=member.name, image="", tasks=(), error=text, code=code)
     planned = member.get()
     ids, image = {owners[layer.key] for layer in planned.missing}, str(planned.path)

@@ -29,6 +29,7 @@ from envbuild.store.submission import (
     write_result,
 )
 from envbuild.system import host
+from envbuild.system.descriptors import with_real_paths
 from envbuild.workflows.build import BuildRequest, build_image
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.inputs import site_of
@@ -64,7 +65,7 @@ def run_task(level: int, first: int, upstreams: Sequence[Path], settings: Settin
             outcome=outcome,
             job=job,
             node=host.name(),
-            text=text,
+            text=with_real_paths(text),
             warnings=tuple(warnings[:_MOST_WARNINGS]),
             code=code,
         )

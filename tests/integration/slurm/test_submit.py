@@ -60,8 +60,48 @@ def records(desk: Desk) -> dict[str, int]:
     return {path.stem: path.stat().st_ino for path in (desk.store / "layers").glob("*/*.json")}
 
 
-def test_what_is_missing_is_built_once(front: Desk) -> None:
-    submitted = front.envbuild("build", "--submit", "--test", "--json", "both.yaml")
-    print(submitted.stdout, submitted.stderr)
+def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
+    slow = front.write("slow.sh", "sleep 30\n")
+    blocker = ["sbatch", "--parsable", "--nodes=2", "--exclusive", slow]
+    job = front.run(blocker).stdout.strip()
+    # Nothing starts meanwhile.
+    submitted = front.envbuild("build", "--submit", "--test", "--json", ".")
+    data = json.loads(submitted.stdout)
+    assert {member["state"] for member in data["members"]} == {"queued"}
+    assert [member["name"] for member in data["members"]] == ["both.yaml", "one.yaml", "two.yaml"]
+    again = front.envbuild("build", "--submit", "one.yaml", code=2).stderr
+    assert f"have not ended: {', '.join(data['jobs'])}" in again
+    # The base is built, and the rest is killed.
+    for waiting in data["jobs"][1:]:
+        front.run(["scontrol", "hold", waiting])
+    front.run(["scancel", job])
+    deadline = time.monotonic() + 60
+    while not records(front):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    front.run(["scancel", *data["jobs"]])
+    killed = await_end(front, code=3)
+    assert {member["state"] for member in killed.values()} == {"failed"}
+    before = records(front)
+
+    front.envbuild("build", "--submit", "--test", ".")
     members = await_end(front)
-    print(members)
+    for name, member in members.items():
+        assert member["state"] == "done", member
+        assert "passed" in member["text"]
+        assert (front.place / name).with_suffix(".sif").exists()
+    after = records(front)
+    assert {key: after[key] for key in before} == before
+    assert front.envbuild("status", *front.place.glob("*.sif")).stdout.count("PASS") == len(MEMBERS)
+    # Nothing is left to do, and the jobs know nothing that is the user's alone.
+    assert json.loads(front.envbuild("build", "--submit", "--json", ".").stdout)["jobs"] == []
+    for path in (front.store / "submission").rglob("*"):
+        assert path.is_dir() or "secret-of-the-user" not in path.read_text()
+
+
+def test_what_slurm_refuses_is_refused_before_any_job(front: Desk) -> None:
+    refused = front.envbuild("build", "--submit", "one.yaml", "--partition", "nope", code=2).stderr
+    assert "invalid partition specified: nope" in refused
+    assert front.run(["squeue", "--noheader"]).stdout == ""
+    nothing = front.envbuild("status", "--submitted", code=2).stderr
+    assert "nothing was submitted over the store" in nothing

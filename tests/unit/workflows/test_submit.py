@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from collections import Counter
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.cli.main import main
 from envbuild.errors import BuildError, MachineError, RequestError
 from envbuild.inputs.tools import tool_pins
 from envbuild.lock.model import ToolPin
@@ -52,12 +54,18 @@ class Desk:
         self.motd = dict.fromkeys(NAMES, "hello\n")
         self.published: Counter[str] = Counter()
         self.broken: set[str] = set()
+        self.unlockable: set[str] = set()
         self.tools: tuple[ToolPin, ...] = ()
         for name in NAMES:
             (place / f"{name}.yaml").write_text(f'name: {name}\nversion: "1"\n')
 
     def locked(self, spec: Path) -> Locked:
         return Locked(resolved=resolved(path=spec), lock=bare_lock(), path=spec.with_suffix(".lock.yaml"))
+
+    def lock(self, spec: Path) -> Locked:
+        if spec.stem in self.unlockable:
+            raise RequestError(f"{spec.stem} is wrong", hint="correct it")
+        return self.locked(spec)
 
     def plan(self, locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:
         name = locked.path.name.partition(".")[0]
@@ -90,7 +98,7 @@ def with_tools(made: Layer, tools: tuple[ToolPin, ...]) -> Layer:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(build_workflow, "lock_spec", lambda spec, *_, **__: made.locked(spec))
+    monkeypatch.setattr(build_workflow, "lock_spec", lambda spec, *_, **__: made.lock(spec))
     for module in (build_workflow, worker_workflow):
         monkeypatch.setattr(module, "read_locked", lambda spec, _: made.locked(spec))
     for module in (build_workflow, plan_workflow, submit_workflow, worker_workflow):
@@ -293,3 +301,63 @@ def test_prune_keeps_what_waiting_tasks_need(desk: Desk, slurm: FakeSlurm) -> No
     slurm.set("queue", "")
     removed = prune_cache(desk.settings, unused_s=0)[0].removed
     assert [item.name for item in removed if item.kind == "layer"] == ["base"]
+
+
+def envbuild(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str | None, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    out, err = capsys.readouterr()
+    return ended.value.code, out, err
+
+
+def test_the_command_shows_members_and_each_failure_once(
+    desk: Desk, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ["--store", str(desk.store.path)]
+    desk.unlockable = {"four"}
+    slurm.set("queue", "")
+    code, out, _ = envbuild(capsys, "build", "--submit", *store, str(desk.place))
+    assert (code, len(out.splitlines())) == (3, 4)
+    slurm.set("queue", "1|0|PENDING|Priority|\n2|0|PENDING|Dependency|\n" + three_images("PENDING"))
+    code, out, err = envbuild(capsys, "status", "--submitted", *store)
+    assert code == 2
+    rows = [line.split() for line in out.splitlines()]
+    assert rows[0] == ["failed", str(desk.place / "four.yaml"), "error:", "four", "is", "wrong"]
+    assert rows[1][:3] == ["queued", str(desk.place / "one.yaml"), "0/3"]
+    assert rows[1][-1] == "Priority"
+    assert err.count("four is wrong") == 1
+    slurm.set("queue", "")
+    desk.broken = {"base"}
+    slurm.run_all()
+    code, out, err = envbuild(capsys, "status", "--submitted", "--json", *store)
+    assert code == 3
+    data = json.loads(out)
+    assert data["jobs"] == ["1", "2", "3"]
+    assert [member["state"] for member in data["members"]] == ["failed"] * 4
+    assert data["members"][1]["log"].endswith("submission/logs/1_0.log")
+    _, _, err = envbuild(capsys, "status", "--submitted", *store)
+    assert err.count("base is broken") == 1
+
+
+def three_images(state: str) -> str:
+    return "".join(f"3|{index}|{state}|Dependency|\n" for index in range(3))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["build", "x.yaml", "--partition", "p"], "--partition is for a job, and none is submitted"),
+        (["build", "x.yaml", "--test"], "--test is for a job, and none is submitted"),
+        (["build", "x.yaml", "--submit", "--rebuild"], "--rebuild is not for --submit"),
+        (["build", "x.yaml", "--submit", "--push-layers", "h/n"], "--push-layers is not for --submit"),
+        (["test", "x.sif", "--at-once", "2"], "--at-once is for a job, and none is submitted"),
+        (["test", "x.sif", "--submit", "--nodes", "2"], "--nodes is not for --submit"),
+        (["test", "x.sif", "--submit", "--vet"], "--vet is not for --submit"),
+        (["status", "--submitted", "x.sif"], "--submitted takes no names"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = envbuild(capsys, *words)
+    assert (code, err.splitlines()[0]) == (2, f"error: {problem}")
