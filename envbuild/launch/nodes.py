@@ -50,7 +50,7 @@ def judge_limits(limits: Limits, *, uses_fabric: bool) -> list[Warned]:
     warnings = []
     locked, files = limits.locked_bytes, limits.open_files
     if uses_fabric and locked is not None and locked < LOCKED_BYTES:
-        text = f"this job may lock {locked / 1e6:.0f} MB of memory (ulimit -l), and the fabric's adapter"
+        text = f"this job may lock {locked >> 10} KiB of memory (ulimit -l), and the fabric's adapter"
         hint = "the limit comes from where it was submitted: `--slurm=--propagate=NONE` takes the node's"
         warnings.append(Warned(text=f"{text} sends locked memory alone: MPI may fail or use TCP", hint=hint))
     if files is not None and files < OPEN_FILES:

@@ -114,6 +114,8 @@ class SubmissionState:
     members: tuple[MemberState, ...]
     jobs: tuple[str, ...]
     """Ids of all its arrays."""
+    has_ended: bool
+    """Whether no task waits or runs; False if the scheduler does not say."""
 
     @property
     def code(self) -> int:
@@ -232,6 +234,7 @@ def submission_state(settings: Settings) -> SubmissionState | None:
         job_name=submission.job_name,
         members=tuple(_member_state(member, states) for member in submission.members),
         jobs=tuple(array.job for array in submission.arrays),
+        has_ended=all(state.state in ("done", "failed") for state in states.values()),
     )
 
 
@@ -239,7 +242,7 @@ def release_ended(settings: Settings) -> None:
     """Let `prune` take what the last submission needs, if all its tasks have ended."""
     with contextlib.suppress(RequestError):
         state = submission_state(settings)
-        if state is not None and all(member.state in ("done", "failed") for member in state.members):
+        if state is not None and state.has_ended:
             root = Root(path=str(settings.store.path / DIRECTORY), pinned=True)
             (settings.store.root / root.name).unlink(missing_ok=True)
 

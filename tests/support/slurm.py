@@ -118,7 +118,7 @@ def slurm_cluster(directory: Path, *, pinned: bool = False) -> Iterator[Cluster]
     for name in ("subuid", "subgid"):
         # Of ids that exist there: root of the cluster makes namespaces, as users of a machine do.
         others = [line for line in _lines(Path("/etc", name)) if not line.startswith("root:")]
-        (directory / name).write_text("\n".join([*others, _ROOT_SUBIDS, ""]))
+        (directory / name).write_text("\n".join([_ROOT_SUBIDS, *others, ""]))
     # Without control groups: the machine's are not the cluster's to change.
     (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     (directory / "slurm.conf").write_text(_CONF.format(directory=directory, cpus=CPUS))

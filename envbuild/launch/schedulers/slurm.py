@@ -166,8 +166,9 @@ def _array_options(array: Array) -> list[str]:
     # Slurm replaces `%` in the names of files.
     logs = str(array.logs).replace("%", "%%")
     return [
-        f"--job-name={array.name}",
         *array.options,
+        # After the user's: by this name its tasks are found again.
+        f"--job-name={array.name}",
         f"--array=0-{array.tasks - 1}{most}",
         f"--export={','.join(sorted(array.variables))}",
         f"--chdir={array.directory}",
