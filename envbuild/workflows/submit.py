@@ -24,7 +24,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
 from envbuild.launch.schedulers import Array, QueuedTask, Submitter, work_for
 from envbuild.launch.schedulers.follow import submitter
-from envbuild.launch.schedulers.slurm import SCHEDULER, job_options
+from envbuild.launch.schedulers.slurm import HINT_LIMITS, SCHEDULER, job_options
 from envbuild.lock.model import all_pins
 from envbuild.plan.model import BuildPlan, Layer, input_files
 from envbuild.plan.space import needed_space
@@ -465,6 +465,14 @@ def _submit(
                 added = SubmittedArray(job=job, level=level, first=first, tasks=len(part))
                 submission = submission.model_copy(update={"arrays": (*submission.arrays, added)})
                 write_submission(store, submission)
+        # sbatch may accept more time than the partition allows.
+        queued = scheduler.queued(submission.job_name) if tasks else ()
+        stuck = [task for task in queued if task.never_starts]
+        if stuck:
+            problem = (
+                f"{scheduler.title} job {stuck[0].job} cannot start as it is asked for: {stuck[0].reason}"
+            )
+            raise RequestError(problem, hint=HINT_LIMITS)
     except BaseException:
         for submitted in submission.arrays:
             scheduler.cancel(submitted.job)

@@ -110,6 +110,8 @@ class QueuedTask:
     """In the scheduler's words (``PENDING``)."""
     reason: str = ""
     """Why it waits; empty if it does not, or for no stated reason."""
+    never_starts: bool = False
+    """Whether it waits for what will not come."""
     node: str = ""
 
 

@@ -29,6 +29,7 @@ from envbuild.system.fingerprint import HostFingerprint
 from envbuild.system.process import Finished
 
 _ASKED_WITH = "`--partition`, `--account`, `--time` and `--slurm` are what it was asked with"
+HINT_LIMITS = f"`sinfo -l` shows the limits; {_ASKED_WITH}"
 _ASK_S = 30.0
 _SUBMIT_S = 60.0
 _HINT_PMI_TYPES = (
@@ -102,7 +103,7 @@ class Slurm:
             has_ended=bool(state) and state not in _LIVE,
             ended_itself=state in {"COMPLETED", "FAILED"},
             never_starts=never,
-            hint=f"`sinfo -l` shows the limits; {_ASKED_WITH}" if never else more,
+            hint=HINT_LIMITS if never else more,
         )
 
     def cancel(self, job: str) -> None:
@@ -144,6 +145,7 @@ class Slurm:
                 index=int(index),
                 state=state,
                 reason=reason if state == "PENDING" and reason != "None" else "",
+                never_starts=state == "PENDING" and reason in _NEVER_STARTS,
                 node=node,
             )
             for job, index, state, reason, node in (row for row in rows if len(row) == _QUEUE_COLUMNS)

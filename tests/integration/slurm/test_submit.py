@@ -102,6 +102,7 @@ def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
 def test_what_slurm_refuses_is_refused_before_any_job(front: Desk) -> None:
     refused = front.envbuild("build", "--submit", "one.yaml", "--partition", "nope", code=2).stderr
     assert "invalid partition specified: nope" in refused
+    too_long = ("--partition", "short", "--time", "10")
+    never = front.envbuild("build", "--submit", "one.yaml", *too_long, code=2).stderr
+    assert "cannot start as it is asked for: PartitionTimeLimit" in never
     assert front.run(["squeue", "--noheader"]).stdout == ""
-    nothing = front.envbuild("status", "--submitted", code=2).stderr
-    assert "nothing was submitted over the store" in nothing

@@ -236,6 +236,16 @@ def test_a_job_that_slurm_refuses_leaves_none(desk: Desk, slurm: FakeSlurm) -> N
     assert set(desk.states().values()) == {"failed"}
 
 
+def test_a_job_that_would_wait_for_ever_is_cancelled(desk: Desk, slurm: FakeSlurm) -> None:
+    # It is in the queue as soon as it was submitted.
+    sbatch = slurm.place / "bin/sbatch"
+    row = "1|0|PENDING|PartitionTimeLimit|"
+    sbatch.write_text(sbatch.read_text() + f"echo '{row}' >$FAKE_SLURM/queue\n")
+    with pytest.raises(RequestError, match="job 1 cannot start as it is asked for: PartitionTimeLimit"):
+        desk.submit("one")
+    assert slurm.asked[-2:] == ["cancelled 1", "cancelled 2"]
+
+
 def test_a_spec_that_changed_meanwhile_is_not_built(desk: Desk, slurm: FakeSlurm) -> None:
     desk.submit("one", "two")
     assert [slurm.run("1", 0), slurm.run("2", 0)] == [0, 0]
