@@ -250,9 +250,12 @@ def main() -> None:
     )
     options = parser.parse_args()
     others = [spec.stem for spec in options.spec] if "certificates" in options.only else []
-    place = Path(tempfile.mkdtemp(prefix="envbuild-cluster-", dir="/var/tmp"))
+    place, many = (
+        Path(tempfile.mkdtemp(prefix=f"envbuild-{name}-", dir="/var/tmp")) for name in ("cluster", "many")
+    )
     try:
-        place.chmod(0o755)
+        for directory in (place, many):
+            directory.chmod(0o755)
         for directory in ("slurm", "pinned", "work"):
             (place / directory).mkdir()
         write(place / "work")
@@ -269,14 +272,13 @@ def main() -> None:
                 if "controls" in options.only:
                     show_controls(cluster, place / "work")
                 if "many" in options.only:
-                    cluster_many.write(place / "many")
-                    cluster_many.show(cluster, place / "many")
+                    cluster_many.show(cluster, many, place / "archive")
         if "vet" in options.only:
             with slurm_cluster(place / "pinned", pinned=True) as cluster:
                 show_slow_node(cluster, place / "work")
     finally:
         # Slurm's own files belong to other ids of its user namespace.
-        subprocess.run(as_root(["rm", "-rf", place]), check=True)
+        subprocess.run(as_root(["rm", "-rf", place, many]), check=True)
     print("\nall of it was as it must be")
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.support.mirrors import write_deb, write_lists  # noqa: E402  # the path comes first
 from tests.support.slurm import Cluster  # noqa: E402
-from tests.support.users import in_user_namespace  # noqa: E402
+from tests.support.users import as_root, in_user_namespace  # noqa: E402
 
 # Family → its lines of a spec; one has a Debian package of ours, for which there is an update later.
 FAMILIES = {
@@ -48,6 +48,9 @@ class Many:
 
     cluster: Cluster
     place: Path
+    """What belongs to root of the namespaces; its jobs would not use a store that others can rename."""
+    archive: Path
+    """The archive with the Debian package of ours."""
 
     @property
     def specs(self) -> Path:
@@ -120,7 +123,7 @@ class Many:
         return {path.stem: json.loads(path.read_text())["name"] for path in paths}
 
 
-def write(place: Path) -> None:
+def write(place: Path, archive: Path) -> None:
     """Write the specs, a base image with an archive of ours, and that archive."""
     for directory in ("specs", "config/envbuild/base-images", "sources.list.d", "no-locks"):
         (place / directory).mkdir(parents=True)
@@ -136,25 +139,26 @@ def write(place: Path) -> None:
     (place / "config/envbuild/base-images/centre-12.yaml").write_text(base)
     for path in Path("/etc/apt/sources.list.d").glob("*.sources"):
         (place / "sources.list.d" / path.name).write_text(path.read_text())
-    archive = f"Types: deb\nURIs: file://{place}/archive\nSuites: {SUITE}\nComponents: main\nTrusted: yes\n"
-    (place / "sources.list.d/centre.sources").write_text(archive)
+    source = f"Types: deb\nURIs: file://{archive}\nSuites: {SUITE}\nComponents: main\nTrusted: yes\n"
+    (place / "sources.list.d/centre.sources").write_text(source)
     (place / "no-locks/sitecustomize.py").write_text(NO_LOCKS)
-    publish(place, "1.0-1")
+    publish(archive, "1.0-1")
+    subprocess.run(as_root(["chown", "-R", "0:0", place]), check=True)
 
 
 def _python(package: str) -> str:
     return f"packages: {{python: [{package}]}}\n"
 
 
-def publish(place: Path, version: str) -> None:
+def publish(archive: Path, version: str) -> None:
     """Put a version of the Debian package into the archive."""
-    stanza = write_deb(place / "archive", "centre-data", version)
-    write_lists(place / "archive", SUITE, [stanza])
+    write_lists(archive, SUITE, [write_deb(archive, "centre-data", version)])
 
 
-def show(cluster: Cluster, place: Path) -> None:
+def show(cluster: Cluster, place: Path, archive: Path) -> None:
     """Build all, killed halfway; then update one Debian package."""
-    many = Many(cluster, place)
+    write(place, archive)
+    many = Many(cluster, place, archive)
     specs = sorted(many.specs.glob("*.yaml"))
     print(f"\n--- {len(specs)} specs as arrays, without locks")
     many.outside("lock", ".")
@@ -167,7 +171,7 @@ def show(cluster: Cluster, place: Path) -> None:
     jobs = sorted({job for member in many.members() for job in member["jobs"]}, key=int)
     print(f"\n--- killed halfway: {dict(states)}; scancel {' '.join(jobs)}")
     subprocess.run(
-        cluster.on_login(["scancel", *jobs], cwd=place, root=True),
+        cluster.on_login(["scancel", *jobs], cwd=many.specs, root=True),
         env={**os.environ, **cluster.environment},
         check=True,
     )
@@ -187,7 +191,7 @@ def show(cluster: Cluster, place: Path) -> None:
     print(f"{time.monotonic() - began:.0f} s")
 
     print("\n--- an update of one Debian package")
-    publish(place, "2.0-1")
+    publish(archive, "2.0-1")
     many.outside("lock", "--upgrade", "centre-data", "--", ".")
     _fetch(many)
     many.run("build", "--submit", "--offline", ".")
