@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,16 +102,21 @@ class Many:
         members: list[dict[str, Any]] = json.loads(text)["members"]
         return members
 
-    def await_states(self, *, most_left: int = 0) -> Counter[str]:
-        """Wait until at most so many members wait or run."""
+    def await_images(self, count: int) -> None:
+        """Wait until so many images are written."""
+        self._await(lambda: len(list(self.specs.glob("*.sif"))) >= count)
+
+    def await_end(self) -> Counter[str]:
+        """Wait until no member waits or runs; return how many are in each state."""
+        self._await(lambda: not {"queued", "running"} & {member["state"] for member in self.members()})
+        return Counter(member["state"] for member in self.members())
+
+    def _await(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _WITHIN_S
-        while True:
-            states = Counter(member["state"] for member in self.members())
-            if states["queued"] + states["running"] <= most_left:
-                return states
+        while not holds():
             if time.monotonic() > deadline:
-                sys.exit(f"not built within {_WITHIN_S} s: {states}")
-            time.sleep(1)
+                sys.exit(f"not built within {_WITHIN_S} s: {self.members()}")
+            time.sleep(0.5)
 
     def layers(self) -> dict[str, int]:
         """Return the layers of the store: key → the inode of the record."""
@@ -167,7 +172,8 @@ def show(cluster: Cluster, place: Path, archive: Path) -> None:
     many.run("build", "--submit", "--offline", "--test", ".")
     many.run("build", "--submit", "--offline", ".", code=2)
 
-    states = many.await_states(most_left=len(specs) // 2)
+    many.await_images(len(specs) // 2)
+    states = Counter(member["state"] for member in many.members())
     jobs = sorted({job for member in many.members() for job in member["jobs"]}, key=int)
     print(f"\n--- killed halfway: {dict(states)}; scancel {' '.join(jobs)}")
     subprocess.run(
@@ -181,7 +187,7 @@ def show(cluster: Cluster, place: Path, archive: Path) -> None:
 
     print("\n--- resumed")
     many.run("build", "--submit", "--offline", "--test", ".")
-    states = many.await_states()
+    states = many.await_end()
     many.run("status", "--submitted")
     _hold(states == {"done": len(specs)}, f"all must be done: {states}")
     after = many.layers()
@@ -192,10 +198,10 @@ def show(cluster: Cluster, place: Path, archive: Path) -> None:
 
     print("\n--- an update of one Debian package")
     publish(archive, "2.0-1")
-    many.outside("lock", "--upgrade", "centre-data", "--", ".")
+    many.outside("lock", "--upgrade", "--system", ".")
     _fetch(many)
     many.run("build", "--submit", "--offline", ".")
-    states = many.await_states()
+    states = many.await_end()
     _hold(states == {"done": len(specs)}, f"all must be done: {states}")
     updated, names = many.layers(), many.names()
     again = [key for key, inode in after.items() if updated.get(key) != inode]

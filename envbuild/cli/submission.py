@@ -60,17 +60,17 @@ def show(state: SubmissionState, *, json: bool) -> NoReturn:
 def _print_problems(state: SubmissionState) -> None:
     """Print each warning and each failure once, behind the names of the members that have it."""
     warned: dict[str, list[str]] = {}
-    failed: dict[tuple[str, str], list[str]] = {}
+    failed: dict[str, list[MemberState]] = {}
     for member in state.members:
         for warning in member.warnings:
             warned.setdefault(warning, []).append(member.name)
         if member.state == "failed":
-            failed.setdefault((member.text, member.log), []).append(member.name)
+            failed.setdefault(member.problem, []).append(member)
     for text, names in warned.items():
         print_message(f"warning: {some(names, _NAMED)}: {text}", problem=True)
-    for (text, log), names in failed.items():
-        print_messages(f"{some(names, _NAMED)}: {text}", problem=True)
-        if log:
+    for text, members in failed.items():
+        print_messages(f"{some([member.name for member in members], _NAMED)}: {text}", problem=True)
+        for log in sorted({member.log for member in members} - {""})[:_NAMED]:
             print_message(f"log: {log}", problem=True)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from envbuild.build.run import missing_layers
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.metadata import embedded_files, manifest_of, root_texts, top_layer
-from envbuild.lock.model import Lock, all_pins
+from envbuild.lock.model import all_pins
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
@@ -65,9 +66,9 @@ def show_plan(
     locked = lock_spec(spec, settings, offline=offline, write=False)
     report_choices(locked, settings.emit)
     plan = plan_image(locked, compression=compression)
-    missing = missing_layers(plan, settings.store)
+    missing = missing_layers(LayerGraph.of([plan]), settings.store)
     to_build = {layer.name for layer in missing}
-    to_fetch = absent_files(locked.lock, missing, settings.store)
+    to_fetch = absent_files(needed_pins(missing, all_pins(locked.lock)), settings.store)
     why = reasons(plan, last_plan(settings.store, locked.resolved.spec.name))
     layers = []
     for layer in plan.layers:
@@ -87,11 +88,17 @@ def show_plan(
     )
 
 
-def absent_files(lock: Lock, missing: Iterable[Layer], store: Store) -> list[Pin]:
-    """Return the locked files that layers need and the store's cache lacks."""
-    needed = {file.sha256 for layer in missing for file in input_files(layer.step)}
+def needed_pins(layers: Iterable[Layer], pins: Iterable[Pin]) -> list[Pin]:
+    """Return the locked files that layers are built from, each once, in the order of their digests."""
+    needed = {file.sha256 for layer in layers for file in input_files(layer.step)}
+    by_digest = {pin.sha256: pin for pin in pins if pin.sha256 in needed}
+    return [by_digest[digest] for digest in sorted(by_digest)]
+
+
+def absent_files(pins: Iterable[Pin], store: Store) -> list[Pin]:
+    """Return the locked files that the store's cache lacks."""
     cache = FileCache(store.root / "files")
-    return [pin for pin in all_pins(lock) if pin.sha256 in needed and not cache.path(pin).is_file()]
+    return [pin for pin in pins if not cache.path(pin).is_file()]
 
 
 def plan_image(locked: Locked, *, compression: Compression = "zstd") -> BuildPlan:

@@ -11,13 +11,12 @@ import contextlib
 import hashlib
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from envbuild.build.run import missing_layers
 from envbuild.errors import BuildError, MachineError, RequestError, pluralize, render, some
 from envbuild.events import Note, Warned
 from envbuild.image.file import ImageFile
@@ -26,10 +25,8 @@ from envbuild.launch.schedulers import Array, QueuedTask, Submitter, work_for
 from envbuild.launch.schedulers.follow import submitter
 from envbuild.launch.schedulers.slurm import HINT_LIMITS, SCHEDULER, job_options
 from envbuild.lock.model import all_pins
-from envbuild.plan.model import BuildPlan, Layer, input_files
-from envbuild.plan.space import needed_space
+from envbuild.plan.model import Layer, input_files
 from envbuild.plan.tasks import divide
-from envbuild.resolve.fetch import origins_of
 from envbuild.spec.site import Site
 from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
@@ -48,18 +45,21 @@ from envbuild.store.submission import (
 )
 from envbuild.system import locks
 from envbuild.system.descriptors import with_real_paths
-from envbuild.workflows.arguments import check_room
-from envbuild.workflows.build import BuildRequest, check_request, image_to_keep, lock_request
-from envbuild.workflows.fetch import fetch_inputs
+from envbuild.workflows.build import (
+    BuildRequest,
+    PlannedImage,
+    check_images,
+    fetch_missing,
+    images_to_build,
+    plan_images,
+)
 from envbuild.workflows.inputs import site_of
-from envbuild.workflows.lock import Locked, check_tools
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
-from envbuild.workflows.plan import absent_files, plan_image
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import image_statuses
 from envbuild.workflows.test import TestRequest
-from envbuild.workflows.upstreams import fetch_layers, with_upstreams
+from envbuild.workflows.upstreams import with_upstreams
 
 # What envbuild and the programs that it starts read of a user's environment. Others stay where they are:
 # the scheduler keeps a job's environment in files, and tokens and proxies have no business there.
@@ -99,8 +99,10 @@ class MemberState:
     """How many of its tasks are done, of how many (counts)."""
     jobs: tuple[str, ...] = ()
     """Ids of the jobs that its remaining tasks belong to."""
+    problem: str = ""
+    """What went wrong in the task that failed, and what to do."""
     log: str = ""
-    """The log of the task that failed."""
+    """Its log."""
     warnings: tuple[str, ...] = ()
     code: int = 0
     """Exit code of the task that failed."""
@@ -133,23 +135,13 @@ class _Task:
     """Options of sbatch, without the user's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    """An image to build."""
-
-    request: BuildRequest
-    path: Path
-    """The image, absolute."""
-    locked: Locked
-    plan: BuildPlan
-    missing: tuple[Layer, ...]
-    """Layers that the store lacks."""
-    is_made: bool
-    """Whether the image is that of the plan already."""
-
-
 def submit_builds(
-    requests: Members[BuildRequest], options: JobOptions, settings: Settings, *, tests: bool = False
+    specs: Members[None],
+    request: BuildRequest,
+    options: JobOptions,
+    settings: Settings,
+    *,
+    tests: bool = False,
 ) -> SubmissionState:
     """Submit what the images of specs lack, and with `tests` their tests; return what has become of all.
 
@@ -159,34 +151,24 @@ def submit_builds(
     site = site_of(settings, queue=options.partition)
     scheduler = submitter(site)
     with _submitting(scheduler, settings):
-        planned = requests.each(lambda member, own: _planned(member.get(), own), settings)
-        members = [member.get() for member in planned.done]
-        _fetch(members, settings)
-        tasks = _build_tasks(members, site)
+        images = check_images(specs, request, settings)
+        stored = with_upstreams(settings, request.upstreams, offline=request.offline)
+        planned = plan_images(images, request, stored)
+        with stored.store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
+            planned, graph, missing = fetch_missing(planned, request, stored)
+        tasks = _build_tasks(images_to_build(planned), missing, request, site)
         if tests:
-            tasks += _test_tasks(_untested(members, settings), _next_level(tasks), site)
-        owners = {key: task.task.id for task in tasks for key in task.task.layers}
-        submitted = [_submitted(member, tasks, owners) for member in planned.items]
+            tasks += _test_tasks(_untested(planned, settings), _next_level(tasks), site)
         root = Root(
             path=str(settings.store.path / DIRECTORY),
             pinned=True,
-            keys=tuple(sorted({layer.key for member in members for layer in member.plan.layers})),
-            files=tuple(sorted(_inputs(layer for member in members for layer in member.missing))),
+            keys=tuple(sorted(graph.layers)),
+            files=tuple(sorted({file.sha256 for layer in missing for file in input_files(layer.step)})),
         )
-        _submit(scheduler, submitted, tasks, options, settings, root)
+        owners = {key: task.task.id for task in tasks for key in task.task.layers}
+        members = [_submitted(member, tasks, owners) for member in planned.items]
+        _submit(scheduler, members, tasks, options, settings, root)
     return _state_now(settings)
-
-
-def _submitted(
-    member: Member[_Planned], tasks: Sequence[_Task], owners: Mapping[str, str]
-) -> SubmittedMember:
-    """Return a member as it is stored; `owners` are the ids of tasks by the keys of their layers."""
-    if member.error is not None:
-        text, code = with_real_paths(render(member.error)), member.error.exit_code
-        return SubmittedMember(name=member.name, image="", tasks=(), error=text, code=code)
-    planned = member.get()
-    ids, image = {owners[layer.key] for layer in planned.missing}, str(planned.path)
-    return SubmittedMember(name=member.name, image=image, tasks=_ids(tasks, ids, image))
 
 
 def submit_tests(requests: Sequence[TestRequest], options: JobOptions, settings: Settings) -> SubmissionState:
@@ -209,6 +191,19 @@ def submit_tests(requests: Sequence[TestRequest], options: JobOptions, settings:
         ]
         _submit(scheduler, members, tasks, options, settings, None)
     return _state_now(settings)
+
+
+def _submitted(
+    member: Member[PlannedImage], tasks: Sequence[_Task], owners: Mapping[str, str]
+) -> SubmittedMember:
+    """Return a member as it is stored; `owners` are the ids of tasks by the keys of their layers."""
+    if member.error is not None:
+        text, code = with_real_paths(render(member.error)), member.error.exit_code
+        return SubmittedMember(name=member.name, image="", tasks=(), error=text, code=code)
+    planned = member.get()
+    keys = () if planned.built is not None else [layer.key for layer in planned.plan.layers]
+    ids, image = {owners[key] for key in keys if key in owners}, str(planned.image.absolute())
+    return SubmittedMember(name=member.name, image=image, tasks=_ids(tasks, ids, image))
 
 
 def submission_state(settings: Settings) -> SubmissionState | None:
@@ -268,103 +263,42 @@ def _job_name(store: Store) -> str:
     return f"envbuild-{hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:12]}"
 
 
-def _planned(request: BuildRequest, settings: Settings) -> _Planned:
-    """Lock and plan a spec, and fetch layers from registries."""
-    path = check_request(request, settings).absolute()
-    stored = with_upstreams(settings, request.upstreams, offline=request.offline)
-    locked = lock_request(request, stored)
-    plan = plan_image(locked, compression=request.compression)
-    is_made = image_to_keep(path, plan, settings) is not None
-    if not is_made:
-        fetch_layers(plan, stored)
-    missing = () if is_made else missing_layers(plan, stored.store)
-    check_tools(locked, missing, stored)
-    return _Planned(request=request, path=path, locked=locked, plan=plan, missing=missing, is_made=is_made)
-
-
-def _fetch(members: Sequence[_Planned], settings: Settings) -> None:
-    """Fetch the files of all missing layers, once the store and the images' directories have room for all."""
-    store, seen = settings.store, set[str]()
-    new: list[tuple[_Planned, list[Layer]]] = []
-    to_fetch: dict[str, int] = {}
-    layers_bytes = inputs_bytes = 0
-    images: dict[Path, int] = {}
-    for member in members:
-        layers = [layer for layer in member.missing if layer.key not in seen]
-        seen |= {layer.key for layer in layers}
-        new.append((member, layers))
-        lock = member.locked.lock
-        to_fetch |= {pin.sha256: pin.size_bytes for pin in absent_files(lock, layers, store)}
-        needed = needed_space(lock, layers)
-        layers_bytes, inputs_bytes = layers_bytes + needed.layers_bytes, inputs_bytes + needed.inputs_bytes
-        if not member.is_made:
-            image_bytes = needed_space(lock, member.plan.image_layers).inputs_bytes
-            images[member.path.parent] = images.get(member.path.parent, 0) + image_bytes
-    fetched = sum(to_fetch.values())
-    if seen:
-        check_room(
-            store.path,
-            fetched + layers_bytes,
-            settings.emit,
-            least=fetched + inputs_bytes // 2,
-            hint="free some space, or name another store with --store DIR",
-        )
-    for directory, size_bytes in sorted(images.items()):
-        check_room(directory, size_bytes, settings.emit, least=0)
-    with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
-        store.freshen(layer.key for member in members for layer in member.plan.layers)
-        with store.stage() as work:
-            for member, layers in new:
-                fetch_inputs(
-                    layers,
-                    member.locked.lock,
-                    origins_of(member.locked.resolved),
-                    settings,
-                    work=work,
-                    sources=member.request.sources,
-                    offline=member.request.offline,
-                )
-
-
-def _build_tasks(members: Sequence[_Planned], site: Site | None) -> list[_Task]:
+def _build_tasks(
+    images: Sequence[PlannedImage], missing: Sequence[Layer], request: BuildRequest, site: Site | None
+) -> list[_Task]:
     """Return the tasks that build the missing layers and write the images."""
-    sizes = {pin.sha256: pin.size_bytes for member in members for pin in all_pins(member.locked.lock)}
-    missing = {layer.key for member in members for layer in member.missing}
-    division = divide([member.plan for member in members], missing, sizes)
+    sizes = {pin.sha256: pin.size_bytes for image in images for pin in all_pins(image.locked.lock)}
+    names = {layer.key: layer.name for layer in missing}
+    division = divide([image.plan for image in images], names.keys(), sizes)
     options = ("--nodes=1", "--ntasks=1", *job_options(work_for(site, for_gpus=False)))
     tasks = []
     for level, plans in enumerate(division.levels):
         for number, plan in enumerate(plans):
             layers = {layer.key: layer.name for layer in plan.image_layers}
-            task = SubmittedTask(
-                id=f"{level}-{number}", kind="layers", title=some([*layers.values()], 2), layers=layers
-            )
+            title = some([*layers.values()], 2)
+            task = SubmittedTask(id=f"{level}-{number}", kind="layers", title=title, layers=layers)
             tasks.append(_Task(task=task, work={"plan": plan.to_json()}, options=options))
-    images = [pair for pair in zip(members, division.own, strict=True) if not pair[0].is_made]
-    for number, (member, own) in enumerate(images):
-        names = {layer.key: layer.name for layer in member.missing}
+    for number, (image, own) in enumerate(zip(images, division.own, strict=True)):
+        path = str(image.image.absolute())
         task = SubmittedTask(
             id=f"{len(division.levels)}-{number}",
             kind="image",
-            title=member.path.name,
+            title=image.image.name,
             layers={key: names[key] for key in own},
-            image=str(member.path),
+            image=path,
         )
-        work = {
-            "spec": str(member.request.spec.absolute()),
-            "image": str(member.path),
-            "compression": member.request.compression,
-        }
+        work = {"spec": str(image.spec.absolute()), "image": path, "compression": request.compression}
         tasks.append(_Task(task=task, work=work, options=options))
     return tasks
 
 
-def _untested(members: Sequence[_Planned], settings: Settings) -> list[tuple[TestRequest, str]]:
+def _untested(planned: Members[PlannedImage], settings: Settings) -> list[tuple[TestRequest, str]]:
     """Return tests of images, with their accelerators, but for those that passed on a host like this one."""
+    images = [member.get() for member in planned.done]
     return [
-        (TestRequest(image=member.path), member.locked.lock.accelerator)
-        for member in members
-        if not (member.is_made and image_statuses([member.path], settings)[0].state == "passed")
+        (TestRequest(image=image.image), image.locked.lock.accelerator)
+        for image in images
+        if image.built is None or image_statuses([image.image], settings)[0].state != "passed"
     ]
 
 
@@ -395,10 +329,6 @@ def _next_level(tasks: Sequence[_Task]) -> int:
 def _ids(tasks: Sequence[_Task], layers: Collection[str], image: str) -> tuple[str, ...]:
     """Return the ids of the tasks that an image needs: those with some ids, and its own."""
     return tuple(task.task.id for task in tasks if task.task.id in layers or task.task.image == image)
-
-
-def _inputs(layers: Iterable[Layer]) -> set[str]:
-    return {file.sha256 for layer in layers for file in input_files(layer.step)}
 
 
 def _submit(
@@ -519,6 +449,7 @@ def _task_state(
             image=task.image,
             state=outcome,
             text=text,
+            problem=text if outcome == "failed" else "",
             jobs=(id_,) if id_ else (),
             log=str(store.path / DIRECTORY / f"logs/{id_}.log") if outcome == "failed" and id_ else "",
             warnings=result.warnings if result is not None else (),
@@ -532,7 +463,8 @@ def _task_state(
     if result is not None and result.outcome == "done":
         return state("done", result.text)
     if result is not None and _has_ended(result):
-        return state("failed", result.text, result.code or BuildError.exit_code)
+        code = result.code if result.outcome == "failed" else BuildError.exit_code
+        return state("failed", result.text, code)
     if waiting is not None or (queue is None and result is not None):
         node = result.node if result is not None else waiting.node if waiting is not None else ""
         return state("running", f"on {node}" if node else "")
@@ -546,7 +478,12 @@ def _member_state(member: SubmittedMember, states: Mapping[str, MemberState]) ->
     """Return what has become of a member: the first task that failed decides, else what is left."""
     if member.error:
         return MemberState(
-            name=member.name, image=member.image, state="failed", text=member.error, code=member.code
+            name=member.name,
+            image=member.image,
+            state="failed",
+            text=member.error,
+            problem=member.error,
+            code=member.code,
         )
     tasks = [states[id_] for id_ in member.tasks]
     left = [task for task in tasks if task.state != "done"]
@@ -567,6 +504,7 @@ def _member_state(member: SubmittedMember, states: Mapping[str, MemberState]) ->
         done=done,
         tasks=len(tasks),
         jobs=tuple(dict.fromkeys(job.partition("_")[0] for task in left for job in task.jobs)),
+        problem=failed.problem if failed is not None else "",
         log=failed.log if failed is not None else "",
         warnings=tuple(dict.fromkeys(warning for task in tasks for warning in task.warnings)),
         code=failed.code if failed is not None else 0,

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envbuild.build.run import BuildContext, build_layers, missing_layers
-from envbuild.errors import BuildError, EnvbuildError, RequestError, render
+from envbuild.build.run import BuildContext, missing_layers
+from envbuild.errors import BuildError, EnvbuildError, RequestError, raise_all, render
 from envbuild.events import Emit, Event, Warned
 from envbuild.inputs.tools import tool_pins
 from envbuild.launch.context import HostLibraries
 from envbuild.launch.nodes import judge_limits
 from envbuild.launch.schedulers.slurm import SCHEDULER
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import BuildPlan, InputFile, Layer
 from envbuild.resolve.files import FileCache, WrongBytes, check
 from envbuild.store.store import Store
@@ -30,10 +31,11 @@ from envbuild.store.submission import (
 )
 from envbuild.system import host
 from envbuild.system.descriptors import with_real_paths
-from envbuild.workflows.build import BuildRequest, build_image
-from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.build import BuildRequest, build_images
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.lock import read_locked
+from envbuild.workflows.make import make_layers
+from envbuild.workflows.members import Members
 from envbuild.workflows.nodes import submitted_from
 from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings
@@ -119,20 +121,24 @@ def _do(
 
 
 def _build_layers(work: Mapping[str, Any], submission: Submission, settings: Settings) -> str:
+    """Build the layers of a task; a wheel that fails leaves the others. Raise the errors of all that fail."""
     store, plan = settings.store, BuildPlan.from_json(work["plan"])
-    missing = missing_layers(plan, store)
-    _check_owned(missing, {plan.layer(name).key for name in plan.image}, submission, store)
+    graph = LayerGraph.of([plan])
+    missing = missing_layers(graph, store)
+    _check_owned(missing, set(graph.image_keys), submission, store)
     _check_tools(missing)
+    failures: dict[str, EnvbuildError] = {}
     if missing:
-        with store.in_use(), store.stage() as stage, explain_failure("build", settings):
+        with store.in_use(), store.stage() as stage:
             context = BuildContext(
                 store=store,
                 apptainer=settings.find_apptainer(),
                 locate=lambda file: store.for_programs(_stored(file, store), stage),
                 emit=settings.emit,
             )
-            build_layers(plan, context, missing)
-    store.freshen(layer.key for layer in plan.layers)
+            failures = make_layers(graph, context, settings, missing=missing, verb="build")
+    store.freshen(graph.layers)
+    raise_all(list(failures.values()))
     return f"{len(missing)} of {len(plan.image)} built"
 
 
@@ -143,18 +149,15 @@ def _build_image(
     upstreams: Sequence[Path],
     settings: Settings,
 ) -> tuple[str, int]:
-    request = BuildRequest(
-        spec=Path(work["spec"]),
-        output=Path(work["image"]),
-        locked=True,
-        offline=True,
-        compression=work["compression"],
-        upstreams=upstreams,
-    )
+    spec, image = Path(work["spec"]), Path(work["image"])
     stored = with_upstreams(settings, upstreams, offline=True)
-    plan = plan_image(read_locked(request.spec, stored), compression=request.compression)
-    _check_owned(missing_layers(plan, stored.store), task.layers.keys(), submission, stored.store)
-    built = build_image(request, settings)
+    plan = plan_image(read_locked(spec, stored), compression=work["compression"])
+    missing = missing_layers(LayerGraph.of([plan]), stored.store)
+    _check_owned(missing, task.layers.keys(), submission, stored.store)
+    request = BuildRequest(
+        output=image, locked=True, offline=True, compression=work["compression"], upstreams=upstreams
+    )
+    built = build_images(Members.of([spec], many=False), request, settings).only
     problem = next((check.line() for check in built.preflight.checks() if check.status == "FAIL"), "")
     return problem or f"{built.size_bytes / 1e6:.0f} MB, {built.digest[:19]}", 4 if problem else 0
 

@@ -438,7 +438,7 @@ class TestBoundary:
         def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("envbuild.workflows.build.build_image", interrupted)
+        monkeypatch.setattr("envbuild.workflows.build.build_images", interrupted)
         code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
         assert (code, err[: err.index(",")]) == (130, "interrupted: finished parts are kept")
 

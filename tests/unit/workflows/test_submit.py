@@ -27,9 +27,8 @@ from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import build as build_workflow
 from envbuild.workflows import plan as plan_workflow
-from envbuild.workflows import submit as submit_workflow
 from envbuild.workflows import worker as worker_workflow
-from envbuild.workflows.build import BuildRequest, build_image
+from envbuild.workflows.build import BuildRequest, build_images
 from envbuild.workflows.cache import prune_cache
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.members import Members
@@ -77,11 +76,8 @@ class Desk:
 
     def submit(self, *names: str, tests: bool = False, **options: Any) -> SubmissionState:
         paths = [self.place / f"{name}.yaml" for name in names or NAMES]
-        requests = Members.of(paths, many=True).each(
-            lambda member, _: BuildRequest(spec=member.path), self.settings
-        )
         words = JobOptions(arguments=[f"--store={self.store.path}"], **options)
-        return submit_builds(requests, words, self.settings, tests=tests)
+        return submit_builds(Members.of(paths, many=True), BuildRequest(), words, self.settings, tests=tests)
 
     def states(self) -> dict[str, str]:
         state = submission_state(self.settings)
@@ -101,7 +97,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setattr(build_workflow, "lock_spec", lambda spec, *_, **__: made.lock(spec))
     for module in (build_workflow, worker_workflow):
         monkeypatch.setattr(module, "read_locked", lambda spec, _: made.locked(spec))
-    for module in (build_workflow, plan_workflow, submit_workflow, worker_workflow):
+    for module in (build_workflow, plan_workflow, worker_workflow):
         monkeypatch.setattr(module, "plan_image", made.plan)
     apptainer = Apptainer(program=Path("/nowhere"), version="1.4.5")
     monkeypatch.setattr(Settings, "find_apptainer", lambda *_: apptainer)
@@ -142,7 +138,8 @@ def test_each_layer_is_built_once_and_images_are_those_of_build(
     for name in NAMES:
         again = Settings(store=Store(tmp_path / "other"))
         image = tmp_path / "again.sif"
-        build_image(BuildRequest(spec=desk.place / f"{name}.yaml", output=image), again)
+        spec = Members.of([desk.place / f"{name}.yaml"], many=False)
+        build_images(spec, BuildRequest(output=image), again)
         assert image.read_bytes() == (desk.place / f"{name}.sif").read_bytes()
 
 
