@@ -59,11 +59,11 @@ def fill(store: Store, layers: int, images: Path) -> None:
             tree=tree,
             imported=False,
         )
-        for name, text in ((blob_name(blob), content), (record_name(layer.key), record_text(layer).encode())):
-            path = root / name
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            path.write_bytes(text)
-            os.utime(path, (old_s, old_s))
+        for name, data in ((blob_name(blob), content), (record_name(layer.key), record_text(layer).encode())):
+            target = root / name
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            target.write_bytes(data)
+            os.utime(target, (old_s, old_s))
     images.mkdir()
     first = small_image(images, UNREAD)
     with ImageFile.open(first) as opened:

@@ -250,12 +250,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     others = [spec.stem for spec in options.spec] if "certificates" in options.only else []
-    place, many = (
-        Path(tempfile.mkdtemp(prefix=f"envbuild-{name}-", dir="/var/tmp")) for name in ("cluster", "many")
-    )
+    place = Path(tempfile.mkdtemp(prefix="envbuild-cluster-", dir="/var/tmp"))
+    many = Path(tempfile.mkdtemp(prefix="envbuild-many-", dir="/var/tmp"))
     try:
-        for directory in (place, many):
-            directory.chmod(0o755)
+        place.chmod(0o755)
+        many.chmod(0o755)
         for directory in ("slurm", "pinned", "work"):
             (place / directory).mkdir()
         write(place / "work")

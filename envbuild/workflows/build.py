@@ -124,9 +124,10 @@ def check_images(specs: Members[None], request: BuildRequest, settings: Settings
             hint="name a directory with -o DIR/, or leave -o out",
         )
     check_sources(request.sources)
-    _warn_of_parents(settings)
     images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
     images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
+    if images.done:
+        _warn_of_parents(settings)
     return images
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def records(desk: Desk) -> dict[str, int]:
 
 def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
     slow = front.write("slow.sh", "sleep 30\n")
-    blocker = ["sbatch", "--parsable", "--nodes=2", "--exclusive", slow]
+    blocker: list[str | Path] = ["sbatch", "--parsable", "--nodes=2", "--exclusive", slow]
     job = front.run(blocker).stdout.strip()
     # Nothing starts meanwhile.
     submitted = front.envbuild("build", "--submit", "--test", "--json", ".")
