@@ -15,7 +15,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
-from envbuild.plan.model import FilesStep, Layer
+from envbuild.plan.model import BuildPlan, FilesStep, Layer
 from envbuild.store import transfer
 from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.gc_roots import Root, add_root
@@ -298,7 +298,7 @@ def test_layers_that_are_not_finished_are_named(tmp_path: Path, monkeypatch: pyt
     planned = (
         Layer(name=name, key=f"sha256:{name * 64}", step=FilesStep(files=(), tools=())) for name in "ab"
     )
-    plan = SimpleNamespace(image_layers=tuple(planned))
+    plan = BuildPlan(layers=tuple(planned), image=("a", "b"), tools=())
     monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
     monkeypatch.setattr(workflow, "plan_image", lambda *_, **__: plan)
     settings = Settings(store=Store(tmp_path / "store"))
@@ -323,7 +323,7 @@ class TestExport:
     def planned(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> LayerRecord:
         record = layer(store, "a")
         one = Layer(name="a", key=record.key, step=FilesStep(files=(), tools=()))
-        plan = SimpleNamespace(image_layers=(one,), layers=(one,))
+        plan = BuildPlan(layers=(one,), image=("a",), tools=())
         monkeypatch.setattr(workflow, "read_locked", lambda *_: SimpleNamespace(other_tools=()))
         monkeypatch.setattr(workflow, "plan_image", lambda *_, **__: plan)
         return record
