@@ -73,11 +73,10 @@ def command(
     """
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
-    if not submit:
-        options.check_no_job_options(
-            partition, account, time, slurm, hint="add --submit", at_once=at_once, test=test or None
-        )
-    elif rebuild or push_layers:
+    given = options.first_job_option(partition, account, time, slurm, at_once=at_once, test=test)
+    if given and not submit:
+        raise RequestError(f"{given} is for jobs", hint="add --submit")
+    if submit and (rebuild or push_layers):
         given = "--rebuild" if rebuild else "--push-layers"
         hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
         raise RequestError(f"{given} is not for --submit", hint=hint)

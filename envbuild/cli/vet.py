@@ -10,6 +10,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import columns, print_data, print_json
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
     from envbuild.launch.vet import Node, Vetting
@@ -32,8 +33,8 @@ def command(
 
     Without --nodes it measures the nodes of the job that it runs in, or else this machine.
     """
-    if nodes is None:
-        options.check_no_job_options(partition, account, time, slurm, hint="add --nodes N")
+    if nodes is None and (given := options.first_job_option(partition, account, time, slurm)):
+        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named, pinned = image, workflows.images.by_digest(image) if nodes else image
         image = workflows.images.image_file(pinned, settings)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -116,8 +117,14 @@ def _carried(image: ImageFile) -> _Carried | None:
     if descriptor is None or descriptor.size > _MAX_BYTES:
         return None
     with suppress(ValidationError, EnvbuildError):  # facts in no known form are none
-        return TypeAdapter(_Carried).validate_json(image.data(FACTS), strict=True)
+        return _carried_adapter().validate_json(image.data(FACTS), strict=True)
     return None
+
+
+@cache
+def _carried_adapter() -> TypeAdapter[_Carried]:
+    # Making one takes as long as reading the facts.
+    return TypeAdapter(_Carried)
 
 
 def _entries(facts: Facts) -> list[tuple[str, Value, str]]:

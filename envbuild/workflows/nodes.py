@@ -85,16 +85,6 @@ def submit(
     )
 
 
-def option_words(named: Mapping[str, object], options: str | None) -> list[str]:
-    """Return options of sbatch as words: `named` ones, left out if None, then further words of the user."""
-    try:
-        words = shlex.split(options or "")
-    except ValueError as error:
-        hint = 'write options as a shell takes them: "--qos=debug"'
-        raise RequestError(f"--slurm: {error}", hint=hint) from error
-    return [*(f"--{name}={value}" for name, value in named.items() if value is not None), *words]
-
-
 def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str]:
     """Return the options of sbatch for a test: nodes and ranks, GPUs of a site, its own options."""
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
@@ -110,6 +100,16 @@ def own_command(arguments: Sequence[str]) -> list[str]:
 def facts_of_host(settings: Settings) -> dict[str, str]:
     """Return the variable by which a job knows the facts of the host that submits it."""
     return {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
+
+
+def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:
+    """Return options of Slurm: named ones, left out if None, and further words, as a shell takes them."""
+    try:
+        words = shlex.split(options or "")
+    except ValueError as error:
+        hint = 'write options as a shell takes them: "--qos=debug"'
+        raise RequestError(f"--slurm: {error}", hint=hint) from error
+    return [*(f"--{name}={value}" for name, value in named_options.items() if value is not None), *words]
 
 
 def submitted_from() -> dict[str, str]:

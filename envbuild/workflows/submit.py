@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from envbuild.errors import BuildError, MachineError, RequestError, pluralize, render, some
+from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestError, pluralize, render, some
 from envbuild.events import Note, Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
@@ -53,11 +53,12 @@ from envbuild.workflows.build import (
     images_to_build,
     plan_images,
 )
+from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.status import image_statuses
+from envbuild.workflows.status import statuses
 from envbuild.workflows.test import TestRequest
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -168,29 +169,37 @@ def submit_builds(
         owners = {key: task.task.id for task in tasks for key in task.task.layers}
         members = [_submitted(member, tasks, owners) for member in planned.items]
         _submit(scheduler, members, tasks, options, settings, root)
-    return _state_now(settings)
+    return last_submission(settings)
 
 
-def submit_tests(requests: Sequence[TestRequest], options: JobOptions, settings: Settings) -> SubmissionState:
+def submit_tests(requests: Members[TestRequest], options: JobOptions, settings: Settings) -> SubmissionState:
     """Submit tests of images; return what has become of them. Raises as `submit_builds`."""
     site = site_of(settings, queue=options.partition)
     scheduler = submitter(site)
     with _submitting(scheduler, settings):
-        images = []
-        for request in requests:
-            with ImageFile.open(request.image) as image:
-                images.append((request, accelerator_of(image)))
-        tasks = _test_tasks(images, 0, site)
-        members = [
-            SubmittedMember(
-                name=str(request.image),
-                image=str(request.image.absolute()),
-                tasks=_ids(tasks, set(), str(request.image.absolute())),
-            )
-            for request in requests
-        ]
+        tests = requests.each(lambda member, _: _with_accelerator(member.get()), settings)
+        tasks = _test_tasks([member.get() for member in tests.done], 0, site)
+        members = [_submitted_test(member, tasks) for member in tests.items]
         _submit(scheduler, members, tasks, options, settings, None)
-    return _state_now(settings)
+    return last_submission(settings)
+
+
+def _with_accelerator(request: TestRequest) -> tuple[TestRequest, str]:
+    """Return a test, and the accelerator of its image."""
+    with ImageFile.open(request.image) as image:
+        return request, accelerator_of(image)
+
+
+def _submitted_test(member: Member[tuple[TestRequest, str]], tasks: Sequence[_Task]) -> SubmittedMember:
+    if member.error is not None:
+        return _not_submitted(member.name, member.error)
+    image = str(member.get()[0].image.absolute())
+    return SubmittedMember(name=member.name, image=image, tasks=_ids(tasks, set(), image))
+
+
+def _not_submitted(name: str, error: EnvbuildError) -> SubmittedMember:
+    text = with_real_paths(render(error))
+    return SubmittedMember(name=name, image="", tasks=(), error=text, code=error.exit_code)
 
 
 def _submitted(
@@ -198,12 +207,20 @@ def _submitted(
 ) -> SubmittedMember:
     """Return a member as it is stored; `owners` are the ids of tasks by the keys of their layers."""
     if member.error is not None:
-        text, code = with_real_paths(render(member.error)), member.error.exit_code
-        return SubmittedMember(name=member.name, image="", tasks=(), error=text, code=code)
+        return _not_submitted(member.name, member.error)
     planned = member.get()
     keys = () if planned.built is not None else [layer.key for layer in planned.plan.layers]
     ids, image = {owners[key] for key in keys if key in owners}, str(planned.image.absolute())
     return SubmittedMember(name=member.name, image=image, tasks=_ids(tasks, ids, image))
+
+
+def last_submission(settings: Settings) -> SubmissionState:
+    """Return what has become of the last submission over the store; RequestError if there was none."""
+    state = submission_state(settings)
+    if state is None:
+        hint = "`envbuild build --submit` submits builds; --store DIR names another store"
+        raise RequestError(f"nothing was submitted over the store `{settings.store.path}`", hint=hint)
+    return state
 
 
 def submission_state(settings: Settings) -> SubmissionState | None:
@@ -295,10 +312,13 @@ def _build_tasks(
 def _untested(planned: Members[PlannedImage], settings: Settings) -> list[tuple[TestRequest, str]]:
     """Return tests of images, with their accelerators, but for those that passed on a host like this one."""
     images = [member.get() for member in planned.done]
+    made = Members.of([image.image for image in images if image.built is not None], many=False)
+    named = made.each(lambda member, _: NamedImage(path=member.path), settings)
+    passed = {member.path for member in statuses(named, settings).done if member.get().state == "passed"}
     return [
         (TestRequest(image=image.image), image.locked.lock.accelerator)
         for image in images
-        if image.built is None or image_statuses([image.image], settings)[0].state != "passed"
+        if image.image not in passed
     ]
 
 
@@ -407,13 +427,6 @@ def _submit(
         for submitted in submission.arrays:
             scheduler.cancel(submitted.job)
         raise
-
-
-def _state_now(settings: Settings) -> SubmissionState:
-    state = submission_state(settings)
-    if state is None:
-        raise AssertionError("the submission was written a moment ago")
-    return state
 
 
 def _queue(submission: Submission, settings: Settings) -> dict[tuple[str, int], QueuedTask] | None:

@@ -32,10 +32,12 @@ _ASKED_WITH = "`--partition`, `--account`, `--time` and `--slurm` are what it wa
 HINT_LIMITS = f"`sinfo -l` shows the limits; {_ASKED_WITH}"
 _ASK_S = 30.0
 _SUBMIT_S = 60.0
+_HINT_CLUSTER = "is this a machine of the cluster? Load Slurm's module"
 _HINT_PMI_TYPES = (
     "is this a machine of the cluster? a site file may name the types (`scheduler: {mpi_types: […]}`)"
 )
 _QUEUE_COLUMNS = 5  # that `queued` asks for
+_GPU_OPTION = re.compile(r"--(gpus|gres)")
 _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
 _NO_CONTROLLER = re.compile(r"configuration source|fetch config|[Uu]nable to contact|[Cc]onnection refused")
 # Reasons for which Slurm keeps a job that never starts as it is asked for. PartitionNodeLimit is not one of
@@ -136,8 +138,8 @@ class Slurm:
         argv.append("--format=%F|%K|%T|%r|%N")
         done = process.run(argv, env=dict(os.environ), timeout_s=_SUBMIT_S)
         if not done.ok:
-            hint = "is this a machine of the cluster? Load Slurm's module"
-            raise MachineError(f"no controller of Slurm answers: {done.last_lines(1)}", hint=hint)
+            problem = f"no controller of Slurm answers: {done.last_lines(1)}"
+            raise MachineError(problem, hint=_HINT_CLUSTER)
         rows = [line.split("|") for line in done.stdout.splitlines()]
         return tuple(
             QueuedTask(
@@ -185,8 +187,8 @@ def _sbatch(options: Sequence[str], script: str, variables: Mapping[str, str]) -
     if done.ok:
         return done
     if _NO_CONTROLLER.search(done.stderr):
-        hint = "is this a machine of the cluster? Load Slurm's module"
-        raise MachineError(f"no controller of Slurm answers: {done.last_lines(1)}", hint=hint)
+        problem = f"no controller of Slurm answers: {done.last_lines(1)}"
+        raise MachineError(problem, hint=_HINT_CLUSTER)
     raise RequestError(f"Slurm refuses the job: {done.last_lines(2)}", hint=_ASKED_WITH)
 
 
@@ -203,7 +205,7 @@ SCHEDULER = Slurm()
 def job_options(work: Work) -> list[str]:
     """Return the options of sbatch that work asks for, before those of a site."""
     options = [f"--ntasks-per-node={work.ranks_per_node}"] if work.ranks_per_node else []
-    if work.gpus_per_node and not any(option.startswith(("--gpus", "--gres")) for option in work.options):
+    if work.gpus_per_node and not any(map(_GPU_OPTION.match, work.options)):
         options.append(f"--gpus-per-node={work.gpus_per_node}")
     return [*options, *work.options]
 
@@ -247,6 +249,37 @@ class SlurmHere:
             return ""
         default = re.search(r"^MpiDefault\s*=\s*(\S+)", done.stdout, flags=re.MULTILINE)
         return default[1] if default and done.ok else ""
+
+    @cached_property
+    def partitions(self) -> dict[str, str]:
+        """The partitions, each with the GPUs of a node (``gpu:4``), else empty.
+
+        If nodes of a partition differ, the first entry with GPUs counts. MachineError: sinfo names none.
+        """
+        done = process.run(["sinfo", "--noheader", "--format=%R %G"], env=dict(os.environ), timeout_s=_ASK_S)
+        rows = re.findall(r"^(\S+) +(\S+)$", done.stdout, re.MULTILINE) if done.ok else []
+        if not rows:
+            why = f": {done.last_lines(1)}" if done.last_lines(1) else ""
+            raise MachineError(f"`sinfo` names no partition{why}", hint=_HINT_CLUSTER)
+        partitions: dict[str, str] = {}
+        for name, resources in sorted(rows):
+            gpus = re.search(r"(?:^|,)(gpu(?::[A-Za-z0-9_.-]+)?:[0-9]+)", resources)
+            partitions[name] = partitions.get(name) or (gpus[1] if gpus else "")
+        return partitions
+
+    def run_on_node(
+        self, words: Sequence[str], *, queue: str, options: Sequence[str], timeout_s: float
+    ) -> Finished:
+        """Run a command by srun as one task on a node of a partition, with all GPUs of the node.
+
+        With PMIx's variables, if srun offers it. `options` of srun follow: of two that contradict each other
+        the last one counts.
+        """
+        gpus = "" if any(map(_GPU_OPTION.match, options)) else self.partitions.get(queue, "")
+        asked = [f"--gres={gpus}"] if gpus else []
+        pmi = ["--mpi=pmix"] if "pmix" in self.pmi_types() else []
+        shape = ["--job-name=envbuild", f"--partition={queue}", "--nodes=1", "--ntasks=1", *asked, *pmi]
+        return process.run(["srun", *shape, *options, *words], env=dict(os.environ), timeout_s=timeout_s)
 
     def pmi_checks(self, runnable: Runnable, host_mpi: SiteMpi | None) -> list[CheckResult]:
         """Judge the types for the MPI that ranks would run on: `host_mpi`, if given.

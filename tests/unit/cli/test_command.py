@@ -105,7 +105,7 @@ def test_a_directory_given_as_a_spec(
         (
             ["status", "pytorch/2026.12", "--store", "s"],
             "error: there is no image `pytorch/2026.12`\n\nhint: a module is named with its root:"
-            " `envbuild status pytorch/2026.12 --root DIR`\n",
+            " `pytorch/2026.12 --root DIR`\n",
         ),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",

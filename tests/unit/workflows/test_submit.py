@@ -353,14 +353,14 @@ def three_images(state: str) -> str:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["build", "x.yaml", "--partition", "p"], "--partition is for a job, and none is submitted"),
-        (["build", "x.yaml", "--test"], "--test is for a job, and none is submitted"),
+        (["build", "x.yaml", "--partition", "p"], "--partition is for jobs"),
+        (["build", "x.yaml", "--test"], "--test is for jobs"),
         (["build", "x.yaml", "--submit", "--rebuild"], "--rebuild is not for --submit"),
         (["build", "x.yaml", "--submit", "--push-layers", "h/n"], "--push-layers is not for --submit"),
-        (["test", "x.sif", "--at-once", "2"], "--at-once is for a job, and none is submitted"),
+        (["test", "x.sif", "--at-once", "2"], "--at-once is for jobs"),
         (["test", "x.sif", "--submit", "--nodes", "2"], "--nodes is not for --submit"),
         (["test", "x.sif", "--submit", "--vet"], "--vet is not for --submit"),
-        (["status", "--submitted", "x.sif"], "--submitted takes no names"),
+        (["status", "--submitted", "x.sif"], "--submitted takes no images"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
