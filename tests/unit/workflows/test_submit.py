@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from envbuild.system import host
 from envbuild.system.apptainer import Apptainer
 from envbuild.workflows import build as build_workflow
 from envbuild.workflows import plan as plan_workflow
+from envbuild.workflows import test as test_workflow
 from envbuild.workflows import worker as worker_workflow
 from envbuild.workflows.build import BuildRequest, build_images
 from envbuild.workflows.cache import prune_cache
@@ -368,3 +370,46 @@ def test_options_that_do_not_fit_are_refused(
 ) -> None:
     code, _, err = envbuild(capsys, *words)
     assert (code, err.splitlines()[0]) == (2, f"error: {problem}")
+
+
+def test_images_are_tested_by_one_array(
+    desk: Desk, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ["--store", str(desk.store.path)]
+    desk.submit()
+    assert set(slurm.run_all()) == {0}
+
+    def test(request: test_workflow.TestRequest, _: Settings) -> SimpleNamespace:
+        passed = request.image.stem != "two"
+        asked = f"{request.image.stem}: {request.ranks} ranks, quick {request.quick}"
+        return SimpleNamespace(passed=passed, last_line=asked)
+
+    monkeypatch.setattr(worker_workflow, "test_image", test)
+    images = [str(desk.place / name) for name in ("one.sif", "two.sif", "absent.sif")]
+    words = ["test", "--submit", "--ranks", "4", "--quick", "--account", "a", *store, *images]
+    code, _, err = envbuild(capsys, *words)
+    assert "there is no" in err
+    (job,) = set(slurm.jobs) - {"1", "2", "3", "4"}
+    asked = slurm.words(job)
+    assert (asked["--array"], asked["--ntasks-per-node"], asked["--account"]) == ("0-1", "2", "a")
+    assert [slurm.run(job, 0), slurm.run(job, 1)] == [0, 4]
+    code, out, err = envbuild(capsys, "status", "--submitted", "--json", *store)
+    members = json.loads(out)["members"]
+    assert (code, [member["state"] for member in members]) == (4, ["done", "failed", "failed"])
+    assert members[0]["text"] == "one: 4 ranks, quick True"
+    assert [member["exit_code"] for member in members] == [0, 4, 2]
+
+
+def test_built_images_are_tested_after_them(
+    desk: Desk, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = SimpleNamespace(passed=True, last_line="it passed")
+    monkeypatch.setattr(worker_workflow, "test_image", lambda *_: report)
+    desk.submit("one", "two", tests=True)
+    assert [slurm.words(job).get("--dependency") for job in slurm.jobs][-1] == "afterany:3"
+    slurm.run_all()
+    state = submission_state(desk.settings)
+    assert state is not None
+    assert {(member.state, member.text, member.done) for member in state.members} == {
+        ("done", "it passed", 4)
+    }
