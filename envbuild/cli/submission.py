@@ -20,7 +20,9 @@ _NAMED = 4
 
 Submit = Annotated[
     bool,
-    typer.Option("--submit", help="As arrays of Slurm jobs; returns when they are submitted."),
+    typer.Option(
+        "--submit", help="Run as arrays of Slurm jobs over this store; end once they are submitted."
+    ),
 ]
 AtOnce = Annotated[
     int | None,
