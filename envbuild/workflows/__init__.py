@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from envbuild.workflows import sites as sites
     from envbuild.workflows import specs as specs
     from envbuild.workflows import status as status
+    from envbuild.workflows import submit as submit
     from envbuild.workflows import test as test
+    from envbuild.workflows import worker as worker
 
 
 def __getattr__(name: str) -> ModuleType:
