@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP / "setup"))
@@ -86,3 +87,9 @@ def test_nothing_is_left_if_the_wheels_are_damaged(bundle: Path, tmp_path: Path)
     done = _install(bundle, str(tmp_path / "new"), sys.executable)
     assert done.returncode == 5
     assert not (tmp_path / "new").exists()
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((TOP / "CITATION.cff").read_text())
+    assert citation["version"] == release.VERSION
+    assert citation["license"] == "Apache-2.0"
