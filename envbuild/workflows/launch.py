@@ -26,6 +26,7 @@ from envbuild.launch.schedulers import (
     other_nodes,
     scheduler_of,
     site_reaches_nodes,
+    work_for,
 )
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import Container, context_of, line_of_ranks
@@ -36,6 +37,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.binds import binds_of
+from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.files import exists
@@ -63,11 +65,12 @@ def launch_line(
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
-    The program sees home, working directory, devices, network and environment as Apptainer passes them on.
-    By default `ranks` are the tasks of the allocation, else 1, and the launcher is that of the job, of the
-    site or of the image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless
-    `torch_env` is false. The host libraries `from_host` replace the image's own. For a `dry_run` with a
-    named site, the line is for that site, on any machine.
+    Without a `command`, program and ranks are those that the image's spec states (`launch`). The program sees
+    home, working directory, devices, network and environment as Apptainer passes them on. By default `ranks`
+    are the tasks of the allocation, else 1, and the launcher is that of the job, of the site or of the
+    image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is
+    false. The host libraries `from_host` replace the image's own. For a `dry_run` with a named site, the line
+    is for that site, on any machine.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
@@ -75,10 +78,12 @@ def launch_line(
     """
     with ImageFile.open(path) as image:
         warn_if_older(image, settings.emit)
+        stated = None if command else _stated_launch(image)
         return _launch_line(
             image,
-            command,
+            stated.command if stated is not None else command,
             ranks=ranks,
+            stated=stated,
             from_host=from_host,
             settings=settings,
             launcher_name=launcher_name,
@@ -87,11 +92,23 @@ def launch_line(
         )
 
 
+def _stated_launch(image: ImageFile) -> LaunchSettings:
+    """Return the program that an image's spec states; RequestError if it states none."""
+    if image.manifest.launch is None:
+        raise RequestError(
+            f"there is no command to start: the spec of `{image.path.name}` has no `launch`",
+            hint=f"{written(['envbuild', 'launch', str(image.path), '--', 'python', 'train.py'])},"
+            " or `launch: {command: [python, train.py]}` in the spec",
+        )
+    return image.manifest.launch
+
+
 def _launch_line(
     image: ImageFile,
     command: Sequence[str],
     *,
     ranks: int | None,
+    stated: LaunchSettings | None,
     from_host: HostLibraries,
     settings: Settings,
     launcher_name: str | None,
@@ -120,12 +137,16 @@ def _launch_line(
     # The job's own launcher knows: as many as tasks were asked for, else one a node.
     knows_job = job is not None and job.scheduler == launcher.scheduler
     tasks = job.tasks if job is not None and (launcher.spans_nodes or job.nodes == 1) else 1
+    # As a batch script asks for them.
+    work = work_for(site, for_gpus=image.manifest.accelerator != "cpu", launch=None if ranks else stated)
+    ranks = ranks or work.ranks or None
     count = ranks or (0 if knows_job else tasks)
     nodes = job.nodes if job is not None and knows_job else None if launcher.spans_nodes else 1
     _refuse_lone_launcher(command, image, runnable, count or tasks, nodes)
     _refuse_started_outside(command, image, runnable)
     in_part = count > 1 or (ranks is None and job is not None and job.nodes > 1)
-    if not launcher.spans_nodes and in_part and (why := other_nodes(site)):
+    why = f"its spec states {work.nodes} nodes" if work.nodes > 1 else other_nodes(site)
+    if not launcher.spans_nodes and in_part and why:
         started = f"all {count} ranks start" if count > 1 else "one rank starts"
         text = f"{started} on this machine, in one container: {why}"
         hint = (
@@ -140,7 +161,12 @@ def _launch_line(
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
     return line_of_ranks(
-        container, launcher, command, Shape(ranks=count), user_set=os.environ, torch_env=torch_env
+        container,
+        launcher,
+        command,
+        Shape(ranks=count, nodes=work.nodes),
+        user_set=os.environ,
+        torch_env=torch_env,
     )
 
 
