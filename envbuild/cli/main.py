@@ -47,6 +47,7 @@ from envbuild.cli import (
     status,
     test,
     vet,
+    worker,
 )
 from envbuild.cli.groups import QUIET, VERBOSE, CommandInImage, Commands
 from envbuild.cli.output import escape, prepare_streams, set_level
@@ -125,6 +126,10 @@ def _version(is_set: bool) -> None:
     if is_set:
         typer.echo(f"envbuild {__version__}")
         raise typer.Exit
+
+
+# The jobs of a submission run it, and no one types it.
+app.command("worker", hidden=True)(worker.command)
 
 
 @app.callback()

@@ -72,6 +72,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         jobs=image_jobs(resolved),
         ranks=spec.test.ranks,
         timeout_s=spec.test.timeout_s,
+        launch=spec.launch,
         labels=dict(spec.labels),
         lock_digest=sha256_of(dump(lock)),
     )

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain
     from envbuild.workflows import export as export
+    from envbuild.workflows import export_pods as export_pods
     from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
+    from envbuild.workflows import fit as fit
     from envbuild.workflows import forecast as forecast
     from envbuild.workflows import forecast_page as forecast_page
     from envbuild.workflows import hosting as hosting
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from envbuild.workflows import lock as lock
     from envbuild.workflows import members as members
     from envbuild.workflows import module as module
+    from envbuild.workflows import module_changes as module_changes
     from envbuild.workflows import names as names
     from envbuild.workflows import nodes as nodes
+    from envbuild.workflows import packages as packages
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull
     from envbuild.workflows import push as push
@@ -52,7 +56,9 @@ if TYPE_CHECKING:
     from envbuild.workflows import sites as sites
     from envbuild.workflows import specs as specs
     from envbuild.workflows import status as status
+    from envbuild.workflows import submit as submit
     from envbuild.workflows import test as test
+    from envbuild.workflows import worker as worker
 
 
 def __getattr__(name: str) -> ModuleType:
