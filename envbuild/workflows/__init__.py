@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain
     from envbuild.workflows import export as export
+    from envbuild.workflows import export_pods as export_pods
     from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from envbuild.launch.formats import ScriptFormat
+from envbuild.launch.formats import PodFormat, ScriptFormat
 from envbuild.launch.launchers import launcher_names
 
-# Of an image; a `ScriptFormat` is a text that starts one at a site.
+# Of an image; a `ScriptFormat` or `PodFormat` is a text that starts one at a site.
 ExportFormat = Literal["squashfs", "shifter", "oci"]
 RuntimeName = Literal["charliecloud", "docker", "enroot", "podman", "pyxis"]
 # The form that a runtime reads.
@@ -18,7 +18,7 @@ FORM_OF_RUNTIME: dict[RuntimeName, ExportFormat] = {
     "podman": "oci",
     "pyxis": "squashfs",
 }
-AnyFormat = Literal[ExportFormat, ScriptFormat, RuntimeName]
+AnyFormat = Literal[ExportFormat, ScriptFormat, PodFormat, RuntimeName]
 # Of an image in a registry; the last two are names of `oci`.
 PushFormat = Literal["sif", "oci", "podman", "docker"]
 LAUNCHERS = launcher_names()

@@ -13,7 +13,7 @@ from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
-from envbuild.plan.space import needed_space
+from envbuild.plan.space import made_bytes
 from envbuild.resolve.files import FileCache, Pin
 from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
@@ -97,8 +97,8 @@ class _Planner:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._is_finished: dict[str, bool] = {}
-        self._missing: dict[str, Layer] = {}
-        self._sizes: dict[str, int] = {}
+        self._missing: set[str] = set()
+        self._made: dict[str, int] = {}
         self._absent: dict[str, int] = {}
 
     def _finished(self, key: str) -> bool:
@@ -111,9 +111,11 @@ class _Planner:
         to_build = {layer.name for layer in missing}
         pins = needed_pins(missing, all_pins(locked.lock))
         to_fetch = absent_files(pins, self._store)
+        sizes = {pin.sha256: pin.size_bytes for pin in pins}
         for layer in missing:
-            self._missing.setdefault(layer.key, layer)
-        self._sizes.update((pin.sha256, pin.size_bytes) for pin in pins)
+            if layer.key not in self._missing:
+                self._missing.add(layer.key)
+                self._made |= made_bytes(layer, sizes)
         self._absent.update((pin.sha256, pin.size_bytes) for pin in to_fetch)
         why = reasons(plan, last_plan(self._store, locked.resolved.spec.name))
         layers = []
@@ -141,7 +143,7 @@ class _Planner:
             cached=sum(self._is_finished.values()),
             files=len(self._absent),
             size_bytes=sum(self._absent.values()),
-            store_bytes=needed_space(self._missing.values(), self._sizes).layers_bytes,
+            store_bytes=sum(self._made.values()),
         )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site
 from envbuild.system.files import read_input
 
@@ -45,10 +46,18 @@ class Work:
     """Name of the job."""
     head: tuple[str, ...]
     """Comments at its beginning."""
+    command: tuple[str, ...] = ()
+    """The command that it runs if the user names none; empty if the user must."""
+    nodes: int = 0
+    """Count; 0 leaves it to the user."""
+    ranks: int = 0
+    """All ranks (count); 0 leaves it to the user."""
     ranks_per_node: int = 0
     """Count; 0 leaves it to the user."""
     gpus_per_node: int = 0
     """Count; 0 for none, or where the site's own options ask for them."""
+    time_min: int = 0
+    """Wall-clock limit in minutes; 0 leaves it to the user."""
     options: tuple[str, ...] = ()
     """The site's own options, in the scheduler's words."""
     body: tuple[str, ...]
@@ -116,18 +125,50 @@ class QueuedTask:
 
 
 def work_for(
-    site: Site | None, *, for_gpus: bool, name: str = "", head: Sequence[str] = (), body: Sequence[str] = ()
+    site: Site | None,
+    *,
+    for_gpus: bool,
+    launch: LaunchSettings | None = None,
+    name: str = "",
+    head: Sequence[str] = (),
+    body: Sequence[str] = (),
 ) -> Work:
-    """Return work at a site: with its options, and for GPUs one rank for each of a node."""
-    stated, gpus = (site.scheduler, site.gpus) if site is not None else (None, None)
-    count = gpus.count or 0 if gpus is not None and for_gpus else 0
-    return Work(
+    """Return work at a site, with its options and the ranks of `launch`: by default one for each GPU.
+
+    RequestError: `launch` asks for more GPUs of a node than the site's nodes have.
+    """
+    gpus = site.gpus if site is not None else None
+    of_node = gpus.count or 0 if gpus is not None and for_gpus else 0
+    options = site.scheduler.batch_options if site is not None and site.scheduler is not None else ()
+    work = Work(
         name=name,
         head=tuple(head),
-        ranks_per_node=count,
-        gpus_per_node=count,
-        options=stated.batch_options if stated is not None else (),
+        ranks_per_node=of_node,
+        gpus_per_node=of_node,
+        options=options,
         body=tuple(body),
+    )
+    if launch is None:
+        return work
+    ranks_per_node = launch.ranks_on_node(of_node)
+    nodes = launch.node_count(ranks_per_node) or 0
+    gpus_per_node = of_node
+    if for_gpus and launch.gpus_per_rank is not None and ranks_per_node:
+        gpus_per_node = launch.gpus_per_rank * ranks_per_node
+    if of_node and gpus_per_node > of_node and site is not None:
+        raise RequestError(
+            f"{ranks_per_node} ranks on a node need {gpus_per_node} GPUs, and a node of `{site.name}` has"
+            f" {of_node}",
+            hint="state fewer `ranks_per_node` or `gpus_per_rank` in `launch` of the spec",
+        )
+    return replace(
+        work,
+        command=launch.command,
+        nodes=nodes,
+        ranks=launch.total_ranks or nodes * ranks_per_node,
+        ranks_per_node=ranks_per_node,
+        gpus_per_node=gpus_per_node,
+        time_min=launch.time_min or 0,
     )
 
 

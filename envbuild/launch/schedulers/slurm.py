@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -68,10 +69,14 @@ class Slurm:
         lines = [
             "#!/bin/sh",
             *work.head,
-            "# sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]",
+            "# sbatch [OPTION ...] FILE [COMMAND [ARGUMENT ...]]"
+            if work.command
+            else "# sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]",
             *(f"#SBATCH {option}" for option in options),
             "",
-            ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
+            f'[ "$#" != 0 ] || set -- {shlex.join(work.command)}'
+            if work.command
+            else ': "${1:?sbatch FILE COMMAND [ARGUMENT ...]}"',
             # A job that was asked for nodes alone has one task on each.
             "_eb_nodes=${SLURM_JOB_NUM_NODES:-1}",
             '_eb_ranks="${SLURM_NTASKS:-$((_eb_nodes * ${SLURM_NTASKS_PER_NODE:-1}))}"',
@@ -204,7 +209,10 @@ SCHEDULER = Slurm()
 
 def job_options(work: Work) -> list[str]:
     """Return the options of sbatch that work asks for, before those of a site."""
-    options = [f"--ntasks-per-node={work.ranks_per_node}"] if work.ranks_per_node else []
+    options = [f"--nodes={work.nodes}"] if work.nodes else []
+    options += [f"--ntasks-per-node={work.ranks_per_node}"] if work.ranks_per_node else []
+    options += [f"--ntasks={work.ranks}"] if work.ranks and not (work.nodes and work.ranks_per_node) else []
+    options += [f"--time={work.time_min}"] if work.time_min else []
     if work.gpus_per_node and not any(map(_GPU_OPTION.match, work.options)):
         options.append(f"--gpus-per-node={work.gpus_per_node}")
     return [*options, *work.options]

@@ -348,7 +348,6 @@ def test_an_image_in_a_registry_is_pulled_first(
         (["lock", "t.yaml", "--outdated", "--check"], "`--dry-run` and `--outdated` go with neither"),
         (["lock", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
         (["plan", "t.lock.yaml"], "`t.lock.yaml` is a lock, not a spec"),
-        (["launch", "t.sif"], "there is no command to start"),
         (
             ["module", "uninstall", "a/1", "--all", "--root", "."],
             "`a/1` is one version, and --all asks for all",
