@@ -167,6 +167,15 @@ def from_os_error(error: OSError) -> EnvbuildError:
     return MachineError(problem, hint="see who may use it, and what file system it is on")
 
 
+def is_user_error(error: OSError) -> bool:
+    """Return whether a failed file operation is an error for users: it names its file, or a disk is full.
+
+    A closed pipe is not an error, and any other one is a bug.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    return not isinstance(error, BrokenPipeError) and (error.filename is not None or full)
+
+
 def raise_all(errors: Sequence[EnvbuildError]) -> None:
     """Raise collected errors, if any: the single one, or all at once, of very many the first."""
     if not errors:

@@ -104,6 +104,15 @@ class LayerAwaited(Event):
     key: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDone(Event):
+    """A member of a run over several files ended, or failed in a step before the last."""
+
+    member: str
+    problem: str = ""
+    """What is wrong, if it failed."""
+
+
 Emit = Callable[[Event], None]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from envbuild import __version__
+from envbuild.cli.groups import shown_commands
 from envbuild.cli.main import app
 
 MAN = Path(__file__).resolve().parent.parent / "docs" / "man"
@@ -48,7 +49,7 @@ def main() -> None:
 def _add(command: Any, words: tuple[str, ...], found: dict[str, str]) -> None:  # noqa: ANN401  # typer's own
     context = typer.Context(command, info_name=words[-1], **_HELP)
     found[f"{'-'.join(words)}.1"] = _page(command, context, words)
-    for name, child in getattr(command, "commands", {}).items():
+    for name, child in shown_commands(command).items():
         _add(child, (*words, name), found)
 
 
@@ -72,9 +73,7 @@ def _page(command: Any, context: typer.Context, words: tuple[str, ...]) -> str: 
         record = parameter.get_help_record(context)
         if record is not None:
             (arguments if parameter.param_type_name == "argument" else options).append(record)
-    children = [
-        (each, child.get_short_help_str(200)) for each, child in getattr(command, "commands", {}).items()
-    ]
+    children = [(each, child.get_short_help_str(200)) for each, child in shown_commands(command).items()]
     for heading, records in (("COMMANDS", children), ("ARGUMENTS", arguments), ("OPTIONS", options)):
         lines += [f".SH {heading}"] if records else []
         for term, said in records:

@@ -13,7 +13,7 @@ import filecmp
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,15 +23,17 @@ from envbuild.activate.layout import (
     IMAGE,
     MADE_BY,
     RECORD,
+    VERDICT,
     Layout,
     Record,
     is_there,
     made_by_us,
     read_default,
+    retired_versions,
 )
 from envbuild.activate.model import Installation, check_version
 from envbuild.activate.modulefile import modulefile_text
-from envbuild.errors import Location, MachineError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, raise_all
 from envbuild.system.files import (
     atomic_file,
     copy_range,
@@ -100,8 +102,10 @@ def install(
         changed |= write_text(
             layout.modulefile, modulefile_text(_stamped(installation, installation.release))
         )
-        if default:
-            changed |= write_default(layout)
+        chosen = layout.version if default else read_default(layout)
+        if default or chosen is not None or made_by_us(layout.default_marker):
+            # A modulefile that was written anew is no longer retired.
+            changed |= write_marker(layout, default=chosen, retired=retired_versions(layout))
     return InstallResult(
         layout=layout,
         commands=installation.commands,
@@ -163,20 +167,34 @@ def os_errors_explained(
         raise RequestError(problem, hint=hint) from error
 
 
-def write_default(layout: Layout) -> bool:
-    """Make a module's version the default of its name; return whether it was not the default before.
+def write_marker(layout: Layout, *, default: str | None, retired: Collection[str]) -> bool:
+    """Write the default version of a module's name, and which `avail` hides; return whether that is new.
 
-    Without a default, each module system chooses the highest version, in its own order.
+    Without a default, each module system chooses the highest version that is not hidden, in its own order.
+    Environment Modules and Lmod have different commands to hide a version.
     """
-    text = f'#%Module1.0\n# {MADE_BY}\nset ModulesVersion "{layout.version}"\n'
-    return write_text(layout.default_marker, text)
+    marker = layout.default_marker
+    if default is None and not retired:
+        was_there = made_by_us(marker)
+        if was_there:
+            marker.unlink()
+        return was_there
+    lines = ["#%Module1.0", f"# {MADE_BY}"]
+    lines += [f'set ModulesVersion "{default}"'] if default is not None else []
+    for version in sorted(retired):
+        hides = "".join(
+            f' if {{[llength [info commands {command}]]}} {{ {command} "{layout.name}/{version}"; break }};'
+            for command in ("module-hide", "hide-version")
+        )
+        lines.append(f"foreach once 1 {{{hides} }}")
+    return write_text(marker, "\n".join(lines) + "\n")
 
 
 def _check_foreign_files(layout: Layout, *, default: bool) -> None:
     """Reject files of others that would be overwritten, or that would override the default marker."""
     # Lmod would prefer a modulefile in Lua.
     in_lua = layout.modulefile.with_name(f"{layout.version}.lua")
-    errors = [
+    errors: list[EnvbuildError] = [
         RequestError(
             f"there is a module {layout.label} already, and envbuild did not make it",
             at=Location(path=path),
@@ -185,17 +203,19 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
         for path in (layout.modulefile, in_lua)
         if is_there(path) and not made_by_us(path)
     ]
+    raise_all([*errors, *(foreign_choices(layout) if default else ())])
+
+
+def foreign_choices(layout: Layout) -> Iterator[RequestError]:
+    """Yield an error for each file of others that chooses among the versions of a module's name."""
     marker = layout.default_marker
-    for path in (marker, *map(marker.with_name, _STRONGER_DEFAULTS)) if default else ():
+    for path in (marker, *map(marker.with_name, _STRONGER_DEFAULTS)):
         if is_there(path) and not (path == marker and made_by_us(path)):
-            errors.append(
-                RequestError(
-                    f"the default version of {layout.name} is chosen by a file that envbuild did not make",
-                    at=Location(path=path),
-                    hint="change it there, or move it away",
-                )
+            yield RequestError(
+                f"the default version of {layout.name} is chosen by a file that envbuild did not make",
+                at=Location(path=path),
+                hint="change it there, or move it away",
             )
-    raise_all(errors)
 
 
 def _put_release(
@@ -248,6 +268,9 @@ def _fill(
     )
     changed |= write_text(directory / VENV_MAKER, data_text(VENV_MAKER))
     changed |= write_text(directory / RECORD, record.model_dump_json(indent=1) + "\n")
+    if installation.verdict_record:
+        # Another test changes nothing of what is installed.
+        write_text(directory / VERDICT, installation.verdict_record)
     if host_libs is not None:
         host_libs.fill_stage(directory / HOST_STAGE)
     for command in installation.commands:

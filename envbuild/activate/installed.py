@@ -13,21 +13,24 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-from envbuild.activate.install import is_wrapper, os_errors_explained, write_default
+from envbuild.activate.install import is_wrapper, os_errors_explained, write_marker
 from envbuild.activate.launcher import LAUNCHER, VENV_MAKER
 from envbuild.activate.layout import (
     GONE,
     HOST_STAGE,
     IMAGE,
     RECORD,
+    VERDICT,
     Layout,
     Record,
     is_there,
     made_by_us,
     read_default,
     read_record,
+    retired_until,
     version_order,
 )
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
@@ -50,6 +53,8 @@ class InstalledModule:
     """The image that its commands start; None without a record."""
     default: bool
     """Whether it was chosen as the default version."""
+    retired_until: date | None
+    """The day on which it is to be uninstalled; None unless it is retired."""
     kept: tuple[Path, ...]
     """Releases of other images that it replaced."""
     problems: tuple[str, ...]
@@ -125,9 +130,9 @@ def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
 def uninstall(layout: Layout) -> Uninstalled:
     """Remove a module: its modulefile, its wrappers, its images, and its default marker.
 
-    If it was the chosen default, the highest other version becomes the default. Jobs that run on its image
-    lose it. RequestError: a file is not envbuild's, or this user may not remove it; then nothing has changed.
-    If the file system fails later, repeat it.
+    If it was the chosen default, the highest other version becomes the default, one that is not retired if
+    there is one. Jobs that run on its image lose it. RequestError: a file is not envbuild's, or this user may
+    not remove it; then nothing has changed. If the file system fails later, repeat it.
     """
     marker, directories = layout.default_marker, (layout.modulefile.parent, layout.releases_dir)
     modulefiles = [layout.modulefile] if is_there(layout.modulefile) else []
@@ -138,14 +143,14 @@ def uninstall(layout: Layout) -> Uninstalled:
             if directory.is_dir() and not os.access(directory, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
         chosen = default = read_default(layout)
+        others = [module for module in _versions_of(layout.root, layout.name) if module.layout != layout]
+        retired = [module.layout.version for module in others if module.retired_until is not None]
         if chosen == layout.version:
-            others = [module.layout for module in _versions_of(layout.root, layout.name)]
-            others = [other for other in others if other != layout]
-            default = others[-1].version if others else None
-            if others:
-                write_default(others[-1])
-            else:
-                marker.unlink()
+            current = [module for module in others if module.retired_until is None] or others
+            default = current[-1].layout.version if current else None
+        had_marker = made_by_us(marker)
+        if had_marker:
+            write_marker(layout, default=default, retired=retired)
         for path in modulefiles:
             path.unlink()
         for release in releases:
@@ -160,7 +165,12 @@ def uninstall(layout: Layout) -> Uninstalled:
     moved = chosen == layout.version
     return Uninstalled(
         module=layout.label,
-        removed=(*([marker] if moved and default is None else []), *modulefiles, *links, *releases),
+        removed=(
+            *([marker] if had_marker and not made_by_us(marker) else []),
+            *modulefiles,
+            *links,
+            *releases,
+        ),
         default=default,
         default_moved=moved,
     )
@@ -184,6 +194,7 @@ def _read(layout: Layout) -> InstalledModule:
         record=record,
         image=image,
         default=read_default(layout) == layout.version,
+        retired_until=retired_until(layout),
         kept=tuple(release for release in layout.releases if release != layout.in_use),
         problems=tuple(problems if record else [*problems, f"{layout.home} holds no installation"]),
     )
@@ -191,7 +202,7 @@ def _read(layout: Layout) -> InstalledModule:
 
 def _foreign_files_in(release: Path) -> Iterator[Path]:
     """Yield the files of a release that no installation writes."""
-    ours = {IMAGE, VENV_MAKER, RECORD, HOST_STAGE, "bin"}
+    ours = {IMAGE, VENV_MAKER, RECORD, VERDICT, HOST_STAGE, "bin"}
     for name in list_directory(release):
         if name not in ours and not re.fullmatch(_PARTIAL, name):
             yield release / name

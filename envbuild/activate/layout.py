@@ -1,9 +1,10 @@
 """The paths of a module below its root, and which files there are envbuild's.
 
     modulefiles/NAME/VERSION        the modulefile, in Tcl: Lmod and Environment Modules both read it
-    modulefiles/NAME/.version       the default version, if one was chosen; both read it
+    modulefiles/NAME/.version       the default version, if one was chosen, and the retired ones, which
+                                    `avail` hides; both read it
     envs/NAME/VERSION               link to the release in use
-    envs/NAME/.VERSION-<digest>     a release: image.sif, make_venv.py, installed.json, bin/
+    envs/NAME/.VERSION-<digest>     a release: image.sif, make_venv.py, installed.json, verdict.json, bin/
 
 A release that is being deleted is called ``.gone.VERSION-<digest>``.
 """
@@ -11,7 +12,8 @@ A release that is being deleted is called ``.gone.VERSION-<digest>``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Literal
 
@@ -25,11 +27,17 @@ from envbuild.system.files import list_directory, read_input
 IMAGE = "image.sif"
 HOST_STAGE = "host"
 RECORD = "installed.json"
+VERDICT = "verdict.json"
+"""The test verdict at the installation, for users who cannot read the store of the account that tested."""
 GONE = ".gone"
 MADE_BY = "Made by envbuild: `envbuild module install` writes this file anew."
 """The first comment of every modulefile and default marker of envbuild."""
 
 _HEAD_BYTES = 512
+_MODULEFILE_LIMIT_BYTES = 1 << 20
+RETIRED = "# Retired: to be uninstalled on "
+"""The beginning of the line in a modulefile that states the date of a retirement."""
+_RETIRED = re.compile(rf"^{RETIRED}([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})$", re.MULTILINE)
 _RECORD_LIMIT_BYTES = 1 << 20
 
 
@@ -155,6 +163,23 @@ def read_default(layout: Layout) -> str | None:
         return None
     chosen = re.search(r'^set ModulesVersion "([^"\\]+)"$', marker.read_text(errors="replace"), re.MULTILINE)
     return chosen[1] if chosen else None
+
+
+def retired_until(layout: Layout) -> date | None:
+    """Return the day on which a retired module is to be uninstalled; None if it is not retired."""
+    try:
+        text = read_input(layout.modulefile, limit_bytes=_MODULEFILE_LIMIT_BYTES).decode(errors="replace")
+        stated = _RETIRED.search(text)
+        return date.fromisoformat(stated[1]) if stated and made_by_us(layout.modulefile) else None
+    except (RequestError, ValueError):
+        return None
+
+
+def retired_versions(layout: Layout) -> tuple[str, ...]:
+    """Return the versions of a module's name that are retired."""
+    names = list_directory(layout.modulefile.parent)
+    versions = [name for name in names if re.fullmatch(VERSION, name, re.ASCII)]
+    return tuple(version for version in versions if retired_until(replace(layout, version=version)))
 
 
 def version_order(version: str) -> tuple[bool, Version, list[str | int]]:

@@ -70,6 +70,8 @@ class Installation:
     """It precedes the one on PATH, and ENVBUILD_APPTAINER precedes both."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
+    verdict_record: str = ""
+    """The sealed record of the test verdict on the image; empty if it was never tested."""
     host_libs: HostLibraryPlan | None = None
     """The host's libraries to use; with an MPI, the image's own mpiexec gets no wrapper."""
     rank_environment: Mapping[str, str] = field(default_factory=dict)

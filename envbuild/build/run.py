@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +19,9 @@ from envbuild.build.sandbox import Sandbox
 from envbuild.build.wheel_layers import WheelContent, WheelInput, add_bytecode, add_files_of_wheel
 from envbuild.errors import BuildError, EnvbuildError, pluralize
 from envbuild.events import Emit, LayerAwaited, LayerReused, Task, Warned, task
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import (
     BaseStep,
-    BuildPlan,
     FilesStep,
     InputFile,
     Layer,
@@ -37,8 +39,10 @@ from envbuild.store.tree import WHITEOUT, Tree, scan
 from envbuild.system import host, squashfs
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import thread_pool
+from envbuild.system.removal import remove
 
-_WHEEL = "wheel:"
+# Wheels that are built at a time: each holds open files, and its parts lie beside the store.
+_BATCH = 500
 _SOURCE = "source:"  # named by a spec, not by a recipe
 
 
@@ -67,24 +71,12 @@ class BuildContext:
         return Sandbox(apptainer=self.apptainer, root=root)
 
 
-def missing_layers(plan: BuildPlan, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
-    """Return the layers that have to be built, in the plan's order.
+def missing_layers(graph: LayerGraph, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
+    """Return the layers that have to be built, in an order in which they can be.
 
     Inputs of finished layers are not built.
     """
-    missing: set[str] = set()
-
-    def visit(name: str) -> None:
-        layer = plan.layer(name)
-        if name in missing or (not rebuild and store.get(layer.key) is not None):
-            return
-        missing.add(name)
-        for below in layer.inputs:
-            visit(below)
-
-    for name in plan.image:
-        visit(name)
-    return tuple(layer for layer in plan.layers if layer.name in missing)
+    return graph.needed(lambda key: not rebuild and store.get(key) is not None)
 
 
 def require_layer(layer: Layer, store: Store) -> LayerRecord:
@@ -97,102 +89,222 @@ def require_layer(layer: Layer, store: Store) -> LayerRecord:
     return record
 
 
-def build_layers(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer] | None = None) -> None:
-    """Build the missing layers of the image; a failed one leaves nothing but its log.
+LayerFailure = EnvbuildError | OSError
 
+
+def build_layers(
+    graph: LayerGraph, context: BuildContext, missing: Sequence[Layer] | None = None
+) -> dict[str, LayerFailure]:
+    """Build the missing layers of images; return why layers failed, by their keys.
+
+    A failed layer leaves nothing but its log, and fails those that are made from it; the others are built.
     `missing` is a recent result of `missing_layers`, computed if absent.
     """
-    store = context.store
     if missing is None:
-        missing = missing_layers(plan, store, rebuild=context.rebuild)
-    built: dict[str, Future[LayerRecord]] = {}
-
-    def record_of(name: str) -> LayerRecord:
-        return built[name].result() if name in built else require_layer(plan.layer(name), store)
-
-    # Threads take tasks in the order of the plan, and each waits only for earlier ones: no deadlock.
+        missing = missing_layers(graph, context.store, rebuild=context.rebuild)
+    keys = {layer.key for layer in missing}
+    for layer in graph.image_layers:
+        if layer.key not in keys:
+            context.emit(LayerReused(layer=layer.name, key=layer.key))
+    if not missing:
+        return {}
     with (
-        _claimed_wheels(missing, context) as wheels,
-        store.stage() as stage,
+        context.store.stage() as stage,
         thread_pool(host.cores()) as compressors,
+        # Layers that are ready do not queue behind wheels: others wait for them.
+        thread_pool(max(2, host.cores())) as wheel_pool,
         # It waits for the sandbox that compiles, while the others write layers.
         thread_pool(1) as compiling,
         thread_pool(max(2, host.cores())) as pool,
+        _phase(missing, context) as (running, ended),
     ):
-        missing = [layer for layer in missing if layer in wheels or not isinstance(layer.step, WheelStep)]
-        for layer in plan.image_layers:
-            if layer not in missing:
-                context.emit(LayerReused(layer=layer.name, key=layer.key))
-        if not missing:
-            return
-        with _phase(missing, context) as ended:
-            wheel_layers = _WheelLayers(stage, context, compressors)
-            contents: list[Future[WheelContent]] = []
-            for layer in missing:
-                if not isinstance(layer.step, WheelStep):
-                    built[layer.name] = pool.submit(_build_layer, layer, record_of, context, compressors)
-                elif layer.name not in built:
-                    contents = [pool.submit(wheel_layers.read, wheel) for wheel in wheels]
-                    bytecode = compiling.submit(wheel_layers.compile, wheels, contents, record_of)
-                    pairs = zip(wheels, contents, strict=True)
-                    written = [pool.submit(wheel_layers.write, *pair) for pair in pairs]
-                    for wheel, content, writer in zip(wheels, contents, written, strict=True):
-                        publishing = pool.submit(wheel_layers.publish, wheel, content, writer, bytecode)
-                        built[wheel.name] = publishing
-            for name, publishing in built.items():
-                publishing.add_done_callback(partial(ended, name))
-            for reading in contents:
-                reading.result()
-            for publishing in built.values():
-                publishing.result()
+        builder = _Builder(
+            graph, missing, context, stage, pool=pool, wheel_pool=wheel_pool, compressors=compressors
+        )
+        for key, built in builder.built.items():
+            built.add_done_callback(partial(ended, key))
+        for layer in missing:
+            if not isinstance(layer.step, WheelStep):
+                builder.build_when_ready(layer)
+        for number, wheels in enumerate(_batches(missing, graph)):
+            compiling.submit(builder.build_wheels, wheels, stage / f"wheels-{number}")
+        failures: dict[str, LayerFailure] = {}
+        for key, built in builder.built.items():
+            error = built.exception()
+            if isinstance(error, LayerFailure):
+                failures[key] = error
+            elif error is not None:
+                raise error
+        running.failed = bool(failures)
+        return failures
 
 
 @contextmanager
-def _phase(missing: Sequence[Layer], context: BuildContext) -> Iterator[Callable[[str, object], None]]:
-    """Report building as one task, whose size is that of the layers' files; yield what ends a layer."""
+def _phase(
+    missing: Sequence[Layer], context: BuildContext
+) -> Iterator[tuple[Task, Callable[[str, object], None]]]:
+    """Report building as one task, of the size of the layers' files; yield it, and what ends a layer."""
     sizes = {
-        layer.name: sum(context.locate(file).stat().st_size for file in input_files(layer.step))
+        layer.key: sum(context.locate(file).stat().st_size for file in input_files(layer.step))
         for layer in missing
     }
     title = f"build {pluralize(len(missing), 'layer')}"
     with task(context.emit, "build", title, total_bytes=sum(sizes.values())) as running:
-        yield lambda name, _: running.advance(sizes[name])
+        yield running, lambda key, _: running.advance(sizes[key])
+
+
+def _batches(missing: Iterable[Layer], graph: LayerGraph) -> Iterator[list[Layer]]:
+    """Yield wheels that one start of a sandbox compiles: they have one base and one compiler."""
+    groups: dict[tuple[str, str], list[Layer]] = {}
+    for layer in missing:
+        if isinstance(layer.step, WheelStep):
+            groups.setdefault((graph.inputs[layer.key]["base"], layer.step.compiler), []).append(layer)
+    for wheels in groups.values():
+        for first in range(0, len(wheels), _BATCH):
+            yield wheels[first : first + _BATCH]
+
+
+class _Builder:
+    """Builds the missing layers of a graph; each has a future, which those that are made from it wait for."""
+
+    def __init__(
+        self,
+        graph: LayerGraph,
+        missing: Sequence[Layer],
+        context: BuildContext,
+        stage: Path,
+        *,
+        pool: Executor,
+        wheel_pool: Executor,
+        compressors: Executor,
+    ) -> None:
+        self._graph, self._context, self._stage = graph, context, stage
+        self._pool, self._wheel_pool, self._compressors = pool, wheel_pool, compressors
+        self.built: dict[str, Future[LayerRecord]] = {layer.key: Future() for layer in missing}
+        self._names = Counter(layer.name for layer in missing)
+
+    def _record_of(self, key: str) -> LayerRecord:
+        """Return the record of a layer once it is built; raise why it failed."""
+        if key in self.built:
+            return self.built[key].result()
+        return require_layer(self._graph.layers[key], self._context.store)
+
+    def build_when_ready(self, layer: Layer) -> None:
+        """Build a layer as soon as those that it is made from are built; no thread waits for them."""
+        inputs = [self.built[key] for key in self._graph.inputs[layer.key].values() if key in self.built]
+        mutex, left = threading.Lock(), len(inputs)
+
+        def start_last(_: object) -> None:
+            nonlocal left
+            with mutex:
+                left -= 1
+                is_ready = left == 0
+            if is_ready:
+                self._submit(self._pool, layer, partial(self._build_layer, layer))
+
+        if not inputs:
+            self._submit(self._pool, layer, partial(self._build_layer, layer))
+        for below in inputs:
+            below.add_done_callback(start_last)
+
+    def _submit(self, pool: Executor, layer: Layer, make: Callable[[], LayerRecord]) -> None:
+        """Make a layer in a thread; its future is done in any case, so that no one waits for ever."""
+        built = self.built[layer.key]
+
+        def run() -> None:
+            try:
+                record = make()
+            except BaseException as error:
+                built.set_exception(error)
+            else:
+                built.set_result(record)
+
+        try:
+            work = pool.submit(run)
+        except RuntimeError:  # an interrupt ended the pool
+            built.cancel()
+        else:
+            work.add_done_callback(lambda work: work.cancelled() and built.cancel())
+
+    def _build_layer(self, layer: Layer) -> LayerRecord:
+        """Build a layer, or use the one that another process built meanwhile."""
+        context = self._context
+        below = {name: self._record_of(key) for name, key in self._graph.inputs[layer.key].items()}
+        with _claim(layer, context):
+            record = None if context.rebuild else context.store.get(layer.key)
+            if record is not None:
+                context.emit(LayerReused(layer=layer.name, key=layer.key))
+                return record
+            with self._building(layer) as running, context.store.stage() as stage:
+                blob = stage / "layer.squashfs"
+                log = _log_of(layer, context)
+                tree = _run_step(layer, below, context, stage, log, blob, self._compressors)
+                return _publish(layer, blob, tree, context, running)
+
+    def _building(self, layer: Layer) -> AbstractContextManager[Task]:
+        """Report the building of a layer; those of one name get a part of their keys."""
+        name = layer.name if self._names[layer.name] == 1 else f"{layer.name} ({layer.key[7:15]})"
+        return task(self._context.emit, f"layer:{name}", f"build layer {name}")
+
+    def build_wheels(self, wheels: Sequence[Layer], stage: Path) -> None:
+        """Build the layers of wheels that have one base; `stage` is a new directory, which is removed."""
+        try:
+            self._build_wheels(wheels, stage)
+        except BaseException as error:
+            for layer in wheels:
+                if not self.built[layer.key].done():
+                    self.built[layer.key].set_exception(error)
+
+    def _build_wheels(self, wheels: Sequence[Layer], stage: Path) -> None:
+        with _claimed_wheels(wheels, self._context) as (missing, finished):
+            for layer, record in finished:
+                self._context.emit(LayerReused(layer=layer.name, key=layer.key))
+                self.built[layer.key].set_result(record)
+            if not missing:
+                return
+            stage.mkdir()
+            layers = _WheelLayers(stage, self._context, self._compressors)
+            contents = [self._wheel_pool.submit(layers.read, layer) for layer in missing]
+            written = [
+                self._wheel_pool.submit(layers.write, layer, content)
+                for layer, content in zip(missing, contents, strict=True)
+            ]
+            try:
+                modules = layers.compile(
+                    missing, contents, lambda: self._record_of(self._graph.inputs[missing[0].key]["base"])
+                )
+                for layer, content, writer in zip(missing, contents, written, strict=True):
+                    publish = partial(layers.publish, layer, content, writer, modules, self._building)
+                    self._submit(self._wheel_pool, layer, publish)
+                wait([self.built[layer.key] for layer in missing])
+            finally:
+                # No thread may use the directory, or hold up another build, after that.
+                wait(written)
+                remove(stage)
 
 
 @contextmanager
-def _claimed_wheels(missing: Sequence[Layer], context: BuildContext) -> Iterator[list[Layer]]:
-    """Yield the wheels that are still missing once no other process builds any of them, largest first.
+def _claimed_wheels(
+    wheels: Sequence[Layer], context: BuildContext
+) -> Iterator[tuple[list[Layer], list[tuple[Layer, LayerRecord]]]]:
+    """Yield wheels once no other process builds any of them: those that are missing, and those that are not.
 
-    A large wheel that began last would be the only work left at the end.
+    The largest come first: one that began last would be the only work left at the end.
     """
-    store, wheels = context.store, [layer for layer in missing if isinstance(layer.step, WheelStep)]
+    store = context.store
     with ExitStack() as claims:
         # All processes take them in one order: no deadlock.
         for layer in sorted(wheels, key=lambda layer: layer.key):
             claims.enter_context(_claim(layer, context))
-        wheels = [layer for layer in wheels if context.rebuild or store.get(layer.key) is None]
-        yield sorted(wheels, key=lambda layer: -context.locate(_wheel_step(layer).wheel).stat().st_size)
+        records = [(layer, None if context.rebuild else store.get(layer.key)) for layer in wheels]
+        missing = [layer for layer, record in records if record is None]
+        missing.sort(key=lambda layer: -context.locate(_wheel_step(layer).wheel).stat().st_size)
+        yield missing, [(layer, record) for layer, record in records if record is not None]
 
 
 def _claim(layer: Layer, context: BuildContext) -> AbstractContextManager[bool]:
     """Hold a layer's key; report a wait for another build."""
     return context.store.claim(layer.key, lambda: context.emit(LayerAwaited(layer=layer.name, key=layer.key)))
-
-
-def _build_layer(
-    layer: Layer, record_of: Callable[[str], LayerRecord], context: BuildContext, compressors: Executor
-) -> LayerRecord:
-    """Build a layer, or use the one that another process built meanwhile."""
-    below = {name: record_of(name) for name in layer.inputs}
-    with _claim(layer, context):
-        record = None if context.rebuild else context.store.get(layer.key)
-        if record is not None:
-            context.emit(LayerReused(layer=layer.name, key=layer.key))
-            return record
-        with _building(layer, context) as running, context.store.stage() as stage:
-            blob = stage / "layer.squashfs"
-            tree = _run_step(layer, below, context, stage, _log_of(layer, context), blob, compressors)
-            return _publish(layer, blob, tree, context, running)
 
 
 class _WheelLayers:
@@ -202,10 +314,10 @@ class _WheelLayers:
         self._stage, self._context, self._compressors = stage, context, compressors
         # Alone in a directory, which the sandbox sees.
         self._sources = stage / "sources"
+        self._sources.mkdir()
 
     def read(self, layer: Layer) -> WheelContent:
         step = _wheel_step(layer)
-        self._sources.mkdir(exist_ok=True)
         wheel = WheelInput(
             wheel=self._context.locate(step.wheel),
             scheme=step.scheme.model_dump(),
@@ -217,22 +329,23 @@ class _WheelLayers:
         self,
         wheels: Sequence[Layer],
         contents: Sequence[Future[WheelContent]],
-        record_of: Callable[[str], LayerRecord],
+        base: Callable[[], LayerRecord],
     ) -> Mapping[Module, FilePart]:
-        modules = [module for content in contents for module in content.result().modules]
+        """Compile the modules of all wheels that could be read, in their base."""
+        readable = [content.result() for content in contents if content.exception() is None]
         return compile_modules(
-            modules,
+            [module for content in readable for module in content.modules],
             self._sources,
             self._stage / "bytecode",
             python=_wheel_step(wheels[0]).compiler,
-            sandbox=self._sandbox(record_of),
+            sandbox=self._sandbox(base),
             log=_log_of(wheels[0], self._context),
         )
 
-    def _sandbox(self, record_of: Callable[[str], LayerRecord]) -> Sandbox:
+    def _sandbox(self, base: Callable[[], LayerRecord]) -> Sandbox:
         if self._context.image is not None:
             return self._context.sandbox(self._context.image.absolute())
-        return _sandbox(self._context, record_of("base"), self._stage)
+        return _sandbox(self._context, base(), self._stage)
 
     def write(self, layer: Layer, content: Future[WheelContent]) -> LayerWriter:
         writer = LayerWriter(self._blob(layer), packing_named(layer.compression), self._compressors)
@@ -244,11 +357,12 @@ class _WheelLayers:
         layer: Layer,
         content: Future[WheelContent],
         written: Future[LayerWriter],
-        bytecode: Future[Mapping[Module, FilePart]],
+        bytecode: Mapping[Module, FilePart],
+        building: Callable[[Layer], AbstractContextManager[Task]],
     ) -> LayerRecord:
-        writer, modules, compiled = written.result(), content.result().modules, bytecode.result()
-        with _building(layer, self._context) as running:
-            add_bytecode(modules, compiled, _wheel_step(layer).interpreter.version, writer)
+        writer, modules = written.result(), content.result().modules
+        with building(layer) as running:
+            add_bytecode(modules, bytecode, _wheel_step(layer).interpreter.version, writer)
             writer.finish()
             return _publish(layer, self._blob(layer), writer.tree, self._context, running)
 
@@ -260,10 +374,6 @@ def _wheel_step(layer: Layer) -> WheelStep:
     if not isinstance(layer.step, WheelStep):
         raise AssertionError(f"{layer.name} is not made of a wheel")
     return layer.step
-
-
-def _building(layer: Layer, context: BuildContext) -> AbstractContextManager[Task]:
-    return task(context.emit, f"layer:{layer.name}", f"build layer {layer.name}")
 
 
 def _publish(layer: Layer, blob: Path, tree: Tree, context: BuildContext, running: Task) -> LayerRecord:

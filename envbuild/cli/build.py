@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
+from envbuild.cli.members import finish_members
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 
 
 def command(
-    spec: options.Spec,
+    specs: options.Specs,
     output: Annotated[
-        Path | None, options.output("IMAGE.sif", "The image to write [STEM.sif beside the spec].")
+        Path | None,
+        options.output(
+            "IMAGE.sif", "The image to write, of several specs their directory [STEM.sif beside the spec]."
+        ),
     ] = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="Refuse a lock that does not satisfy the spec.")
@@ -47,17 +52,36 @@ def command(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="PEM", help="The private key that signs these layers.")
     ] = None,
+    submit: submission.Submit = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="With --submit: test each image when it is built.")
+    ] = False,
+    at_once: submission.AtOnce = None,
+    partition: options.Partition = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: options.SlurmOptions = None,
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Build the image of a spec: lock if needed, plan, build what the store lacks, compose, check."""
+    """Build the images of specs: lock if needed, plan, build what the store lacks, compose, check.
+
+    Of several, all are planned first, and a layer that several need is built
+    once. One failure leaves the others done.
+    """
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
+    given = options.first_job_option(partition, account, time, slurm, at_once=at_once, test=test)
+    if given and not submit:
+        raise RequestError(f"{given} is for jobs", hint="add --submit")
+    if submit and (rebuild or push_layers):
+        given = "--rebuild" if rebuild else "--push-layers"
+        hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
+        raise RequestError(f"{given} is not for --submit", hint=hint)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         request = workflows.build.BuildRequest(
-            spec=spec,
             output=output,
             locked=locked,
             offline=offline,
@@ -68,10 +92,51 @@ def command(
             push_layers=push_layers,
             key=key,
         )
-        built = workflows.build.build_image(request, settings)
+        members = workflows.specs.specs_of(specs, settings.emit)
+        if submit:
+            jobs = submission.job_options(
+                partition=partition,
+                account=account,
+                time=time,
+                slurm=slurm,
+                at_once=at_once,
+                paths=[
+                    ("--store", settings.store.path),
+                    ("--apptainer", apptainer),
+                    ("--site", site),
+                    *(("--recipes", path) for path in recipes or ()),
+                    *(("--upstream", path) for path in upstream or ()),
+                ],
+            )
+            state = workflows.submit.submit_builds(members, request, jobs, settings, tests=test)
+            submission.show(state, json=json)
+        images = workflows.build.build_images(members, request, settings)
+    if images.many:
+        lines = _total_lines([member.get() for member in images.done])
+        finish_members(images, row=_row, data=_data, json=json, code=_code, lines=lines)
+        return
     if json:
-        print_json(_data(built))
-    _show(built)
+        print_json(_data(images.only))
+    _show(images.only)
+
+
+def _row(built: Built) -> list[str]:
+    """Return the cells of an image in the table: its state, its size, and what it lacks."""
+    failed = [result for result in built.preflight.checks() if result.status == "FAIL"]
+    state = "built, incomplete" if failed else "up to date" if built.unchanged else "built"
+    new = f", {built.made} new" if built.made else ""
+    size = f"{built.size_bytes / 1e6:.0f} MB, {pluralize(built.layers, 'layer')}{new}"
+    return [state, size, *(result.line() for result in failed[:1])]
+
+
+def _code(built: Built) -> int:
+    return 0 if built.preflight.passed else 4
+
+
+def _total_lines(images: Sequence[Built]) -> list[str]:
+    """Return what was pushed of all images."""
+    sent_bytes = sum(built.pushed.sent_bytes for built in images if built.pushed is not None)
+    return [f"layers pushed: {sent_bytes / 1e6:.1f} MB sent"] if any(built.pushed for built in images) else []
 
 
 def _show(built: Built) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import level, print_json, print_message, print_messages
+from envbuild.cli.members import finish_members
+from envbuild.cli.output import columns, level, print_data, print_json, print_message, print_messages
 from envbuild.cli.progress import session
-from envbuild.errors import pluralize
+from envbuild.errors import RequestError, pluralize
 
 if TYPE_CHECKING:
     from envbuild.workflows.check import CheckedImage
+    from envbuild.workflows.fit import SiteFit
 
 
 def command(
-    image: options.Image,
+    images: options.Images = None,
+    root: options.ModuleRoot = None,
+    every: options.EveryImage = None,
     site: options.Site = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
@@ -31,13 +37,51 @@ def command(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong."""
+    """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong.
+
+    With --all, images are judged at the site by the facts that they carry, and none is simulated: which can
+    run there, and why not. Exit code 4 if one can run in no partition.
+    """
+    from_host, shifter = options.host_libraries(mpi, fabric), runtime is not None
+    if every and (shifter or srun):
+        raise RequestError("--all takes no --runtime and no --srun", hint="name one image")
     with session(json=json, store=store, site=site) as settings:
-        image = workflows.images.image_file(image, settings)
-        from_host, shifter = options.host_libraries(mpi, fabric), runtime is not None
-        checked = workflows.check.check_image(
-            image, settings, from_host=from_host, lint_shifter=shifter, srun=srun
+        named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
+        if every:
+            fits = workflows.fit.judge_fits(named, settings, from_host)
+        else:
+            checked = named.each(
+                lambda member, settings: workflows.check.check_image(
+                    member.get().file(settings),
+                    settings,
+                    from_host=from_host,
+                    lint_shifter=shifter,
+                    srun=srun,
+                ),
+                settings,
+                last=True,
+            )
+    if every:
+        finish_fits([member.get() for member in fits.items], json=json)
+        return
+    if checked.many:
+        finish_members(
+            checked,
+            row=lambda image: ("PASS" if image.passed else "FAIL", _summary(image)),
+            data=lambda image: image.document(),
+            json=json,
+            code=_code,
         )
+        return
+    _print_checked(checked.only, json=json)
+    raise typer.Exit(_code(checked.only))
+
+
+def _code(checked: CheckedImage) -> int:
+    return 0 if checked.passed else 4
+
+
+def _print_checked(checked: CheckedImage, *, json: bool) -> None:
     if json:
         print_json(checked.document())
     for section in checked.sections():
@@ -46,7 +90,25 @@ def command(
         outcome = "may run" if partition.fits else f"cannot run: {'; '.join(partition.reasons)}"
         print_message(f"{partition.name}: {outcome}", problem=not partition.fits)
     print_message(_summary(checked), problem=not checked.passed)
-    raise typer.Exit(0 if checked.passed else 4)
+
+
+def finish_fits(fits: Sequence[SiteFit], *, json: bool) -> None:
+    """Print images and verdicts, the worst first; exit code 4 if one can run in no partition."""
+    verdicts = workflows.fit.VERDICTS
+    if json:
+        print_json({"schema": 1, "images": [fit.document() for fit in fits]})
+    else:
+        rows = [
+            (fit.verdict if number == 0 else "", fit.image.name if number == 0 else "", reason)
+            for verdict in verdicts
+            for fit in fits
+            if fit.verdict == verdict and (verdict != "ok" or level() > 0)
+            for number, reason in enumerate(fit.reasons or ("",))
+        ]
+        counts = Counter(fit.verdict for fit in fits)
+        summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict])
+        print_data("\n".join([*([columns(rows)] if rows else []), summary or "no images"]))
+    raise typer.Exit(4 if any(fit.verdict == "reject" for fit in fits) else 0)
 
 
 def _summary(checked: CheckedImage) -> str:

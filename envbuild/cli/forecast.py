@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    every: Annotated[
-        list[Path] | None,
-        typer.Option("--all", metavar="DIR", help="Modules and images below DIR (repeatable)."),
-    ] = None,
+    every: options.EveryImage = None,
     then: Annotated[
         Path | None,
         typer.Option("--then", metavar="SITE", help="The site as it will be: a file, as for --site."),

@@ -24,7 +24,17 @@ from rich.table import Column
 from rich.text import Text
 
 from envbuild.cli.output import escape
-from envbuild.events import Emit, Event, Judged, TaskAdvanced, TaskDone, TaskFailed, TaskStarted, Warned
+from envbuild.events import (
+    Emit,
+    Event,
+    Judged,
+    MemberDone,
+    TaskAdvanced,
+    TaskDone,
+    TaskFailed,
+    TaskStarted,
+    Warned,
+)
 
 _COLOURS = {"PASS": "green", "FAIL": "bold red", "SKIP": "yellow"}
 
@@ -66,6 +76,8 @@ def _coloured(line: str, event: Event) -> Text:
     text = Text(line)
     if isinstance(event, Judged):
         text.stylize(_COLOURS.get(event.status, ""), 0, len(event.status))
+    elif isinstance(event, MemberDone) and event.problem:
+        text.stylize("red")
     elif isinstance(event, Warned | TaskFailed):
         text.stylize("yellow" if isinstance(event, Warned) or event.stopped else "red")
     return text

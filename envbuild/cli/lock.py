@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,18 +11,23 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message, print_next
+from envbuild.cli.members import finish_members
+from envbuild.cli.output import columns, level, print_json, print_message, print_next
 from envbuild.cli.progress import session
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, pluralize, some
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
-    from envbuild.workflows.lock import Locked
+    from envbuild.workflows.lock import LockState, LockSummary
+    from envbuild.workflows.members import Member, Members
     from envbuild.workflows.settings import Settings
+
+# Specs that are listed behind a change that several have.
+_NAMED = 4
 
 
 def command(
-    spec: options.Spec,
+    specs: options.Specs,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 2 if the lock does not satisfy the spec.")
     ] = False,
@@ -56,7 +63,7 @@ def command(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Write STEM.lock.yaml: every package with version, origin, size and sha256.
+    """Write STEM.lock.yaml beside each spec: every package with version, origin, size and sha256.
 
     It renews what the lock has for this machine's architecture, and keeps
     what it has for others.
@@ -64,7 +71,7 @@ def command(
     if (export is None) != (to is None):
         raise RequestError("`--export` and `--to` need each other", hint="write `--export pylock --to DIR`")
     if system and upgrade is None and not outdated:
-        hint = f"`envbuild lock {shell_path(spec)} --upgrade --system` takes newer Debian packages"
+        hint = f"`envbuild lock {shell_path(specs[0])} --upgrade --system` takes newer Debian packages"
         raise RequestError("`--system` says what `--upgrade` or `--outdated` is about", hint=hint)
     if (dry_run or outdated) and (check or export is not None):
         raise RequestError(
@@ -74,59 +81,134 @@ def command(
     names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
     names = () if outdated and names is None else names
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
+        members = workflows.specs.specs_of(specs, settings.emit)
+        if members.many and to is not None:
+            raise RequestError(
+                "`--export` takes one spec", hint="run it for each spec, with its own --to DIR"
+            )
         if check:
-            _check(spec, settings, json=json)
+            states = members.each(
+                lambda member, own: workflows.lock.check_lock(member.path, own), settings, last=True
+            )
+            _show_states(states, json=json)
             return
-        locked = workflows.lock.lock_spec(
-            spec,
-            settings,
-            upgrade=names,
-            upgrades_system_alone=system,
-            offline=offline,
-            sources=sources or (),
-            write=not (dry_run or outdated),
+
+        def lock(member: Member[None], own: Settings) -> LockSummary:
+            locked = workflows.lock.lock_spec(
+                member.path,
+                own,
+                upgrade=names,
+                upgrades_system_alone=system,
+                offline=offline,
+                sources=sources or (),
+                write=not (dry_run or outdated),
+            )
+            if to is not None:
+                exported = workflows.lock.write_pylock(locked, to, settings.store.path)
+                print_message(f"{exported}: {len(locked.lock.python)} Python packages")
+            return locked.summary
+
+        locked = members.each(lock, settings, last=True)
+    state = _State(outdated=outdated, dry_run=dry_run)
+    if locked.many:
+        finish_members(
+            locked,
+            row=lambda summary: _row(summary, state),
+            data=_data,
+            json=json,
+            code=state.code,
+            lines=tuple(_change_lines(locked)),
         )
-        exported = workflows.lock.write_pylock(locked, to, settings.store.path) if to is not None else None
-    if exported is not None:
-        print_message(f"{exported}: {len(locked.lock.python)} Python packages")
-    _print(locked, json=json)
-    if outdated:
-        state = "outdated" if locked.changes else "up to date"
-        print_message(f"{locked.path}: {state}", problem=bool(locked.changes))
-        raise typer.Exit(4 if locked.changes else 0)
-    written = "would be written" if dry_run else "written"
-    state = written if locked.changes else "unchanged"
-    print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
-    if locked.changes and not dry_run:
-        print_next(f"build {shell_path(spec)}")
+    else:
+        _show(locked.only, state, json=json)
 
 
-def _check(spec: Path, settings: Settings, *, json: bool) -> None:
-    """Print how the lock fails to satisfy its spec; RequestError if it does."""
-    changes = workflows.lock.lock_changes(spec, settings)
-    stale = workflows.lock.stale_targets(spec, settings)
-    path = workflows.arguments.lock_path(spec)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The words for the state of a lock, and the exit code."""
+
+    outdated: bool
+    dry_run: bool
+
+    def word(self, summary: LockSummary) -> str:
+        if self.outdated:
+            return "outdated" if summary.changes else "up to date"
+        written = "would be written" if self.dry_run else "written"
+        return written if summary.changes else "unchanged"
+
+    def code(self, summary: LockSummary) -> int:
+        return 4 if self.outdated and summary.changes else 0
+
+
+def _show(summary: LockSummary, state: _State, *, json: bool) -> None:
+    """Print what the lock of one spec chose and how it differs from the one before."""
     if json:
-        print_json({"lock": path, "changed": changes, "stale_targets": stale})
-    for sentence in stale:
-        print_message(sentence)
-    if changes:
-        workflows.lock.reject_lock(spec, changes)
-    print_message(f"{path}: satisfies the spec")
-
-
-def _print(locked: Locked, *, json: bool) -> None:
-    """Print what a lock chose and how it differs from the one before."""
-    if json:
-        print_json(
-            {
-                "lock": locked.path,
-                "changed": locked.changes,
-                "stale_targets": locked.stale_targets,
-                "compatibility": [result.to_data() for result in locked.rule_results],
-            }
-        )
-    if locked.resolved.why_release:
-        print_message(f"accelerator: {locked.resolved.why_release}")
-    for line in (*locked.changes, *locked.stale_targets):
+        print_json(_data(summary))
+    if summary.why_release:
+        print_message(f"accelerator: {summary.why_release}")
+    for line in (*summary.changes, *summary.stale_targets):
         print_message(f"  {line}")
+    if state.outdated:
+        print_message(f"{summary.path}: {state.word(summary)}", problem=bool(summary.changes))
+        raise typer.Exit(state.code(summary))
+    print_message(f"{summary.path}: {summary.packages} packages, {state.word(summary)}")
+    if summary.changes and not state.dry_run:
+        print_next(f"build {shell_path(summary.spec)}")
+
+
+def _row(summary: LockSummary, state: _State) -> list[str]:
+    changes = [pluralize(len(summary.changes), "change")] if summary.changes else []
+    return [
+        state.word(summary),
+        ", ".join((f"{summary.packages} packages", *changes)),
+        *summary.stale_targets[:1],
+    ]
+
+
+def _change_lines(locked: Members[LockSummary]) -> Iterator[str]:
+    """Yield each change of a lock once, with the specs that have it; of many specs the first, unless `-v`."""
+    specs: dict[str, list[str]] = {}
+    for member in locked.done:
+        for change in member.get().changes:
+            specs.setdefault(change, []).append(member.name)
+    if specs:
+        most = len(locked.items) if level() > 0 else _NAMED
+        rows = [(change, pluralize(len(names), "spec"), some(names, most)) for change, names in specs.items()]
+        yield from ("changes:", columns(sorted(rows)))
+
+
+def _data(summary: LockSummary) -> dict[str, object]:
+    return {
+        "lock": summary.path,
+        "changed": summary.changes,
+        "stale_targets": summary.stale_targets,
+        "compatibility": [result.to_data() for result in summary.rule_results],
+    }
+
+
+def _show_states(states: Members[LockState], *, json: bool) -> None:
+    """Print how locks fail to satisfy their specs; exit code 2 if one does, for one spec a RequestError."""
+    if states.many:
+        finish_members(
+            states,
+            row=lambda state: [
+                "differs" if state.changes else "satisfies",
+                some((*state.changes, *state.stale_targets), 2),
+            ],
+            data=_state_data,
+            json=json,
+            code=lambda state: 2 if state.changes else 0,
+        )
+        return
+    state = states.only
+    if json:
+        print_json(_state_data(state))
+    for sentence in state.stale_targets:
+        print_message(sentence)
+    if state.changes:
+        workflows.lock.reject_lock(state.spec, state.changes)
+    print_message(f"{state.path}: satisfies the spec")
+
+
+def _state_data(state: LockState) -> dict[str, object]:
+    return {"lock": state.path, "changed": state.changes, "stale_targets": state.stale_targets}

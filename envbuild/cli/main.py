@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import itertools
 import os
@@ -48,10 +47,11 @@ from envbuild.cli import (
     status,
     test,
     vet,
+    worker,
 )
 from envbuild.cli.groups import QUIET, VERBOSE, CommandInImage, Commands
 from envbuild.cli.output import escape, prepare_streams, set_level
-from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, render
+from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, is_user_error, render
 
 app = typer.Typer(
     name="envbuild",
@@ -128,6 +128,10 @@ def _version(is_set: bool) -> None:
         raise typer.Exit
 
 
+# The jobs of a submission run it, and no one types it.
+app.command("worker", hidden=True)(worker.command)
+
+
 @app.callback()
 def _options(
     version: bool = typer.Option(  # its callback does the work
@@ -142,7 +146,8 @@ def _options(
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
     """Rewrite ``lock --upgrade [NAME…]`` as one ``--upgrade=NAME`` for each name, or ``=*`` without names.
 
-    Names end at the next option or at the spec: a word with a YAML suffix, or a file.
+    Names end at the next option or at the first spec: a word with a YAML suffix, a file, or a directory that
+    is written with a slash. The last word is a directory of specs, too, if no path stands before `--upgrade`.
     """
     words = list(arguments)
     own = list(itertools.takewhile(lambda word: word != "--", words))
@@ -150,11 +155,22 @@ def expand_upgrade(arguments: Sequence[str]) -> list[str]:
         return words
     at = words.index("--upgrade")
     names = list(itertools.takewhile(_is_name, own[at + 1 :]))
+    # A directory of a package's name, as of its sources, must not stand for specs if there are others.
+    is_last = names and at + len(names) == len(own) - 1
+    if is_last and Path(names[-1]).is_dir() and not any(Path(word).exists() for word in own[1:at]):
+        names.pop()
     return [*words[:at], *(f"--upgrade={name}" for name in names or ["*"]), *words[at + 1 + len(names) :]]
 
 
 def _is_name(word: str) -> bool:
-    return not word.startswith("-") and not word.endswith((".yaml", ".yml")) and not Path(word).is_file()
+    return not word.startswith("-") and not _is_spec(word)
+
+
+def _is_spec(word: str) -> bool:
+    """Return whether a word names a spec, or a directory that no package is called."""
+    path = Path(word)
+    is_path = word in (".", "..") or "/" in word
+    return word.endswith((".yaml", ".yml")) or path.is_file() or (is_path and path.is_dir())
 
 
 # Number of new objects between two runs of the garbage collector.
@@ -209,8 +225,7 @@ def _run(words: Sequence[str]) -> int:
         sys.stderr.write(f"interrupted: {outcome}\n")
         return 130
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        if isinstance(error, BrokenPipeError) or (error.filename is None and not full):
+        if not is_user_error(error):
             raise
         return _report(from_os_error(error))
     except Exception as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,13 +12,19 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion, options
+from envbuild.cli.members import finish_members
 from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 from envbuild.quoting import shell_path, shell_quote
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
+    from envbuild.activate.layout import Layout
+    from envbuild.workflows.images import NamedImage
+    from envbuild.workflows.members import Member
     from envbuild.workflows.module import ListedModule
+    from envbuild.workflows.settings import Settings
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,7 +38,7 @@ RootOption = Annotated[
 
 @app.command("install")
 def install(
-    image: options.Image,
+    images: options.ImagesToInstall,
     root: RootOption,
     link: Annotated[
         bool, typer.Option("--link", help="Refer to the image at its path instead of copying it.")
@@ -73,23 +82,42 @@ def install(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Install an image as a module: wrappers for its commands, and a modulefile."""
+    """Install images as modules: wrappers for their commands, and modulefiles."""
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        if link:
+        for image in images if link else ():
             workflows.images.check_is_a_file(image)
-        request = workflows.module.InstallRequest(
-            image=workflows.images.image_file(image, settings),
-            root=root,
-            link=link,
-            default=default,
-            require_pass=require_pass,
-            require_gpu=require_gpu,
-            commands=commands or (),
-            from_host=options.host_libraries(mpi, fabric),
-            name=name,
-            version=version,
+        named = workflows.images.named_images(settings, images)
+        if named.many and (commands or name or version):
+            hint = "install such an image alone"
+            raise RequestError("--name, --version and --command are for one image", hint=hint)
+        if named.many:
+            workflows.module.check_modules_differ(named, root, settings)
+
+        def install(member: Member[NamedImage], settings: Settings) -> InstallResult:
+            request = workflows.module.InstallRequest(
+                image=member.get().file(settings),
+                root=root,
+                link=link,
+                default=default,
+                require_pass=require_pass,
+                require_gpu=require_gpu,
+                commands=commands or (),
+                from_host=options.host_libraries(mpi, fabric),
+                name=name,
+                version=version,
+            )
+            return workflows.module.install_module(request, settings)
+
+        results = named.each(install, settings, last=True)
+    if results.many:
+        finish_members(
+            results,
+            row=lambda installed: ("installed", _install_text(installed)),
+            data=_install_data,
+            json=json,
         )
-        installed = workflows.module.install_module(request, settings)
+        return
+    installed = results.only
     if json:
         print_json(_install_data(installed))
     layout = installed.layout
@@ -99,6 +127,11 @@ def install(
     use = shell_path(layout.root / "modulefiles")
     load = shell_quote(layout.label)
     print_message(f"next: module use {use} && module load {load}")
+
+
+def _install_text(installed: InstallResult) -> str:
+    default = ", the default" if installed.default else ""
+    return f"{installed.layout.label}{default}" + ("" if installed.changed else ": everything was in place")
 
 
 @app.command("ls")
@@ -120,29 +153,147 @@ def ls(
         print_message(f"{root}: nothing is installed")
 
 
-@app.command("uninstall")
-def uninstall(
+@app.command("default")
+def default(
     module: Annotated[
         str,
         typer.Argument(
-            metavar="NAME[/VERSION]",
+            metavar="NAME/VERSION",
             help="The module, as `module load` takes it.",
             autocompletion=completion.modules,
         ),
     ],
     root: RootOption,
+    json: options.Json = False,
+) -> None:
+    """Choose the version that `module load NAME` takes, such as the one before."""
+    with session(json=json):
+        layout, before = workflows.module.choose_default(module, root=root)
+    if json:
+        print_json({"module": layout.name, "default": layout.version, "before": before})
+    was = "none was chosen before" if before is None else f"it was {before}"
+    print_message(f"{layout.name}: the default is now {layout.version}; {was}")
+
+
+@app.command("retire")
+def retire(
+    modules: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME/VERSION...",
+            help="The modules, as `module load` takes them.",
+            autocompletion=completion.modules,
+        ),
+    ],
+    root: RootOption,
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            "--on",
+            metavar="DATE",
+            formats=["%Y-%m-%d"],
+            help="The day on which they are to be uninstalled [after the days that the site says].",
+        ),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Offer retired modules again.")] = False,
+    site: options.Site = None,
+    json: options.Json = False,
+) -> None:
+    """Hide modules from `avail`, and say at each load when they are to be uninstalled."""
+    if undo and until is not None:
+        raise RequestError("--undo takes no day", hint="leave --on out")
+    with session(json=json, site=site) as settings:
+        retired: Sequence[tuple[Layout, date | None]]
+        if undo:
+            retired = [(layout, None) for layout in workflows.module.end_retirement(modules, root=root)]
+        else:
+            retired = workflows.module.retire_modules(
+                modules, settings, root=root, today=today(), until=until.date() if until else None
+            )
+    if json:
+        print_json([{"module": layout.label, "until": _day(until)} for layout, until in retired])
+    for layout, day in retired:
+        outcome = "offered again" if day is None else f"retired; to be uninstalled on {day}"
+        print_message(f"{layout.label}: {outcome}")
+
+
+@app.command("changes")
+def changes(
+    root: RootOption,
+    modules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME[/VERSION]...",
+            help="The later versions [of each name the default, or the highest].",
+            autocompletion=completion.modules,
+            show_default=False,
+        ),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--from", metavar="VERSION", help="The earlier version [the next lower one]."),
+    ] = None,
+    store: options.Store = None,
+    apptainer: options.Apptainer = None,
+    json: options.Json = False,
+) -> None:
+    """Write what changed between versions of modules, as a page of Markdown for users."""
+    if before is not None and len(modules or ()) != 1:
+        raise RequestError("--from is for one module", hint="`envbuild module changes NAME --from VERSION`")
+    with session(json=json, store=store, apptainer=apptainer) as settings:
+        found = workflows.module_changes.module_changes(modules or (), settings, root=root, before=before)
+    if json:
+        print_json([{**asdict(change), "retired_until": _day(change.retired_until)} for change in found])
+    elif found:
+        print_data(workflows.module_changes.markdown(found))
+    else:
+        print_message(f"{root}: no module has a version before its current one")
+
+
+@app.command("uninstall")
+def uninstall(
+    root: RootOption,
+    module: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME[/VERSION]",
+            help="The module, as `module load` takes it.",
+            autocompletion=completion.modules,
+            show_default=False,
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Remove all versions of NAME.")] = False,
+    retired: Annotated[
+        bool, typer.Option("--retired", help="Remove the retired modules whose day has come.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Remove a module: what `module install` wrote, and nothing else."""
+    if retired == (module is not None) or (retired and every):
+        hint = "`envbuild module uninstall NAME/VERSION --root DIR`, or `--retired --root DIR`"
+        raise RequestError("name a module, or add --retired without one", hint=hint)
     with session(json=json):
-        results = workflows.module.uninstall_modules(module, root=root, every=every)
+        if module is None:
+            results = workflows.module.uninstall_retired(root, today=today())
+        else:
+            results = workflows.module.uninstall_modules(module, root=root, every=every)
     if json:
         print_json(results)
     for result in results:
         print_message(f"{result.module}: uninstalled")
         if result.default_moved and result.default:
             print_message(f"{result.module.partition('/')[0]}: the default is now {result.default}")
+    if retired and not results:
+        print_message(f"{root}: no retired module is due")
+
+
+def today() -> date:
+    """Return the day, in UTC, which retirements are counted by."""
+    return datetime.now(tz=UTC).date()
+
+
+def _day(until: date | None) -> str | None:
+    return until.isoformat() if until is not None else None
 
 
 def _install_data(installed: InstallResult) -> dict[str, Any]:
@@ -167,6 +318,7 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
     return {
         "module": module.layout.label,
         "default": module.default,
+        "retired_until": _day(module.retired_until),
         "digest": record.digest if record else None,
         "linked": bool(record and record.image),
         "image": module.image,
@@ -182,8 +334,11 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
 def _list_row(listed: ListedModule) -> tuple[str, ...]:
     """Return module, kind, verdict, image, and its directory or its problems."""
     module, record = listed.module, listed.module.record
+    note = " (default)" if module.default else ""
+    if module.retired_until is not None:
+        note += f" (retired until {module.retired_until})"
     return (
-        f"{module.layout.label} (default)" if module.default else module.layout.label,
+        f"{module.layout.label}{note}",
         "link" if record and record.image else "copy",
         listed.word,
         record.digest.removeprefix("sha256:")[:16] if record else "unknown",

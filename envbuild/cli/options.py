@@ -24,6 +24,13 @@ def _read_launcher(text: str) -> str:
     return text
 
 
+def _image_word(text: str) -> Path:
+    """Read the name of an image; an empty one, as of an unset variable, would be the working directory."""
+    if not text:
+        raise RequestError("the name of an image is empty", hint="name a file, a directory or a module")
+    return Path(text)
+
+
 # The owner of the MPI or fabric libraries that an image uses.
 LibraryOwner = Literal["image", "host"]
 Compression = Literal["zstd", "gzip"]
@@ -39,11 +46,45 @@ Fabric = Annotated[
     typer.Option("--fabric", help="Use the image's own fabric libraries, or those that the site names."),
 ]
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file.")]
+Specs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SPEC", help="Specs, YAML files; a directory stands for the specs in it and below."
+    ),
+]
 Image = Annotated[
     Path,
     typer.Argument(
         metavar="IMAGE", help="The image: a file, or HOST/NAME:TAG in a registry if there is no such file."
     ),
+]
+Images = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="IMAGE…",
+        parser=_image_word,
+        help="Images: files, HOST/NAME:TAG in a registry, directories for all modules and SIF files below, or"
+        " with --root modules.",
+        show_default=False,
+    ),
+]
+ImagesToInstall = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGE…",
+        parser=_image_word,
+        help="Images: files, HOST/NAME:TAG in a registry, or directories for all images and modules below.",
+    ),
+]
+ModuleRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", metavar="DIR", help="Take the words as modules in DIR: NAME/VERSION, or NAME for all."
+    ),
+]
+EveryImage = Annotated[
+    list[Path] | None,
+    typer.Option("--all", metavar="DIR", help="All modules and SIF files below DIR (repeatable)."),
 ]
 Store = Annotated[
     Path | None,
@@ -175,21 +216,15 @@ def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
 
 
 def first_job_option(
-    partition: str | None,
-    account: str | None,
-    time: str | None,
-    slurm: str | None,
-    ranks_per_node: int | None = None,
+    partition: str | None, account: str | None, time: str | None, slurm: str | None, **more: object
 ) -> str:
-    """Return the first option of a job that was given; empty if none was."""
-    values = {
-        "--partition": partition,
-        "--account": account,
-        "--time": time,
-        "--slurm": slurm,
-        "--ranks-per-node": ranks_per_node,
-    }
-    return next((name for name, value in values.items() if value is not None), "")
+    """Return the first option of a job that was given; empty if none was.
+
+    `more` are further ones: ``ranks_per_node``.
+    """
+    named = {"partition": partition, "account": account, "time": time, "slurm": slurm, **more}
+    given = next((name for name, value in named.items() if value), "")
+    return f"--{given.replace('_', '-')}" if given else ""
 
 
 def host_libraries(mpi: LibraryOwner, fabric: LibraryOwner) -> HostLibraries:

@@ -23,6 +23,7 @@ from envbuild.events import (
     Judged,
     LayerAwaited,
     LayerReused,
+    MemberDone,
     Note,
     TaskAdvanced,
     TaskDone,
@@ -126,6 +127,8 @@ class Lines:
                 text = f"layer {event.layer}: in the store"
             case LayerAwaited() if normal:
                 text = f"waiting for another build over this store, which makes layer {event.layer}"
+            case MemberDone() if normal or event.problem:
+                text = f"{event.member}: " + (f"failed: {event.problem}" if event.problem else "done")
             case Note() if verbose or (normal and not event.detail):
                 text = event.text
             case Warned():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from envbuild import workflows
 from envbuild.cli import completion, options
 from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
-from envbuild.errors import raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 
 if TYPE_CHECKING:
     from envbuild.jobs.report import CheckResult
@@ -63,14 +64,65 @@ def probe(
         list[Path] | None,
         typer.Option("--mpi", metavar="DIR", help="Where an MPI is installed (repeatable)."),
     ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partition", metavar="NAME", help="Probe a node of this partition by srun, too (repeatable)."
+        ),
+    ] = None,
+    all_partitions: Annotated[
+        bool, typer.Option("--all-partitions", help="Probe a node of each partition of Slurm.")
+    ] = False,
+    report: Annotated[
+        list[Path] | None,
+        typer.Option("--report", metavar="FILE", help="Merge what --json wrote on a node (repeatable)."),
+    ] = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: Annotated[
+        str | None,
+        typer.Option("--slurm", metavar="WORDS", help='Further options of srun ("--qos=debug").'),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write the facts of this node as JSON, for --report.")
+    ] = False,
 ) -> None:
-    """Draft a site file of what can be seen here."""
-    with session():
-        text = workflows.sites.probe_machine(output=output, mpi=mpi or ())
+    """Draft a site file of what can be seen here, and on a compute node of each named partition.
+
+    Exit code 4 if a partition reported nothing.
+    """
+    on_nodes = bool(partition or all_partitions or report)
+    if json and (on_nodes or output is not None):
+        hint = "leave --json out; the draft has the facts of all nodes"
+        raise RequestError("--json writes the facts of this node alone", hint=hint)
+    if not (partition or all_partitions) and (given := options.first_job_option(None, account, time, slurm)):
+        raise RequestError(f"{given} is for jobs on compute nodes", hint="add --partition NAME")
+    errors: Sequence[EnvbuildError] = ()
+    with session() as settings:
+        if json:
+            print_json(workflows.sites.report_node(mpi=mpi or ()))
+            return
+        name = "here" if output is None else workflows.sites.name_of_output(output)
+        if on_nodes:
+            request = workflows.sites.ClusterRequest(
+                partitions=tuple(partition or ()),
+                all_partitions=all_partitions,
+                reports=tuple(report or ()),
+                options=tuple(workflows.nodes.option_words({"account": account, "time": time}, slurm)),
+            )
+            probed = workflows.sites.probe_cluster(request, name=name, mpi=mpi or (), emit=settings.emit)
+            draft, errors = probed.draft, probed.errors
+        else:
+            draft = workflows.sites.probe_machine(name=name, mpi=mpi or ())
+        if output is not None:
+            workflows.sites.write_draft(draft, output)
     if output is None:
-        print_data(text)
+        print_data(draft.text())
     else:
         print_message(f"{output}: written")
+    for error in errors:
+        print_message(f"{error.problem}; {error.hint}", problem=True)
+    raise typer.Exit(4 if errors else 0)
 
 
 @app.command("check")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json as json_text
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
+from envbuild.cli.members import finish_members
 from envbuild.cli.output import print_data, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
+from envbuild.events import Note
+
+if TYPE_CHECKING:
+    from envbuild.store.report import Report
+    from envbuild.workflows.images import NamedImage
+    from envbuild.workflows.members import Member
+    from envbuild.workflows.settings import Settings
 
 
 def command(
     context: typer.Context,
-    image: options.Image,
+    images: options.Images = None,
+    root: options.ModuleRoot = None,
+    every: options.EveryImage = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -64,6 +77,8 @@ def command(
             show_default=False,
         ),
     ] = None,
+    submit: submission.Submit = False,
+    at_once: submission.AtOnce = None,
     partition: options.Partition = None,
     account: options.Account = None,
     time: options.Time = None,
@@ -87,43 +102,91 @@ def command(
     PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
     other machines or speed: see "What PASS does not say" in the documentation.
     """
-    if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
-        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
+    given = options.first_job_option(partition, account, time, slurm, at_once=at_once)
+    more = options.first_job_option(None, None, None, None, ranks_per_node=ranks_per_node)
+    if (given and nodes is None and not submit) or (more and nodes is None):
+        hint = "add --submit, or --nodes N" if given else "add --nodes N"
+        raise RequestError(f"{given or more} is for jobs", hint=hint)
+    if submit:
+        _check_fits({"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
-        named, pinned = image, workflows.images.by_digest(image) if nodes else image
-        image = workflows.images.image_file(pinned, settings)
-        if report is not None:
-            workflows.test.check_report(report, image, settings)
-        if nodes and workflows.nodes.must_submit(nodes):
-            named_options = {"partition": partition, "account": account, "time": time}
-            named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
-            raise typer.Exit(
-                workflows.nodes.submit(
-                    options.with_image(context.obj, named, pinned),
-                    image,
-                    settings,
-                    nodes=nodes,
-                    named_options=named_options,
-                    options=slurm,
-                )
+        named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
+        if named.many and (nodes or report is not None):
+            option = "--nodes" if nodes else "--report"
+            raise RequestError(
+                f"{option} is for one image", hint="test them one after the other, or leave it out"
             )
+        if submit:
+            tests = named.each(
+                lambda member, own: workflows.test.TestRequest(
+                    image=member.get().file(own),
+                    ranks=ranks,
+                    timeout_s=timeout,
+                    from_host=options.host_libraries(mpi, fabric),
+                    launcher=launcher,
+                    quick=quick,
+                    require_gpu=require_gpu,
+                ),
+                settings,
+            )
+            jobs = submission.job_options(
+                partition=partition,
+                account=account,
+                time=time,
+                slurm=slurm,
+                at_once=at_once,
+                paths=[("--store", settings.store.path), ("--apptainer", apptainer), ("--site", site)],
+            )
+            submission.show(workflows.submit.submit_tests(tests, jobs, settings), json=json)
+        if not named.many:
+            # Jobs that start later take the image that a tag names now.
+            image = named.only
+            pinned = workflows.images.by_digest(image.path) if nodes else image.path
+            file = replace(image, path=pinned).file(settings)
+            if report is not None:
+                workflows.test.check_report(report, file, settings)
+            if nodes and workflows.nodes.must_submit(nodes):
+                named_options = {"partition": partition, "account": account, "time": time}
+                named_options["ntasks-per-node"] = None if ranks_per_node is None else str(ranks_per_node)
+                raise typer.Exit(
+                    workflows.nodes.submit(
+                        options.with_image(context.obj, image.path, pinned),
+                        file,
+                        settings,
+                        nodes=nodes,
+                        named_options=named_options,
+                        options=slurm,
+                    )
+                )
         if nodes and ranks is None and ranks_per_node is not None:
             ranks = nodes * ranks_per_node
-        request = workflows.test.TestRequest(
-            image=image,
-            ranks=ranks,
-            timeout_s=timeout,
-            from_host=options.host_libraries(mpi, fabric),
-            launcher=launcher,
-            nodes=nodes or 0,
-            vet=vet,
-            submitted_from=workflows.nodes.submitted_from(),
-            quick=quick,
-            require_gpu=require_gpu,
-            key=key,
+
+        def test(member: Member[NamedImage], settings: Settings) -> Report:
+            if named.many:
+                settings.emit(Note(text="test"))
+            request = workflows.test.TestRequest(
+                image=member.get().file(settings),
+                ranks=ranks,
+                timeout_s=timeout,
+                from_host=options.host_libraries(mpi, fabric),
+                launcher=launcher,
+                nodes=nodes or 0,
+                vet=vet,
+                submitted_from=workflows.nodes.submitted_from(),
+                quick=quick,
+                require_gpu=require_gpu,
+                key=key,
+            )
+            return workflows.test.test_image(request, settings)
+
+        results = named.each(test, settings, last=True)
+    if results.many:
+        finish_members(
+            results, row=_row, data=lambda result: json_text.loads(result.to_json()), json=json, code=_code
         )
-        result = workflows.test.test_image(request, settings)
+        return
+    result = results.only
     if json:
         print_data(result.to_json())
     print_message(result.last_line, problem=not result.passed)
@@ -131,4 +194,20 @@ def command(
         print_message(result.certificate, problem=not result.passed)
     if report is not None:
         workflows.test.write_report(report, result)
-    raise typer.Exit(0 if result.passed else 4)
+    raise typer.Exit(_code(result))
+
+
+def _row(result: Report) -> tuple[str, str]:
+    return "PASS" if result.passed else "FAIL", result.last_line
+
+
+def _code(result: Report) -> int:
+    return 0 if result.passed else 4
+
+
+def _check_fits(given: Mapping[str, object]) -> None:
+    """Raise a RequestError for an option that a submitted test does not have."""
+    option = next((name for name, value in given.items() if value), None)
+    if option is not None:
+        hint = f"submit the test without it, or run `envbuild test {option}` for one image"
+        raise RequestError(f"{option} is not for --submit", hint=hint)

@@ -179,16 +179,21 @@ def _described_layer(layer: FinishedLayer, part: Part, offset: int) -> ImageLaye
 
 def read_sbom(image: ImageFile) -> bytes:
     """Return the bill of materials of an image; RequestError if it is missing or damaged."""
-    bill = image.data(SBOM)
+    sbom_document(image)
+    return image.data(SBOM)
+
+
+def sbom_document(image: ImageFile) -> object:
+    """Return the bill of materials of an image as data; raises as `read_sbom`."""
     try:
-        json.loads(bill)
+        document: object = json.loads(image.data(SBOM))
     except (ValueError, RecursionError) as error:
         raise RequestError(
             f"the bill of materials in `{image.path.name}` is damaged",
             at=Location(path=image.path),
             hint=HINT_REBUILD,
         ) from error
-    return bill
+    return document
 
 
 def check_target(

@@ -57,6 +57,9 @@ FACTS: Mapping[str, FactType] = {
         "text", "what its build is for: `cpu`, `cuda` or `rocm`", values=("cpu", "cuda", "rocm")
     ),
     "frameworks.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is built for (`13.0`)"),
+    "frameworks.NAME.publisher": FactType(
+        "text", "who made its build, if the version says so: `nvidia` (`2.13.0+nv23.9`); else empty"
+    ),
     "frameworks.NAME.architectures": FactType(
         "list", "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`"
     ),
@@ -206,6 +209,8 @@ _OF_HOST_TOO = (
 )
 READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
 """Variables that rules read: one that an image lacks is known to be empty."""
+# The local version of a framework in NVIDIA's images: `nv23.9`, `7c8ec84dab.nv25.3`.
+_OF_NVIDIA = re.compile(r"(?:^|[.])nv[0-9]")
 # Lists whose entries have facts of their own: what a known list lacks is known to be absent.
 _NAMED = ("frameworks", "packages")
 
@@ -350,6 +355,8 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
             is_for_cpu = path == "packages.tensorflow-cpu"
             build = {"version": version, **build_of("cpu" if is_for_cpu else version.partition("+")[2])}
             stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
+            is_nvidias = _OF_NVIDIA.search(version.partition("+")[2])
+            stated[f"frameworks.{framework}.publisher"] = Fact("nvidia" if is_nvidias else "", path)
             names = names if framework in names else (*names, framework)
     # A list of all packages without a framework says that there is none.
     if "frameworks" not in facts and (names or "packages" in facts):
@@ -358,12 +365,18 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
 
 
 def _toolkits(facts: Facts) -> dict[str, Fact]:
-    """Return the releases of CUDA and ROCm that all frameworks for them name: their libraries are of it."""
+    """Return the releases of CUDA and ROCm that all frameworks for them name: their libraries are of it.
+
+    Without such a framework, the one major of an image's CUDA libraries is its release.
+    """
     found: dict[str, dict[str, str]] = {}
     for name in texts_of(facts, "frameworks"):
         own = f"frameworks.{name}"
         if toolkit := text_of(facts, f"{own}.toolkit"):
             found.setdefault(text_of(facts, f"{own}.accelerator"), {})[toolkit] = f"{own}.toolkit"
+    majors = texts_of(facts, "cuda.majors")
+    if len(set(majors)) == 1:
+        found.setdefault("cuda", {majors[0]: "cuda.majors"})
     return {
         f"{accelerator}.toolkit": Fact(*next(iter(found[accelerator].items())))
         for accelerator in ACCELERATORS

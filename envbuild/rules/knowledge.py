@@ -121,6 +121,11 @@ class Row(Model):
         """Whether it reads facts of the machine."""
         return any(is_of_host(path) for path in (*self.if_, *self.needs))
 
+    @cached_property
+    def of_gpus_alone(self) -> bool:
+        """Whether it compares GPUs and their driver alone: those that fit nothing do no harm on the CPU."""
+        return all(path.partition(".")[0] in ("gpus", "driver") for path in (*self.if_, *self.needs))
+
     @property
     def rows(self) -> tuple[Row]:
         """Itself, as a table of one row."""
@@ -187,6 +192,11 @@ class Ranges(Model):
     def reads_host(self) -> bool:
         """As of a row."""
         return self._first.reads_host
+
+    @property
+    def of_gpus_alone(self) -> bool:
+        """As of a row."""
+        return self._first.of_gpus_alone
 
     @cached_property
     def _first(self) -> Row:

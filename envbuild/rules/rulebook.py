@@ -27,7 +27,7 @@ from envbuild.rules.judge import (
     judge_rules,
     require,
 )
-from envbuild.rules.knowledge import UNREAD, Knowledge, shipped
+from envbuild.rules.knowledge import UNREAD, Entry, Knowledge, shipped
 from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.rows import holds, judge_rows
 from envbuild.rules.tables import at_least, in_range, look_up, run_code, tables
@@ -43,13 +43,23 @@ def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None
     entries = [each for each in known.entries if not occasions or not each[0].occasions.isdisjoint(occasions)]
     counting = [(entry, file) for entry, file in entries if file or entry.rule not in known.silences]
     silenced = [(entry, file) for entry, file in entries if not file and entry.rule in known.silences]
-    results = (*judge_rules(facts, rules), *judge_rows(facts, silenced))
+    results = (*judge_rules(facts, rules), *_judge_entries(facts, silenced))
     return tuple(
         sorted(
-            (*(_silenced(result, known) for result in results), *judge_rows(facts, counting)),
+            (*(_silenced(result, known) for result in results), *_judge_entries(facts, counting)),
             key=in_chain,
         )
     )
+
+
+def _judge_entries(facts: Facts, entries: Sequence[tuple[Entry, str]]) -> Iterator[RuleResult]:
+    """Judge a stack by rows; GPUs and drivers that fit nothing do not concern an image for the CPU."""
+    if "asked.accelerator" not in facts or facts["asked.accelerator"].value != "cpu":
+        yield from judge_rows(facts, entries)
+        return
+    yield from judge_rows(facts, [each for each in entries if not each[0].of_gpus_alone])
+    of_gpus = judge_rows(facts, [each for each in entries if each[0].of_gpus_alone])
+    yield from (result for result in of_gpus if result.outcome == "compatible")
 
 
 def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
@@ -214,6 +224,37 @@ def forward_compat(stack: Stack) -> None:
     require(at_least(driver, floor), f"{runs}, and which drivers that one accepts is not published")
 
 
+def _needs_newer_apptainer(stack: Stack) -> Iterator[str]:
+    if stack["cuda.forward_compat"] is True and (floor := driver_floor(stack.text("cuda.toolkit"))):
+        yield f"runtime.version >=1.5 where runtime.name apptainer and driver.version <{floor}"
+
+
+@Rule(
+    id="CUDA.forward-compat-order",
+    judged_at=("start",),
+    source=[
+        "https://github.com/EESSI/software-layer/issues/231",
+        "apptainer/apptainer:CHANGELOG.md v1.5.0",
+    ],
+    seen="2026-11-28",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: stack["cuda.forward_compat"] is True and stack["runtime.name"] == "apptainer",
+    needs=_needs_newer_apptainer,
+    hint="put the compat directory before /.singularity.d/libs on LD_LIBRARY_PATH, or update the driver",
+)
+def compatibility_package_comes_first(stack: Stack) -> None:
+    """Apptainer leaves the image's cuda-compat package before the host's libcuda, if the driver needs it."""
+    if versions.in_range(stack.text("runtime.version"), ">=1.5", "vendor"):
+        return
+    driver, toolkit = stack.get("driver.version"), stack.get("cuda.toolkit")
+    floor = driver_floor(str(toolkit)) if toolkit else None
+    order = "Apptainer before 1.5 puts the host's libcuda before the image's cuda-compat package"
+    if driver is None or floor is None:
+        raise UnknownFact(reason=f"{order}, and whether the driver needs that is not known")
+    require(at_least(str(driver), floor), f"{order}, which CUDA {toolkit} needs on driver {driver}")
+
+
 def _driver_meets(driver: str, condition: str) -> bool | None:
     """Return whether a driver meets a condition of ``NVIDIA_REQUIRE_CUDA``; None for those of other kinds."""
     match = re.fullmatch(r"(cuda|driver)(>=|<=|=|<|>)([0-9.]+)", condition)
@@ -285,12 +326,94 @@ def compatibility_package_is_newer(stack: Stack) -> None:
     )
 
 
+# GPUs that take a cuda-compat package; some workstation boards do, too.
+_DATA_CENTRE = re.compile(
+    r"(?:[KMP][0-9]+m?|V100S?|T4G?|A(?:2|10|16|30|40|100|800)|H[0-9]+|L(?:2|4|20|40)S?|G?B[23]00|GH200)"
+)
+
+
+@Rule(
+    id="CUDA.compat-loaded",
+    source=[
+        "https://github.com/NVIDIA/nvidia-container-toolkit/issues/291",
+        "https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html",
+    ],
+    seen="2026-11-28",
+    severity="warning",
+    warn_if_unknown=True,
+    when=lambda stack: (
+        stack["cuda.driver_library"] == "image"
+        and stack["gpus.vendor"] == "nvidia"
+        and bool(stack["cuda.compat"])
+        and versions.in_range(stack.text("driver.version"), f"<{stack.text('cuda.compat')}", "branch") is True
+    ),
+    hint="let the host's libcuda win: take the directory of cuda-compat off the loader's path",
+)
+def compatibility_package_on_its_gpus(stack: Stack) -> None:
+    """Processes load a cuda-compat package that is newer than the driver on data-centre GPUs alone."""
+    names = stack.texts_or_none("gpus.names")
+    if names is None:
+        version = stack.show("cuda.compat")
+        reason = (
+            f"processes load the libcuda of the image's cuda-compat {version}, which runs on data-centre GPUs"
+        )
+        raise UnknownFact(reason=f"{reason} alone, and the GPUs are not known")
+    others = [
+        name for name in names if not any(_DATA_CENTRE.fullmatch(word) for word in re.split(r"[\s_-]+", name))
+    ]
+    reason = (
+        f"processes load the libcuda of the image's cuda-compat {stack.show('cuda.compat')}, and the GPUs are"
+    )
+    require(
+        not others, f"{reason} {shown(tuple(others))}: on others than data-centre GPUs CUDA fails (error 804)"
+    )
+
+
+# Packages that compile GPU code while a program runs, and hand it to the driver as PTX.
+_COMPILERS = ("numba", "openmm")
+
+
+def _compilers(stack: Stack) -> list[str]:
+    return [name for name in _COMPILERS if f"packages.{name}" in stack.facts]
+
+
+def _needs_compiling_driver(stack: Stack) -> Iterator[str]:
+    if _compilers(stack) and stack["cuda.toolkit"] and stack["cuda.forward_compat"] is False:
+        yield f"driver.version >={stack.look_up('driver-of-cuda', stack.text('cuda.toolkit'))[0]}"
+
+
+@Rule(
+    id="CUDA.run-time-code",
+    source=[
+        "https://github.com/quantaosun/Dock-MD-FEP/issues/2",
+        "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html: PTX",
+    ],
+    seen="2026-11-28",
+    severity="warning",
+    when=lambda stack: (
+        bool(_compilers(stack)) and _cuda_on_nvidia(stack) and stack["cuda.forward_compat"] is False
+    ),
+    needs=_needs_compiling_driver,
+    hint="take libraries of a CUDA that is not newer than the driver's, or update the driver",
+)
+def run_time_code_for_driver(stack: Stack) -> None:
+    """GPU code that is compiled while a program runs is not of a newer CUDA than the driver's."""
+    toolkit, driver = stack.text("cuda.toolkit"), stack.text("driver.version")
+    (branch,) = stack.look_up("driver-of-cuda", toolkit)
+    older = versions.in_range(driver, f"<{branch}", "branch")
+    code = f"{' and '.join(_compilers(stack))}: code compiled at run time is of CUDA {toolkit}"
+    reason = f"{code}, and the driver {driver} is older than it (CUDA_ERROR_UNSUPPORTED_PTX_VERSION)"
+    require(None if older is None else not older, reason)
+
+
 @Rule(
     id="CUDA.fabric-manager",
     source=["NVIDIA Fabric Manager user guide: its version has to be the driver's"],
     seen="2026-11-28",
     when=lambda stack: (
-        bool(stack.facts.get("driver.fabric_manager")) and bool(stack["driver.fabric_manager"])
+        bool(stack.facts.get("driver.fabric_manager"))
+        and bool(stack["driver.fabric_manager"])
+        and stack.get("asked.accelerator") != "cpu"
     ),
     hint="install the Fabric Manager of the driver's version; CUDA fails with `system not yet initialized`",
 )
@@ -309,6 +432,7 @@ def fabric_manager_of_driver(stack: Stack) -> None:
     severity="warning",
     when=lambda stack: (
         "driver.fabric_manager" in stack.facts
+        and stack.get("asked.accelerator") != "cpu"
         and {"sm_80", "sm_90", "sm_100"} & {*stack.texts("gpus.architectures")} != set()
     ),
     hint="install the Fabric Manager of the driver's version, if the nodes have NVSwitch",
@@ -622,6 +746,30 @@ def ucx_may_take_tcp(stack: Stack) -> None:
     require(takes_tcp is False, reason)
 
 
+# The beginnings of UCX's transports that leave a node, and its words for sets that contain them.
+_BETWEEN_NODES = ("all", "ib", "rc", "dc", "ud", "tcp", "srd", "gga", "ugni")
+
+
+@Rule(
+    id="FABRIC.ucx-between-nodes",
+    judged_at=("fabric",),
+    source=[
+        "https://github.com/open-mpi/ompi/issues/9836",
+        "openucx/ucx:docs/source/faq.md@9466d104",
+    ],
+    seen="2026-11-28",
+    # Jobs on one node run.
+    severity="warning",
+    when=lambda stack: bool(stack["fabric.ucx_tls"]) and not stack.text("fabric.ucx_tls").startswith("^"),
+    hint="add a network to UCX_TLS (`rc`, `ud` or `dc` on InfiniBand), or unset it",
+)
+def ucx_reaches_other_nodes(stack: Stack) -> None:
+    """UCX may use a transport between nodes."""
+    names = [name.strip() for name in stack.text("fabric.ucx_tls").split(",")]
+    reason = f"UCX_TLS is {stack.show('fabric.ucx_tls')}, and none of these reaches another node"
+    require(any(name.startswith(_BETWEEN_NODES) for name in names), reason)
+
+
 def _needs_drivable_fabric(stack: Stack) -> Iterator[str]:
     if stack.get("mpi.source") != "host" and "cxi" not in stack.texts("mpi.providers"):
         yield "not fabric.name slingshot-11"
@@ -772,6 +920,34 @@ def glibc_ceiling(stack: Stack) -> None:
     _library_ceiling(stack, "glibc", "glibc ")
 
 
+def _needs_old_host(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") == "host":
+        yield f"glibc.host <={stack['glibc.image']}, or host libraries that need no newer glibc"
+
+
+@Rule(
+    id="GLIBC.host-newer",
+    judged_at=("host-mpi",),
+    source=[
+        "https://github.com/olcf/olcf_containers_examples/pull/3",
+        "https://github.com/apptainer/apptainer/pull/2606",
+    ],
+    seen="2026-11-28",
+    # Many libraries of a newer host ask for no newer symbol: those that are read decide.
+    severity="warning",
+    when=lambda stack: _on_host_mpi(stack) and "glibc.injected" not in stack.facts,
+    needs=_needs_old_host,
+    hint="run `envbuild check` of the image on a node: it reads which glibc the host's libraries need",
+)
+def host_glibc_not_newer(stack: Stack) -> None:
+    """The host, whose MPI libraries run in the image, has no newer C library than the image."""
+    image, host = stack.text("glibc.image"), stack.text("glibc.host")
+    reason = (
+        f"the host's MPI comes from glibc {host}, and the image has {image}: its libraries may need newer"
+    )
+    require(at_least(image, host), f"{reason} symbols")
+
+
 @Rule(
     id="GLIBCXX.host-library-ceiling",
     judged_at=("host-libraries",),
@@ -785,6 +961,31 @@ def glibcxx_ceiling(stack: Stack) -> None:
     _library_ceiling(stack, "libstdcxx", "GLIBCXX_")
 
 
+# Directories of the host that hold one version of a product, and the fact with the version in use.
+_VERSIONED = (
+    (re.compile(r"/(?:mpich|openmpi|mvapich2?|intel-?mpi)[/-]([0-9]+(?:\.[0-9]+)+)"), "host_mpi.version"),
+    (re.compile(r"/libfabric[/-]([0-9]+(?:\.[0-9]+)+)"), "fabric.libfabric"),
+    (re.compile(r"/rocm[/-]([0-9]+(?:\.[0-9]+)+)"), "rocm.toolkit"),
+    (re.compile(r"/cuda[/-]([0-9]+(?:\.[0-9]+)+)"), "cuda.toolkit"),
+)
+# Where a distribution has its libraries. An image may have those, too.
+_OF_DISTRIBUTION = re.compile(r"/(?:usr/)?lib(?:64|/[a-z0-9_]+-linux-gnu)?/[^/]+")
+
+
+def _uses(stack: Stack, path: str) -> bool | None:
+    """Return whether an image uses a path of the host; None if that is not known."""
+    for pattern, fact in _VERSIONED:
+        if match := pattern.search(path):
+            if fact == "host_mpi.version" and stack.get("mpi.source") == "image":
+                return False
+            used = stack.get(fact)
+            numbers = str(used).split(".") if used else []
+            return numbers == match[1].split(".")[: len(numbers)]
+    if _OF_DISTRIBUTION.fullmatch(path) and "injected.unresolved" not in stack.facts:
+        return None
+    return True
+
+
 @Rule(
     id="HOST.binds-exist",
     judged_at=("host-libraries",),
@@ -793,9 +994,13 @@ def glibcxx_ceiling(stack: Stack) -> None:
     hint="update the site file: `envbuild site check` lists what has changed on the host",
 )
 def host_files_exist(stack: Stack) -> None:
-    """Every library and directory that the site names is on the host."""
-    absent = stack.texts("injected.absent")
-    require(not absent, f"the site file names what is absent on the host, or no library: {shown(absent)}")
+    """Every library and directory of the host that an image uses is there."""
+    absent = {path: _uses(stack, path) for path in stack.texts("injected.absent")}
+    used = [path for path, is_used in absent.items() if is_used]
+    require(not used, f"the site file names what is absent on the host, or no library: {shown(tuple(used))}")
+    if unknown := [path for path, is_used in absent.items() if is_used is None]:
+        reason = f"whether the image needs what is absent on the host is not known: {shown(tuple(unknown))}"
+        raise UnknownFact(reason=reason)
 
 
 @Rule(
@@ -971,6 +1176,25 @@ def libmpi_12_of_one_family(stack: Stack) -> None:
     image = stack.get("mpi.needed_abis") or stack["mpi.abis"]
     host = stack.texts("host_mpi.abis")
     require(False, f"both have libmpi.so.12: the image's ABI is {shown(image)}, and the host's {shown(host)}")
+
+
+@Rule(
+    id="MPI.programs-of-image",
+    source=[
+        "https://docs.open-mpi.org/en/main/building-apps/abi-compatibility.html",
+        "pmodels/mpich:doc/wiki/testing/ABI_Compatibility_Initiative.md@6a79bf65",
+    ],
+    seen="2026-11-28",
+    when=lambda stack: stack["mpi.source"] == "image" and bool(stack["mpi.needed_abis"]),
+    hint="build them with the image's MPI, or take an image with the MPI that they were built with",
+)
+def programs_for_image_mpi(stack: Stack) -> None:
+    """The image's own MPI offers the ABI that its programs were built for."""
+    needed, offered = stack.texts("mpi.needed_abis"), stack.texts("mpi.abis")
+    names = stack.texts_or_none("mpi.needed_sonames")
+    libraries = f" ({shown(names)})" if names else ""
+    reason = f"programs need the MPI ABI {shown(needed)}{libraries}, and the image's {_mpi(stack)} offers"
+    require(set(needed) <= set(offered), f"{reason} {shown(offered)}")
 
 
 def _needs_new_mpich(stack: Stack) -> Iterator[str]:

@@ -129,7 +129,7 @@ def _debian_key(version: str) -> tuple[Any, ...]:
     epoch, colon, rest = version.partition(":")
     upstream, dash, revision = (rest if colon else version).rpartition("-")
     return (
-        int(epoch) if colon and epoch.isdigit() else 0,
+        int(epoch) if colon and epoch.isascii() and epoch.isdigit() else 0,
         _debian_part(upstream if dash else revision),
         _debian_part(revision if dash else ""),
     )

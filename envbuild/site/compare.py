@@ -9,7 +9,7 @@ from typing import Any, Literal
 from envbuild.errors import did_you_mean
 from envbuild.jobs.report import CheckResult
 from envbuild.site.libraries import HostTree
-from envbuild.site.probe import probe, values_of
+from envbuild.site.probe import probe, shown, values_of
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from envbuild.system.survey import Survey
 
@@ -88,7 +88,7 @@ def _changed(
             # An MPI that is not here is missing, as its libraries show.
             if section != "mpi":
                 reason = unknown.get(key) or unknown.get(section) or "`envbuild site probe` does not read it"
-                yield site_difference("unseen", key=key, expected=_text(value), observed=reason)
+                yield site_difference("unseen", key=key, expected=shown(value), observed=reason)
             continue
         # An incomplete list of types may name fewer.
         if key == "scheduler.mpi_types" and described.get("scheduler.more_mpi_types"):
@@ -96,7 +96,7 @@ def _changed(
         else:
             is_same = set(value) == set(now) if isinstance(value, tuple) else value == now
         if not is_same:
-            yield site_difference("changed", key=key, expected=_text(value), observed=_text(now))
+            yield site_difference("changed", key=key, expected=shown(value), observed=shown(now))
 
 
 def _unusual(site: Site) -> Iterator[CheckResult]:
@@ -133,9 +133,3 @@ def _libraries(
             if need not in reported:
                 reported.add(need)
                 yield site_difference("incomplete", key=key, expected=path, observed=need)
-
-
-def _text(value: Any) -> str:  # noqa: ANN401  # a value of a site
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import yaml
@@ -34,18 +34,18 @@ _PROVIDERS = {
 _REASONS = {
     "glibc": "the loader's cache (`ldconfig -p`) has no libc.so.6",
     "libstdcxx": "the loader's cache (`ldconfig -p`) has no libstdc++.so.6",
-    "gpus": "none is seen here, and compute nodes may have some: probe in a job",
+    "gpus": "none is seen here, and compute nodes may have some: `site probe --partition NAME`",
     "gpus.count": "no driver lists them",
     "gpus.architectures": "nvidia-smi does not report them",
     "kernel": "`/proc/sys/kernel/osrelease` cannot be read",
-    "memlock": "only a job has its limit: `srun envbuild site probe`",
+    "memlock": "only a job has its limit: `site probe --partition NAME`",
     "shm": "there is no `/dev/shm` in `/proc/mounts`",
     "gpus.driver": "it is not loaded, or the kernel's own amdgpu, which has no version",
     "scheduler": "there is no srun on PATH, or it finds no cluster",
     "scheduler.mpi_types": "`srun --mpi=list` names none",
     "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault that srun has",
-    "scheduler.pmix": "only a task has it: `srun --mpi=pmix envbuild site probe`",
-    "scheduler.pmix_security": "only a task has it: `srun --mpi=pmix envbuild site probe`",
+    "scheduler.pmix": "only a task of `srun --mpi=pmix` has it: `site probe --partition NAME`",
+    "scheduler.pmix_security": "only a task of `srun --mpi=pmix` has it: `site probe --partition NAME`",
     "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
@@ -79,13 +79,16 @@ class SiteDraft:
     """Key of the site file → sentences for comments."""
     unknown: dict[str, str]
     """Key → why its value is unknown."""
+    caveats: dict[str, list[str]] = field(default_factory=dict)
+    """Key → sentences that hold because the draft is of one node."""
 
     def text(self) -> str:
         """Return the text of a site file; the same machine gives the same text."""
         data = self.site.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         text = [_HEAD]
         for section in Site.model_fields:
-            lines = [_comment(remark) for remark in self.remarks.get(section, ())]
+            sentences = (*self.caveats.get(section, ()), *self.remarks.get(section, ()))
+            lines = [_comment(sentence) for sentence in sentences]
             if section in data:
                 part = {section: data[section]}
                 lines.append(yaml.safe_dump(part, sort_keys=False, allow_unicode=True, width=_WIDTH))
@@ -125,12 +128,20 @@ def values_of(site: Site) -> dict[str, Any]:
     return values
 
 
+def shown(value: Any) -> str:  # noqa: ANN401  # a value of a site
+    """Return a value of `values_of` as text for people."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 class _Detector:
     """Detects the sections of a site file, one after the other."""
 
     def __init__(self, machine: Survey, tree: HostTree) -> None:
         self.machine, self.tree = machine, tree
         self.remarks: dict[str, list[str]] = {}
+        self.caveats: dict[str, list[str]] = {}
         self.reasons = dict(_REASONS)
         word = _LOADER_WORDS.get(machine.architecture, "")
         self.cached: dict[str, str] = {}
@@ -160,7 +171,7 @@ class _Detector:
         present = {key: value for key, value in values.items() if value is not None}
         site = Site.model_validate({"name": name, **present})
         unknown = dict(self.unknown(values_of(site)))
-        return SiteDraft(site=site, mpis=mpis, remarks=self.remarks, unknown=unknown)
+        return SiteDraft(site=site, mpis=mpis, remarks=self.remarks, unknown=unknown, caveats=self.caveats)
 
     def unknown(self, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """Yield sections without any value, and keys without one in other sections, each with the reason."""
@@ -216,7 +227,7 @@ class _Detector:
         return mpis
 
     def gpus(self) -> SiteGpus | None:
-        self.remark("gpus", "Detected here; compute nodes may have other GPUs.")
+        self.caveats["gpus"] = ["Detected here; compute nodes may have other GPUs."]
         if driver := self.machine.nvidia_driver():
             return self.nvidia(driver)
         targets = self.amd_targets()
@@ -310,17 +321,17 @@ class _Detector:
         )
 
     def note_partitions(self) -> None:
-        """Remark on Slurm's partitions: a draft has the facts of one node."""
+        """Name Slurm's partitions: the draft has the facts of one node."""
         queue = self.machine.variables.get("SLURM_JOB_PARTITION", "")
         names = sorted(
             set(re.findall(r"^(\S+)$", self.output_of("sinfo", "--noheader", "--format=%R"), re.MULTILINE))
         )
         if queue:
-            self.remark("partitions", f"Drafted on a node of Slurm's partition `{queue}`.")
+            self.caveats["partitions"] = [f"Drafted on a node of Slurm's partition `{queue}`."]
         if queue or len(names) > 1:
             listed = f"Slurm has the partitions {', '.join(names)}. " if names else ""
-            example = f"a partition with `queues: [{queue or names[0]}]`"
-            self.remark("partitions", f"{listed}If their nodes differ, move what differs to {example}.")
+            fix = "`envbuild site probe --partition NAME`, on a login node, describes nodes that differ."
+            self.caveats.setdefault("partitions", []).append(f"{listed}{fix}")
 
     def fabric(self) -> SiteFabric | None:
         version = re.search(rf"libfabric: ({VERSION})", self.output_of("fi_info", "--version"))

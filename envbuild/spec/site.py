@@ -46,9 +46,8 @@ SizeOfShm = Annotated[int, Field(ge=0, le=2**63)]
 Architecture = Literal["amd64", "arm64"]
 ModuleSystem = Literal["lmod", "environment-modules"]
 MAX_PARTITIONS = 64
-QueueName = Annotated[
-    str, full_match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a partition or queue of the scheduler")
-]
+QUEUE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+QueueName = Annotated[str, full_match(QUEUE_NAME, "a partition or queue of the scheduler")]
 GpuArchitecture = Annotated[
     str, full_match(r"sm_[0-9]+[af]?|gfx[0-9a-f]+", "a GPU architecture, such as `sm_90` or `gfx90a`")
 ]
@@ -410,6 +409,8 @@ class Site(Model):
     revoked: tuple[RevokedKey, ...] = ()
     """Keys whose signatures no longer count: ``SHA256:…``, or files with public keys; only in ``site.yaml``
     of the user or the machine."""
+    retirement_days: Annotated[int, Field(ge=1, le=3650)] | None = None
+    """Days from ``module retire`` to the removal of the module, more than the longest job runs."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind at every start of an image."""
     architecture: Architecture | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -39,10 +39,11 @@ STATES = {
     "unproven": "UNPROVEN",
     "stale": "STALE",
     "changed": "CHANGED",
+    "broken": "BROKEN",
     "absent": "UNTESTED",
 }
 """State of a verdict → the word for it; ``cpu-only``: an image for GPUs that passed without one; ``changed``:
-the image, after its test; ``absent``: no verdict."""
+the image, after its test; ``broken``: a module that cannot be started; ``absent``: no verdict."""
 
 RECORD_FORMAT = 5
 _LIMIT_BYTES = 1 << 20
@@ -75,6 +76,8 @@ class TestVerdict:
     """Whether the image is for GPUs, and the test had none."""
     changed: tuple[str, ...] = ()
     """How the host of a stale verdict differs: ``kernel: 6.1 there, 6.2 here``."""
+    record_text: str = field(default="", repr=False)
+    """The sealed record that it was read from."""
 
     @property
     def counts_for_bytes(self) -> bool:
@@ -121,16 +124,23 @@ def record(store: Store, report: Report) -> str:
     return name
 
 
-def latest(store: Store, digest: str, *, here: HostFingerprint | None = None) -> TestVerdict | None:
+def latest(
+    store: Store, digest: str, *, here: HostFingerprint | None = None, beside: Path | None = None
+) -> TestVerdict | None:
     """Return the newest verdict on an image's digest from a host like this one, else the newest stale one.
 
-    None: the image was never tested. The fingerprint `here` is determined if absent.
+    None: the image was never tested. The fingerprint `here` is determined if absent. `beside` is a file with
+    a further record, which a module keeps from its installation.
     """
     try:
         directory = _directory(digest)
     except RequestError:
         return None
-    verdicts = _read_all(store.root / directory, digest, here or fingerprint())
+    here = here or fingerprint()
+    verdicts = _read_all(store.root / directory, digest, here)
+    if beside is not None and (kept := _read(beside, digest, here, is_named=False)) is not None:
+        # Of two from one second, that of the store counts.
+        verdicts.insert(0, kept)
     current = [verdict for verdict in verdicts if verdict.state != "stale"]
     newest = sorted(current or verdicts, key=lambda verdict: (verdict.when, verdict.fingerprint))
     return newest[-1] if newest else None
@@ -169,14 +179,18 @@ def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestV
     return [verdict for verdict in verdicts if verdict is not None]
 
 
-def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
-    """Read a record; None for a damaged one, which proves nothing."""
+def _read(path: Path, digest: str, here: HostFingerprint, *, is_named: bool = True) -> TestVerdict | None:
+    """Read a record; None for a damaged one, which proves nothing.
+
+    In a store its host and launcher name it.
+    """
     try:
-        data = json.loads(check_seal(files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()))
+        record_text = files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()
+        data = json.loads(check_seal(record_text))
         if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
             return None
         launcher = str(data["launcher"])
-        if _name(data["fingerprint"], launcher) != path.stem:
+        if is_named and _name(data["fingerprint"], launcher) != path.stem:
             return None
         facts = {str(name): str(fact) for name, fact in data["facts"].items()}
         submitted_from = {str(name): str(fact) for name, fact in data["submitted_from"].items()}
@@ -205,6 +219,7 @@ def _read(path: Path, digest: str, here: HostFingerprint) -> TestVerdict | None:
         unproven=unproven,
         gpu_untested=gpu_untested,
         fingerprint=data["fingerprint"],
+        record_text=record_text,
         changed=()
         if same
         else min((_changes(there, here.facts) for there in (submitted_from, facts) if there), key=len),

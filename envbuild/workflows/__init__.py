@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
+    from envbuild.workflows import fit as fit
     from envbuild.workflows import forecast as forecast
     from envbuild.workflows import forecast_page as forecast_page
     from envbuild.workflows import hosting as hosting
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from envbuild.workflows import launch as launch
     from envbuild.workflows import layer as layer
     from envbuild.workflows import lock as lock
+    from envbuild.workflows import members as members
     from envbuild.workflows import module as module
+    from envbuild.workflows import module_changes as module_changes
     from envbuild.workflows import names as names
     from envbuild.workflows import nodes as nodes
+    from envbuild.workflows import packages as packages
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull
     from envbuild.workflows import push as push
@@ -50,8 +54,11 @@ if TYPE_CHECKING:
     from envbuild.workflows import settings as settings
     from envbuild.workflows import sign as sign
     from envbuild.workflows import sites as sites
+    from envbuild.workflows import specs as specs
     from envbuild.workflows import status as status
+    from envbuild.workflows import submit as submit
     from envbuild.workflows import test as test
+    from envbuild.workflows import worker as worker
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,11 +1,12 @@
-"""Build: lock if needed, plan, build the missing layers, compose."""
+"""Build: lock if needed, plan, build the missing layers of all images, compose each."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from envbuild.build.run import BuildContext, missing_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
@@ -17,23 +18,25 @@ from envbuild.image.model import Manifest
 from envbuild.image.request import ImageRequest
 from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
-from envbuild.plan.model import (
-    BuildPlan,
-    Compression,
-    Layer,
-)
+from envbuild.lock.model import all_pins
+from envbuild.plan.graph import LayerGraph
+from envbuild.plan.model import BuildPlan, Compression, Layer
 from envbuild.plan.space import needed_space
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
+from envbuild.resolve.files import Pin
 from envbuild.store.gc_roots import add_root
+from envbuild.system import host
+from envbuild.system.files import is_directory
 from envbuild.system.space import temporary_directories
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
-from envbuild.workflows.fetch import fetch_inputs
+from envbuild.workflows.fetch import fetch_pins, locator
 from envbuild.workflows.gc_roots import root_of_build
 from envbuild.workflows.lock import Locked, check_tools, lock_spec, read_locked, report_choices
-from envbuild.workflows.make import judge_image, make_image
-from envbuild.workflows.plan import absent_files, plan_image, plan_name
+from envbuild.workflows.make import judge_image, make_image, make_layers, raise_failure
+from envbuild.workflows.members import Member, Members
+from envbuild.workflows.plan import absent_files, needed_pins, plan_image, plan_name
 from envbuild.workflows.push_layers import LayerTarget, PushedLayers, push_layers
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import fetch_layers, with_upstreams
@@ -61,11 +64,10 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """The image to build, and how."""
+    """How to build images."""
 
-    spec: Path
     output: Path | None = None
-    """The image to write; ``STEM.sif`` beside the spec if absent."""
+    """The image to write, or the directory of several; by default ``STEM.sif`` beside each spec."""
     locked: bool = False
     """Whether a lock that does not satisfy the spec is an error."""
     offline: bool = False
@@ -82,75 +84,116 @@ class BuildRequest:
     """The private key that signs them."""
 
 
-def build_image(request: BuildRequest, settings: Settings) -> Built:
-    """Build the image of a spec; if nothing has changed, nothing is written."""
-    path = _check_request(request, settings)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedImage:
+    """An image that is to be built."""
+
+    spec: Path
+    image: Path
+    """Where it is written."""
+    locked: Locked
+    plan: BuildPlan
+    built: Built | None = None
+    """None until the file is this image."""
+
+
+def build_images(specs: Members[None], request: BuildRequest, settings: Settings) -> Members[Built]:
+    """Build the images of specs; if nothing has changed, nothing is written.
+
+    All are locked and planned first; then each distinct layer that is missing is built once, whatever images
+    need it; then the images are written. A layer that fails costs only the images that need it.
+    """
+    images = check_images(specs, request, settings)
+    if not images.done:
+        return cast("Members[Built]", images)  # errors alone
     # A passphrase is asked for now, and not once all is built.
     target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
     settings = with_upstreams(settings, request.upstreams, offline=request.offline)
-    locked = _lock(request, settings)
-    plan = plan_image(locked, compression=request.compression)
+    planned = plan_images(images, request, settings)
+    built = _build(planned, request, settings, last=target is None)
+    if target is not None:
+        built = built.each(lambda member, own: _push(member.get(), target, own), settings, last=True)
+    return built.each(lambda member, _: _result(member.get()), settings)
+
+
+def check_images(specs: Members[None], request: BuildRequest, settings: Settings) -> Members[Path]:
+    """Check a request before any work is done; return the paths of the images."""
+    if specs.many and request.output is not None and not is_directory(request.output):
+        raise RequestError(
+            f"`{request.output}` is not a directory, and several images are built",
+            hint="name a directory with -o DIR/, or leave -o out",
+        )
+    check_sources(request.sources)
+    images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
+    images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
+    if images.done:
+        _warn_of_parents(settings)
+    return images
+
+
+def plan_images(images: Members[Path], request: BuildRequest, settings: Settings) -> Members[PlannedImage]:
+    """Lock and plan images, fetch the layers that registries have, and find the images that are made."""
+    planned = images.each(lambda image, own: _plan(image, request, own), settings)
     if not request.rebuild:
-        fetch_layers(plan, settings)
-    built = _build(path, locked, plan, request, settings)
-    pushed = push_layers(plan.image_layers, target, settings) if target is not None else None
-    return replace(built, pushed=pushed)
+        fetch_layers(LayerGraph.of(member.get().plan for member in planned.done), settings)
+    return planned.each(lambda member, own: _reused(member.get(), request, own), settings)
 
 
-def _build(path: Path, locked: Locked, plan: BuildPlan, request: BuildRequest, settings: Settings) -> Built:
+def images_to_build(planned: Members[PlannedImage]) -> list[PlannedImage]:
+    """Return the images that are not made yet."""
+    return [member.get() for member in planned.done if member.get().built is None]
+
+
+def fetch_missing(
+    planned: Members[PlannedImage], request: BuildRequest, settings: Settings
+) -> tuple[Members[PlannedImage], LayerGraph, tuple[Layer, ...]]:
+    """Fetch the files of the missing layers, once there is room for all; the store must be in use.
+
+    Return the images, of which those whose files do not come have failed, and the graph and the missing
+    layers of the others. MachineError: there is no room.
+    """
     store = settings.store
-    missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
-    check_tools(locked, missing, settings)
-    # Layers that are pushed have to be there, even if the image is.
-    is_reusable = not request.rebuild and not (request.push_layers and missing)
-    if is_reusable and (scan := _reusable(path, plan, settings)) is not None:
-        preflight = _judge(scan, settings)
-        # The owner prunes a store that this user can only read.
-        with contextlib.suppress(MachineError):
-            add_root(store, root_of_build(path, scan.manifest, plan, locked.lock, request.spec))
-        return _built(path, scan.manifest, preflight, made=0, unchanged=True)
+    graph = LayerGraph.of(member.plan for member in images_to_build(planned))
+    missing = missing_layers(graph, store, rebuild=request.rebuild)
+    # On file systems without locks `prune` goes by age.
+    store.freshen(graph.layers)
+    _check_room(images_to_build(planned), graph, missing, settings)
+    if missing:
+        keys = {layer.key for layer in missing}
+        planned = planned.each(lambda member, own: _fetch(member.get(), keys, request, own), settings)
+        graph = LayerGraph.of(member.plan for member in images_to_build(planned))
+        missing = graph.needed(lambda key: key not in keys)
+    return planned, graph, missing
+
+
+def _build(
+    planned: Members[PlannedImage], request: BuildRequest, settings: Settings, *, last: bool
+) -> Members[PlannedImage]:
+    """Build the layers that are missing, and write the images that are not what they should be."""
+    store = settings.store
+    if not images_to_build(planned):
+        return planned.each(lambda member, _: member.get(), settings, last=last)
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
-        to_build = missing_layers(plan, store, rebuild=request.rebuild)
-        # Before and after: on file systems without locks `prune` goes by age.
-        store.freshen(layer.key for layer in plan.layers)
-        _check_room(path, locked, plan, to_build, settings)
+        planned, graph, missing = fetch_missing(planned, request, settings)
         with store.stage() as work:
-            written = make_image(
-                path,
-                _image_request(locked, plan),
-                store,
-                settings,
-                context=_context(locked, to_build, request, settings, work) if to_build else None,
-                missing=to_build,
+            failures: dict[str, EnvbuildError] = {}
+            if missing:
+                context = _context(images_to_build(planned), missing, request, settings, work)
+                failures = make_layers(graph, context, settings, missing=missing, verb="build")
+            made = {layer.key for layer in missing}
+            planned = planned.each(
+                lambda member, own: _write(member.get(), failures, made, own), settings, last=last
             )
-        store.freshen(layer.key for layer in plan.layers)
-        with ImageFile.open(path) as image:
-            manifest, preflight = image.manifest, judge_image(image, settings, written)
-        store.write(plan_name(locked.resolved.spec.name), plan.to_json())
-        add_root(store, root_of_build(path, manifest, plan, locked.lock, request.spec))
-    made = sum(layer.name in plan.image for layer in to_build)
-    return _built(path, manifest, preflight, made=made)
+        store.freshen(graph.layers)
+    return planned
 
 
-def _built(
-    path: Path, manifest: Manifest, preflight: PreflightReport, *, made: int, unchanged: bool = False
-) -> Built:
-    return Built(
-        path=path,
-        digest=manifest.digest,
-        size_bytes=path.stat().st_size,
-        layers=len(manifest.file_system.layers) if manifest.file_system else 0,
-        made=made,
-        unchanged=unchanged,
-        preflight=preflight,
-    )
-
-
-def _check_request(request: BuildRequest, settings: Settings) -> Path:
-    """Check the request before any work is done; return the path of the image."""
-    spec = request.spec
+def _check_paths(spec: Path, many: bool, request: BuildRequest, settings: Settings) -> Path:
+    """Check the paths of a spec and its image before any work is done; return that of the image."""
     check_is_spec(spec)
     path = request.output or spec.parent / f"{spec.stem}.sif"
+    if many and request.output is not None:
+        path = request.output / f"{spec.stem}.sif"
     lock = lock_path(spec)
     check_target(path, keep=(spec, lock))
     if path.resolve() == lock.resolve():
@@ -158,7 +201,10 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )
     check_outside_store(path, settings.store.path)
-    check_sources(request.sources)
+    return path
+
+
+def _warn_of_parents(settings: Settings) -> None:
     for parent in settings.store.parents_others_can_write:
         settings.emit(
             Warned(
@@ -166,16 +212,34 @@ def _check_request(request: BuildRequest, settings: Settings) -> Path:
                 hint="they cannot change what it holds; --store DIR names another place",
             )
         )
-    return path
 
 
-def _lock(request: BuildRequest, settings: Settings) -> Locked:
+def _plan(image: Member[Path], request: BuildRequest, settings: Settings) -> PlannedImage:
     if request.locked:
-        locked = read_locked(request.spec, settings)
+        locked = read_locked(image.path, settings)
     else:
-        locked = lock_spec(request.spec, settings, offline=request.offline, sources=request.sources)
+        locked = lock_spec(image.path, settings, offline=request.offline, sources=request.sources)
     report_choices(locked, settings.emit)
-    return locked
+    plan = plan_image(locked, compression=request.compression)
+    return PlannedImage(spec=image.path, image=image.get(), locked=locked, plan=plan)
+
+
+def _reused(planned: PlannedImage, request: BuildRequest, settings: Settings) -> PlannedImage:
+    """Return the image as built if its file is that of the plan already."""
+    plan, locked, store = planned.plan, planned.locked, settings.store
+    missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
+    check_tools(locked, missing, settings)
+    # Layers that are pushed have to be there, even if the image is.
+    if request.rebuild or (request.push_layers and missing):
+        return planned
+    scan = _reusable(planned.image, plan, settings)
+    if scan is None:
+        return planned
+    preflight = _judge(scan, settings)
+    # The owner prunes a store that this user can only read.
+    with contextlib.suppress(MachineError):
+        add_root(store, root_of_build(planned.image, scan.manifest, plan, locked.lock, planned.spec))
+    return replace(planned, built=_built(planned.image, scan.manifest, preflight, made=0, unchanged=True))
 
 
 def _reusable(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | None:
@@ -193,16 +257,25 @@ def _reusable(path: Path, plan: BuildPlan, settings: Settings) -> ImageScan | No
     return None
 
 
-def _check_room(
-    path: Path, locked: Locked, plan: BuildPlan, missing: Sequence[Layer], settings: Settings
-) -> None:
-    """Say what a build needs of the store, of temporary files and of the image's directory, and what is free.
+def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
+    with task(settings.emit, "check", f"check {scan.image.name}") as running:
+        report = run_preflight(scan)
+        running.failed = not report.passed
+    return report
 
-    MachineError: there is less than it needs in any case.
+
+def _check_room(
+    planned: Sequence[PlannedImage], graph: LayerGraph, missing: Sequence[Layer], settings: Settings
+) -> None:
+    """Say what builds need of the store, of temporary files and of images' directories, and what is free.
+
+    MachineError: there is less than they need in any case.
     """
-    store, needed = settings.store, needed_space(locked.lock, missing)
+    store, pins = settings.store, _pins(planned)
+    sizes = {pin.sha256: pin.size_bytes for pin in pins}
+    needed = needed_space(missing, sizes, at_once=max(2, host.cores()))
     if missing:
-        fetched = sum(pin.size_bytes for pin in absent_files(locked.lock, missing, store))
+        fetched = sum(pin.size_bytes for pin in absent_files(needed_pins(missing, pins), store))
         check_room(
             store.path,
             fetched + needed.layers_bytes,
@@ -214,20 +287,71 @@ def _check_room(
         temporary = temporary_directories()[0]
         # Other directories may serve if this one does not: no reason to fail.
         check_room(temporary.path, needed.temporary_bytes, settings.emit, least=0, hint=temporary.hint)
-    records = [record for layer in plan.image_layers if (record := store.get(layer.key)) is not None]
-    image_bytes = sum(record.size_bytes for record in records)
-    # On one file system, blocks of layers and image may be shared.
-    shared = store.exists and store.root.stat().st_dev == path.parent.stat().st_dev
-    check_room(
-        path.parent, image_bytes + needed.inputs_bytes, settings.emit, least=0 if shared else image_bytes
+    keys = {layer.key for layer in missing}
+    finished = {key: record.size_bytes for key in graph.image_keys if (record := store.get(key)) is not None}
+    # By the device: images in several directories of one file system share what is free.
+    directories: dict[int, tuple[Path, int, int]] = {}
+    for member in planned:
+        own = LayerGraph.of([member.plan])
+        image_bytes = sum(finished.get(key, 0) for key in own.image_keys)
+        inputs_bytes = needed_space(own.needed(lambda key: key not in keys), sizes).inputs_bytes
+        parent = member.image.parent
+        device = parent.stat().st_dev
+        first, least, about = directories.get(device, (parent, 0, 0))
+        directories[device] = (first, least + image_bytes, about + image_bytes + inputs_bytes)
+    for device, (directory, least, about) in directories.items():
+        # On one file system, blocks of layers and images may be shared.
+        shared = store.exists and store.root.stat().st_dev == device
+        check_room(directory, about, settings.emit, least=0 if shared else least)
+
+
+def _pins(planned: Iterable[PlannedImage]) -> list[Pin]:
+    """Return the locked files of images, each once."""
+    return list({pin.sha256: pin for member in planned for pin in all_pins(member.locked.lock)}.values())
+
+
+def _fetch(planned: PlannedImage, keys: Set[str], request: BuildRequest, settings: Settings) -> PlannedImage:
+    """Fetch the locked files that those of some layers need which are in an image's plan."""
+    if planned.built is None:
+        layers = LayerGraph.of([planned.plan]).needed(lambda key: key not in keys)
+        pins = needed_pins(layers, all_pins(planned.locked.lock))
+        origins = origins_of(planned.locked.resolved)
+        fetch_pins(pins, origins, settings, sources=request.sources, offline=request.offline)
+    return planned
+
+
+def _context(
+    planned: Sequence[PlannedImage],
+    missing: Sequence[Layer],
+    request: BuildRequest,
+    settings: Settings,
+    work: Path,
+) -> BuildContext:
+    """Return what building the missing layers needs besides their plans; their files were fetched."""
+    return BuildContext(
+        store=settings.store,
+        apptainer=settings.find_apptainer(),
+        locate=locator(needed_pins(missing, _pins(planned)), settings, work),
+        emit=settings.emit,
+        rebuild=request.rebuild,
     )
 
 
-def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
-    with task(settings.emit, "check", f"check {scan.image.name}") as running:
-        report = run_preflight(scan)
-        running.failed = not report.passed
-    return report
+def _write(
+    planned: PlannedImage, failures: Mapping[str, EnvbuildError], made: Set[str], settings: Settings
+) -> PlannedImage:
+    """Write the image of a plan, whose layers are in the store unless they failed."""
+    if planned.built is not None:
+        return planned
+    path, plan, locked, store = planned.image, planned.plan, planned.locked, settings.store
+    raise_failure(plan, failures)
+    written = make_image(path, _image_request(locked, plan), store, settings)
+    with ImageFile.open(path) as image:
+        manifest, preflight = image.manifest, judge_image(image, settings, written)
+    store.write(plan_name(locked.resolved.spec.name), plan.to_json())
+    add_root(store, root_of_build(path, manifest, plan, locked.lock, planned.spec))
+    number = sum(layer.key in made for layer in plan.image_layers)
+    return replace(planned, built=_built(path, manifest, preflight, made=number))
 
 
 def _image_request(locked: Locked, plan: BuildPlan) -> ImageRequest:
@@ -241,23 +365,26 @@ def _image_request(locked: Locked, plan: BuildPlan) -> ImageRequest:
     )
 
 
-def _context(
-    locked: Locked, missing: Sequence[Layer], request: BuildRequest, settings: Settings, work: Path
-) -> BuildContext:
-    """Fetch what the missing layers need, and return what building them needs besides the plan."""
-    locate = fetch_inputs(
-        missing,
-        locked.lock,
-        origins_of(locked.resolved),
-        settings,
-        work=work,
-        sources=request.sources,
-        offline=request.offline,
-    )
-    return BuildContext(
-        store=settings.store,
-        apptainer=settings.find_apptainer(),
-        locate=locate,
-        emit=settings.emit,
-        rebuild=request.rebuild,
+def _push(planned: PlannedImage, target: LayerTarget, settings: Settings) -> PlannedImage:
+    pushed = push_layers(planned.plan.image_layers, target, settings)
+    return replace(planned, built=replace(_result(planned), pushed=pushed))
+
+
+def _result(planned: PlannedImage) -> Built:
+    if planned.built is None:
+        raise AssertionError(f"{planned.image} was not built")
+    return planned.built
+
+
+def _built(
+    path: Path, manifest: Manifest, preflight: PreflightReport, *, made: int, unchanged: bool = False
+) -> Built:
+    return Built(
+        path=path,
+        digest=manifest.digest,
+        size_bytes=path.stat().st_size,
+        layers=len(manifest.file_system.layers) if manifest.file_system else 0,
+        made=made,
+        unchanged=unchanged,
+        preflight=preflight,
     )

@@ -49,12 +49,7 @@ class Explanation:
         A rule is undecided if it lacks knowledge. That others lack facts is no verdict on the stack: they are
         listed.
         """
-        verdicts = {verdict_of(result) for result in self.results}
-        if "reject" in verdicts:
-            return "reject"
-        if "warn" in verdicts:
-            return "warn"
-        return "ok" if "ok" in verdicts and not any(map(is_undecided, self.results)) else "unknown"
+        return verdict_on(self.results)
 
     @property
     def hints(self) -> dict[str, str]:
@@ -88,6 +83,16 @@ def verdict_of(result: RuleResult) -> Verdict:
     if result.warn and not result.asks:
         return "warn"
     return "ok" if result.outcome == "compatible" else "unknown"
+
+
+def verdict_on(results: Sequence[RuleResult]) -> Verdict:
+    """Return the verdict on a stack; see `Explanation.verdict`."""
+    verdicts = {verdict_of(result) for result in results}
+    if "reject" in verdicts:
+        return "reject"
+    if "warn" in verdicts:
+        return "warn"
+    return "ok" if "ok" in verdicts and not any(map(is_undecided, results)) else "unknown"
 
 
 def is_undecided(result: RuleResult) -> bool:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import RequestError
-from envbuild.lock.model import DebPin, Lock, PythonPin, RootPin, all_pins
-from envbuild.plan.model import InputFile, Layer, input_files
+from envbuild.lock.model import Lock, all_pins
+from envbuild.plan.model import InputFile, Layer
 from envbuild.resolve.fetch import FileOrigins, export, fetch, origins_of
-from envbuild.resolve.files import FileCache
+from envbuild.resolve.files import FileCache, Pin
 from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.lock import lock_spec, resolve_context
+from envbuild.workflows.plan import needed_pins
 from envbuild.workflows.settings import Settings
 
 _ANOTHER = "name another directory with --to DIR"
@@ -54,7 +55,7 @@ def _check_writable(directory: Path) -> None:
 
 
 def fetch_pins(
-    pins: Iterable[DebPin | PythonPin | RootPin],
+    pins: Iterable[Pin],
     origins: FileOrigins,
     settings: Settings,
     *,
@@ -77,13 +78,17 @@ def fetch_inputs(
     sources: Sequence[Path],
     offline: bool,
 ) -> Callable[[InputFile], Path]:
-    """Fetch the locked files that layers are built from.
+    """Fetch the locked files that layers are built from; return a function that locates them (`locator`)."""
+    pins = needed_pins(layers, all_pins(lock))
+    fetch_pins(pins, origins, settings, sources=sources, offline=offline)
+    return locator(pins, settings, work)
 
-    Return a function that locates them for other programs, which may need copies in the directory `work`.
+
+def locator(pins: Iterable[Pin], settings: Settings, work: Path) -> Callable[[InputFile], Path]:
+    """Return a function that locates files of the store's cache for other programs.
+
+    They may need copies in the directory `work`.
     """
-    pins = {pin.sha256: pin for pin in all_pins(lock)}
-    needed = {file.sha256 for layer in layers for file in input_files(layer.step)}
-    cache = fetch_pins(
-        (pins[digest] for digest in sorted(needed)), origins, settings, sources=sources, offline=offline
-    )
-    return lambda file: settings.store.for_programs(cache.path(pins[file.sha256]), work)
+    by_digest = {pin.sha256: pin for pin in pins}
+    cache = FileCache(settings.store.directory("files"))
+    return lambda file: settings.store.for_programs(cache.path(by_digest[file.sha256]), work)

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from envbuild.activate.installed import find_installed
 from envbuild.errors import EnvbuildError, RequestError, raise_all
-from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
@@ -35,9 +33,10 @@ from envbuild.rules.needs import Need, UndecidedNeed, needs_of
 from envbuild.rules.repair import Repair, repair_of
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
-from envbuild.system.files import is_directory, list_directory
 from envbuild.workflows.explain import Verdict, verdict_of
+from envbuild.workflows.images import NamedImage, named_images
 from envbuild.workflows.inputs import sites_of
+from envbuild.workflows.members import Members
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
@@ -132,7 +131,7 @@ class Forecast:
                         {
                             "name": outlook.partition,
                             "state": outlook.state,
-                            "rules": [_rule_data(result) for result in outlook.results],
+                            "rules": [rule_data(result) for result in outlook.results],
                             "repair": _repair_data(outlook.repair),
                         }
                         for outlook in outlooks
@@ -164,7 +163,8 @@ class Needs:
         }
 
 
-def _rule_data(result: RuleResult) -> dict[str, object]:
+def rule_data(result: RuleResult) -> dict[str, object]:
+    """Return the result of a rule as JSON data."""
     return {
         "id": result.rule,
         "verdict": verdict_of(result),
@@ -236,10 +236,10 @@ def forecast(
     `then` is a site file, `changes` are single facts. RequestError: neither is given, a file, change or
     directory cannot be used, or no site is known; all are reported at once.
     """
-    pairs, changed = _asked(directories, settings, then=then, changes=changes)
+    pairs, changed, members = _asked(directories, settings, then=then, changes=changes)
     knowledge = read_knowledge()
     images = []
-    for image in find_images(directories, settings):
+    for image in known_images(members, settings):
         judged = partial(outlook, image, knowledge=knowledge, changed=changed, from_host=from_host)
         images.append((image, tuple(judged(now, site) for now, site in pairs)))
     return Forecast(
@@ -251,9 +251,12 @@ def forecast(
 
 def _asked(
     directories: Sequence[Path], settings: Settings, *, then: Path | None, changes: Sequence[str]
-) -> tuple[list[tuple[Site, Site]], dict[str, Fact | None]]:
-    """Return each partition as it is and as it will be, and the facts that change; check the directories."""
-    errors: list[EnvbuildError] = [*_not_directories(directories)]
+) -> tuple[list[tuple[Site, Site]], dict[str, Fact | None], Members[NamedImage]]:
+    """Return each partition as it is and as it will be, the facts that change, and the images."""
+    errors: list[EnvbuildError] = []
+    members: Members[NamedImage] = Members(items=(), many=True)
+    with _collected(errors):
+        members = named_images(settings, every=directories)
     changed: dict[str, Fact | None] = {}
     pairs: list[tuple[Site, Site]] = []
     with _collected(errors):
@@ -270,7 +273,7 @@ def _asked(
         if then is None or later is not None:
             pairs = _pairs(sites, sites if later is None else later)
     raise_all(errors)
-    return pairs, changed
+    return pairs, changed, members
 
 
 @contextmanager
@@ -280,13 +283,6 @@ def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
         yield
     except EnvbuildError as error:
         errors.append(error)
-
-
-def _not_directories(directories: Iterable[Path]) -> Iterator[EnvbuildError]:
-    for directory in directories:
-        if not is_directory(directory):
-            hint = "name one with modules or images with --all DIR"
-            yield RequestError(f"there is no directory `{directory}`", hint=hint)
 
 
 def _pairs(sites: Sequence[Site], later: Sequence[Site]) -> list[tuple[Site, Site]]:
@@ -318,35 +314,15 @@ def _differences(
     return found
 
 
-def find_images(directories: Sequence[Path], settings: Settings) -> Iterator[KnownImage]:
-    """Yield the images of the modules below directories, and the SIF files in them, in order of name.
-
-    RequestError: one is not a directory, or cannot be read; all are reported at once.
-    """
-    errors: list[EnvbuildError] = [*_not_directories(directories)]
-    found: list[tuple[str, Path, str]] = []
-    for directory in directories:
-        with _collected(errors):
-            images = list(_images_below(directory))
-            if not images and is_directory(directory):
-                hint = "--all names a directory of modules (`module install --root`), or of SIF files"
-                settings.emit(Warned(text=f"there are no images in `{directory}`", hint=hint))
-            found += images
-    raise_all(errors)
-    for name, path, problem in found:
-        yield KnownImage(name=name, path=path, problem=problem) if problem else _known(name, path, settings)
-
-
-def _images_below(directory: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield name and path of each image, and why it cannot be read, if that is known already."""
-    for module in find_installed(directory.absolute()):
-        problem = ""
-        if module.image is None:
-            problem = "; ".join(module.problems) or "its record cannot be read"
-        yield module.layout.label, module.image or module.layout.home, problem
-    for name in list_directory(directory):
-        if name.endswith(".sif"):
-            yield name, directory / name, ""
+def known_images(members: Members[NamedImage], settings: Settings) -> Iterator[KnownImage]:
+    """Yield images with their facts, one at a time: those that they carry, or else those of a scan."""
+    for member in members.items:
+        try:
+            path = member.get().file(settings)
+        except EnvbuildError as error:
+            yield KnownImage(name=member.name, path=member.path, problem=error.problem)
+        else:
+            yield _known(member.name, path, settings)
 
 
 def _known(name: str, path: Path, settings: Settings) -> KnownImage:
@@ -421,8 +397,9 @@ def _touches(result: RuleResult, changed: Collection[str]) -> bool:
 
 
 def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibraries = NO_HOST_LIBS) -> Needs:
-    """Return what the images below directories need of a machine; raises as `find_images`."""
-    knowledge, images = read_knowledge(), list(find_images(directories, settings))
+    """Return what the images below directories need of a machine; raises as `named_images`."""
+    members = named_images(settings, every=directories)
+    knowledge, images = read_knowledge(), list(known_images(members, settings))
     found: dict[Need | UndecidedNeed, list[str]] = {}
     for image in images:
         if image.facts is not None:

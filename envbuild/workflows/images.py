@@ -1,23 +1,188 @@
-"""Images that commands take: files, and references, whose images are pulled into the store once."""
+"""Images that commands take: files, directories, modules, and references, whose images are pulled once."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import MachineError, RequestError
+from envbuild.activate.installed import InstalledModule, find_installed
+from envbuild.activate.layout import parse_module
+from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.events import Warned
+from envbuild.quoting import shell_path
 from envbuild.store.images import image_of_file, image_of_manifest, mark_image, new_image
 from envbuild.store.parts import forget_part
 from envbuild.system.descriptors import with_real_paths
-from envbuild.system.files import exists, write_at
+from envbuild.system.files import exists, is_directory, neighbour_hint, write_at
 from envbuild.system.registry import Reference, Repository
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.pull import HINT_STORE, fetch_parts, parts_in, pull_parts
 from envbuild.workflows.settings import Settings
 
+_MAX_DIRECTORIES = 100_000
+
 # Of a path, which keeps one slash; the other names of images are those of other programs.
 _SCHEME = re.compile(r"^(docker|oras):/(?=[^/])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedImage:
+    """An image that a command line names, or that lies below a directory which it names."""
+
+    path: Path
+    """The file, or a reference; the directory of a module that does not say which image it starts."""
+    module: InstalledModule | None = None
+    """The module that starts it; None for a file."""
+
+    def file(self, settings: Settings) -> Path:
+        """Return the file, as `image_file`; RequestError for a module that has none."""
+        if self.module is None:
+            return image_file(self.path, settings)
+        if self.module.image is None:
+            problem = "; ".join(self.module.problems) or "its record cannot be read"
+            hint = "install the module again, or uninstall it"
+            raise RequestError(f"{self.module.layout.label}: {problem}", hint=hint)
+        return self.module.image
+
+
+def named_images(
+    settings: Settings, words: Sequence[Path] = (), *, root: Path | None = None, every: Sequence[Path] = ()
+) -> Members[NamedImage]:
+    """Return the images that words of a command line name, and those below the directories `every`.
+
+    A word is a file, a reference, or a directory for all that is below it; with `root`, the module
+    ``NAME/VERSION`` there, or ``NAME`` for all its versions. Each image is there once, and named once: if
+    two would have one name, by their paths. A directory without any is warned of.
+
+    RequestError: nothing is named, a directory cannot be read, or a module is not installed; all are reported
+    at once.
+    """
+    if not words and not every:
+        hint = "name files, directories, or modules with --root DIR"
+        raise RequestError("no image or module is named", hint=hint)
+    if root is not None and every:
+        raise RequestError("--all takes no --root", hint="`--all DIR` takes all that is below DIR")
+    errors: list[EnvbuildError] = []
+    named: list[tuple[str, NamedImage]] = []
+    many = len(words) > 1 or bool(every)
+    if root is not None:
+        with _collected(errors):
+            modules = _modules_named([str(word) for word in words], root)
+            named += modules
+            many = many or len(modules) > 1
+    else:
+        for word in words:
+            with _collected(errors):
+                if is_directory(word):
+                    many = True
+                    below = _all_below(word, settings)
+                    named += ((name if image.module else str(image.path), image) for name, image in below)
+                else:
+                    _check_not_a_module(word)
+                    named.append((str(word), NamedImage(path=word)))
+    for directory in every:
+        with _collected(errors):
+            named += _all_below(directory, settings)
+    raise_all(errors)
+    return Members(items=tuple(_unique(named)), many=many)
+
+
+def _unique(named: Iterable[tuple[str, NamedImage]]) -> Iterator[Member[NamedImage]]:
+    """Yield each image once, under a name that no other has."""
+    images = {(image.path, image.module is None): (name, image) for name, image in named}
+    counts = Counter(name for name, _ in images.values())
+    for name, image in images.values():
+        place = image.path if image.module is None else image.module.layout.home
+        unique = name if counts[name] == 1 else str(place)
+        yield Member(name=unique, path=image.path, result=image)
+
+
+def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedImage]]:
+    modules = [(module.layout, module) for module in find_installed(_existing(root))]
+    known = {name for layout, _ in modules for name in (layout.name, layout.label)}
+    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
+    raise_all(
+        [
+            RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
+            for name in dict.fromkeys(names)
+            if name not in known
+        ]
+    )
+    return [_of_module(module) for layout, module in modules if {layout.name, layout.label} & {*names}]
+
+
+def _of_module(module: InstalledModule) -> tuple[str, NamedImage]:
+    path = module.image or module.layout.home
+    return module.layout.label, NamedImage(path=path, module=module)
+
+
+def _all_below(directory: Path, settings: Settings) -> list[tuple[str, NamedImage]]:
+    images = list(images_below(directory))
+    if not images:
+        hint = "name a directory of modules (`module install --root`), or of SIF files"
+        settings.emit(Warned(text=f"there are no images in `{directory}`", hint=hint))
+    return images
+
+
+def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
+    """Yield the modules below a directory, and the SIF files, each directory in order of name.
+
+    Modules have their labels as names, files their path below the directory. Hidden files and directories are
+    skipped, and so are links to directories and the files of modules. RequestError: there is no such
+    directory, it cannot be read, or it holds too many.
+    """
+
+    def refuse(error: OSError) -> None:
+        hint = "name a directory that you can read"
+        raise RequestError(f"`{error.filename}` cannot be read: {error.strerror}", hint=hint) from error
+
+    top = _existing(directory)
+    for number, (path, directories, files) in enumerate(os.walk(top, onerror=refuse)):
+        if number >= _MAX_DIRECTORIES:
+            problem = f"`{directory}` holds more than {_MAX_DIRECTORIES:,} directories"
+            raise RequestError(problem, hint="name one further down")
+        modules = find_installed(Path(path)) if {"modulefiles", "envs"} & {*directories} else ()
+        yield from (_of_module(module) for module in modules)
+        own = {"modulefiles", "envs"} if modules else set()
+        directories[:] = sorted(name for name in directories if name[0] != "." and name not in own)
+        for name in sorted(files):
+            if name.endswith(".sif") and name[0] != ".":
+                below = Path(path, name).relative_to(top)
+                yield str(below), NamedImage(path=directory / below)
+
+
+def _existing(directory: Path) -> Path:
+    """Return a directory as an absolute path; RequestError if there is none."""
+    if not is_directory(directory):
+        hint = "name one with modules (`module install --root`) or images"
+        raise RequestError(f"there is no directory `{directory}`", hint=hint)
+    return directory.absolute()
+
+
+def _check_not_a_module(image: Path) -> None:
+    """Raise a RequestError for what can only be a module, named without its root."""
+    if image.suffix == ".sif" or exists(image) or neighbour_hint(image, ".sif"):
+        return
+    try:
+        parse_module(str(image))
+    except RequestError:
+        return  # reading it as an image reports why
+    hint = f"a module is named with its root: `{shell_path(image)} --root DIR`"
+    raise RequestError(f"there is no image `{image}`", hint=hint)
+
+
+@contextlib.contextmanager
+def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
+    """Add an error of the block to others, which are reported together."""
+    try:
+        yield
+    except EnvbuildError as error:
+        errors.append(error)
 
 
 def image_file(argument: Path, settings: Settings) -> Path:

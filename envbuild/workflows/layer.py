@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import RequestError
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import Compression
 from envbuild.quoting import shell_path
 from envbuild.store import transfer
@@ -33,7 +34,7 @@ def export_layers(
 ) -> Moved:
     """Copy the finished layers of a spec's image to a directory, which becomes a store.
 
-    Its other layers stay: it may hold layers of several specs. `upstreams` as for `build_image`.
+    Its other layers stay: it may hold layers of several specs. `upstreams` as for `build_images`.
     RequestError: the lock does not satisfy the spec, a layer is unfinished or damaged, or the directory holds
     something else. MachineError: the directory cannot be written.
     """
@@ -46,7 +47,7 @@ def export_layers(
     target.check()
     locked = read_locked(spec, settings)
     plan = plan_image(locked, compression=compression)
-    fetch_layers(plan, settings)
+    fetch_layers(LayerGraph.of([plan]), settings)
     layers = plan.image_layers
     check_tools(locked, [layer for layer in layers if store.get(layer.key) is None], settings)
     with store.in_use():

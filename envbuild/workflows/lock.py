@@ -23,7 +23,7 @@ from envbuild.lock.diff import (
     package_changes,
     tool_differences,
 )
-from envbuild.lock.model import Lock, LockFile
+from envbuild.lock.model import Lock, LockFile, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
@@ -62,6 +62,32 @@ _FEW = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockSummary:
+    """A lock as it is shown: hundreds of them fit in memory."""
+
+    spec: Path
+    path: Path
+    packages: int
+    """Number of locked files."""
+    changes: tuple[str, ...]
+    stale_targets: tuple[str, ...]
+    why_release: str
+    rule_results: tuple[RuleResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockState:
+    """How the lock beside a spec fails to satisfy it."""
+
+    spec: Path
+    path: Path
+    changes: tuple[str, ...]
+    """Empty if it satisfies the spec."""
+    stale_targets: tuple[str, ...]
+    """Sentences on targets for other architectures that do not satisfy the spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
     """A spec, and the lock that satisfies it."""
 
@@ -78,6 +104,19 @@ class Locked:
     """Sentences on tools of this machine that differ from those of a fixed lock."""
     rule_results: tuple[RuleResult, ...] = ()
     """The rules on the lock and its site; none is *incompatible*."""
+
+    @property
+    def summary(self) -> LockSummary:
+        """What is shown of it."""
+        return LockSummary(
+            spec=self.resolved.path,
+            path=self.path,
+            packages=len(self.lock.pins),
+            changes=self.changes,
+            stale_targets=self.stale_targets,
+            why_release=self.resolved.why_release,
+            rule_results=self.rule_results,
+        )
 
 
 def lock_spec(
@@ -161,11 +200,16 @@ def _lock(
         write=write,
     )
     resolved = read_spec(
-        spec, recipes=settings.recipes, site=settings.site, content=content, find_image=images.find
+        spec,
+        recipes=settings.recipes,
+        site=settings.site,
+        content=content,
+        find_image=images.find,
+        once=settings.once,
     )
     previous = before.lock(resolved.architecture) if before is not None else None
     others = _other_locks(before, resolved.architecture)
-    pins = tool_pins(tool_names(resolved.base))
+    pins = _tool_pins(resolved.base, settings)
     changes = file_changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
@@ -272,6 +316,7 @@ def _stale_targets(
                 content=content,
                 target=other,
                 find_image=image_finder(spec, LockFile.of(other)),
+                once=settings.once,
             )
             differences = [difference.sentence for difference in diff(other, there)]
         except EnvbuildError as error:
@@ -352,7 +397,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     file = read_lock_file(spec)
     resolved = _read_with_lock(spec, settings, file)
     lock = file.lock(resolved.architecture) if file is not None else None
-    pins = known_tool_pins(resolved.base)
+    pins = _known_tool_pins(resolved.base, settings)
     if file is not None and lock is None:
         raise RequestError(
             f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
@@ -443,22 +488,35 @@ def _check_fit(resolved: ResolvedSpec, lock: Lock, settings: Settings) -> tuple[
     return results
 
 
-def lock_changes(spec: Path, settings: Settings) -> tuple[str, ...]:
-    """Return how the lock beside a spec fails to satisfy it; empty if it does. Resolves nothing."""
+def check_lock(spec: Path, settings: Settings) -> LockState:
+    """Return how the lock beside a spec fails to satisfy it. Resolves nothing."""
     file = read_lock_file(spec)
     resolved = _read_with_lock(spec, settings, file)
-    return file_changes(file, resolved, known_tool_pins(resolved.base))
-
-
-def stale_targets(spec: Path, settings: Settings) -> tuple[str, ...]:
-    """Return a sentence for each target for another architecture that does not satisfy the spec."""
-    file = read_lock_file(spec)
-    others = _other_locks(file, _read_with_lock(spec, settings, file).architecture)
-    return tuple(_stale_targets(others, spec, settings, None))
+    return LockState(
+        spec=spec,
+        path=lock_path(spec),
+        changes=file_changes(file, resolved, _known_tool_pins(resolved.base, settings)),
+        stale_targets=tuple(_stale_targets(_other_locks(file, resolved.architecture), spec, settings, None)),
+    )
 
 
 def _read_with_lock(spec: Path, settings: Settings, file: LockFile | None) -> ResolvedSpec:
-    return read_spec(spec, recipes=settings.recipes, site=settings.site, find_image=image_finder(spec, file))
+    return read_spec(
+        spec,
+        recipes=settings.recipes,
+        site=settings.site,
+        find_image=image_finder(spec, file),
+        once=settings.once,
+    )
+
+
+def _tool_pins(base: BaseImage, settings: Settings) -> tuple[ToolPin, ...]:
+    names = tool_names(base)
+    return settings.once.get(("tools", names), lambda: tool_pins(names))
+
+
+def _known_tool_pins(base: BaseImage, settings: Settings) -> tuple[ToolPin, ...]:
+    return settings.once.get(("known tools", tool_names(base)), lambda: known_tool_pins(base))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:

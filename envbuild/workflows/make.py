@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from envbuild.build.run import BuildContext, build_layers, require_layer
-from envbuild.errors import EnvbuildError
+from envbuild.build.run import BuildContext, LayerFailure, build_layers, require_layer
+from envbuild.errors import EnvbuildError, from_os_error, is_user_error
 from envbuild.events import task
 from envbuild.extend.examine import examine_file_system
 from envbuild.extend.python import PythonInstallation
@@ -18,7 +18,8 @@ from envbuild.image.conflicts import check_conflicts, unchanged_files
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.request import ImageRequest
-from envbuild.plan.model import Layer
+from envbuild.plan.graph import LayerGraph
+from envbuild.plan.model import BuildPlan, Layer
 from envbuild.preflight.image_facts import facts_text, keep_facts
 from envbuild.preflight.report import PreflightReport, run_preflight, worsened
 from envbuild.preflight.scan import ImageScan, scan_image, scan_written
@@ -44,31 +45,63 @@ class Made:
     """Its preflight; None without a scan."""
 
 
+def make_layers(
+    graph: LayerGraph,
+    context: BuildContext,
+    settings: Settings,
+    *,
+    missing: Sequence[Layer] | None = None,
+    verb: str,
+) -> dict[str, EnvbuildError]:
+    """Build the missing layers of images; return the errors of those that failed by key (`build_layers`)."""
+    failures = build_layers(graph, context, missing)
+    return {key: _explained(failure, verb, settings) for key, failure in failures.items()}
+
+
+def _explained(failure: LayerFailure, verb: str, settings: Settings) -> EnvbuildError:
+    """Return the error for the failure of a layer, which may lie with the machine; a bug is raised."""
+    try:
+        with explain_failure(verb, settings):
+            raise failure
+    except EnvbuildError as error:
+        return error
+    except OSError as error:
+        if not is_user_error(error):
+            raise
+        return from_os_error(error)
+
+
+def raise_failure(plan: BuildPlan, failures: Mapping[str, EnvbuildError]) -> None:
+    """Raise the error of the first layer of an image that failed, as those do whose inputs failed."""
+    for layer in plan.image_layers:
+        if layer.key in failures:
+            raise failures[layer.key]
+
+
 def make_image(
     path: Path,
     request: ImageRequest,
     store: Store,
     settings: Settings,
     *,
-    context: BuildContext | None,
-    missing: Sequence[Layer] | None = None,
+    context: BuildContext | None = None,
     verb: str = "build",
     check: Callable[[], None] = lambda: None,
 ) -> Made:
     """Build the new layers that a store lacks, and write the image, all of it or nothing.
 
-    `context` is what building needs, None if no layer is missing; `missing` is a recent result of
-    `missing_layers`, found if absent; `verb` names the command that needs the sandbox. An error of
-    `check`, which is called when all is read, leaves `path` as it is. BuildError: a step fails, or two layers
-    hold a path differently. MachineError: there is no space.
+    `context` is what building needs; None if the store has all layers. `verb` names the command that needs
+    the sandbox. An error of `check`, which is called when all is read, leaves `path` as it is. BuildError: a
+    step fails, or two layers hold a path differently. MachineError: there is no space.
     """
     new, bottom = request.plan.model_copy(update={"image": request.new}), request.bottom
-    if missing is None and bottom is not None:
-        # What new layers are made in is the image, or a base that the store has.
-        missing = [layer for layer in request.new_layers if store.get(layer.key) is None]
     if context is not None:
-        with explain_failure(verb, settings):
-            build_layers(new, context, missing)
+        missing = None
+        if bottom is not None:
+            # What new layers are made in is the image, or a base that the store has.
+            missing = [layer for layer in request.new_layers if store.get(layer.key) is None]
+        failures = make_layers(LayerGraph.of([new]), context, settings, missing=missing, verb=verb)
+        raise_failure(new, failures)
     records = {name: require_layer(new.layer(name), store) for name in request.new}
     trees = {name: record.tree for name, record in records.items()}
     hidden, unchanged = {*request.hidden, *request.replaceable(trees)}, set[str]()

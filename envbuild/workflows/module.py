@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from pathlib import Path
 
+from envbuild.activate import retirement
 from envbuild.activate.checks import (
     check_commands,
     check_not_replaced,
@@ -26,7 +28,7 @@ from envbuild.activate.installed import (
     uninstall,
 )
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import parse_module
+from envbuild.activate.layout import VERDICT, Layout, parse_module, read_default
 from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned, task
@@ -44,10 +46,13 @@ from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import is_directory
+from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
-from envbuild.workflows.inputs import site_of
+from envbuild.workflows.images import NamedImage
+from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.trust import check_signatures
@@ -128,6 +133,17 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         return _install_module(image, request, settings)
 
 
+def check_modules_differ(images: Members[NamedImage], root: Path, settings: Settings) -> None:
+    """Raise a RequestError if two images that envbuild built would become one module."""
+
+    def modulefile(member: Member[NamedImage], settings: Settings) -> tuple[Path, ...]:
+        with ImageFile.open(member.get().file(settings)) as image:
+            return (root / "modulefiles" / image.label,) if image.built_by_envbuild else ()
+
+    # What cannot be read is reported where it is installed.
+    images.each(modulefile, replace(settings, emit=lambda _: None)).check_outputs(lambda member: member.get())
+
+
 def _install_module(image: ImageFile, request: InstallRequest, settings: Settings) -> InstallResult:
     """Install an image; a change of it meanwhile leaves no release of it."""
     root, emit = request.root, settings.emit
@@ -177,6 +193,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         options=_options(request, runnable, settings, foreign=bool(python)),
         apptainer=apptainer,
         binds=site.binds if site is not None else (),
+        verdict_record=verdict.record_text if verdict is not None else "",
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
@@ -263,17 +280,86 @@ def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings:
 def list_modules(root: Path, settings: Settings) -> tuple[ListedModule, ...]:
     """Return the modules below a root; RequestError if it does not exist or cannot be read."""
     here = settings.this_host()
-    listed = []
-    for module in find_installed(_existing(root)):
-        verdict = None
-        changed: tuple[str, ...] = ()
-        if module.record is not None:
-            with_libraries = here.with_facts(module.record.host_libraries)
-            verdict = verdicts.latest(settings.store, module.record.digest, here=with_libraries)
-            if verdict is not None and verdict.counts_for_bytes:
-                changed = changes_from(module.record.digest, module.image, settings.store)
-        listed.append(ListedModule(module=module, verdict=verdict, changed=changed))
-    return tuple(listed)
+    return tuple(judge_module(module, settings, here) for module in find_installed(existing_root(root)))
+
+
+def judge_module(module: InstalledModule, settings: Settings, here: HostFingerprint) -> ListedModule:
+    """Return a module with its test verdict: of this user's store, or the one at its installation."""
+    verdict = None
+    changed: tuple[str, ...] = ()
+    if module.record is not None:
+        with_libraries = here.with_facts(module.record.host_libraries)
+        beside = module.layout.home / VERDICT
+        verdict = verdicts.latest(settings.store, module.record.digest, here=with_libraries, beside=beside)
+        if verdict is not None and verdict.counts_for_bytes:
+            changed = changes_from(module.record.digest, module.image, settings.store)
+    return ListedModule(module=module, verdict=verdict, changed=changed)
+
+
+def choose_default(name: str, *, root: Path) -> tuple[Layout, str | None]:
+    """Make ``NAME/VERSION``, or the only version of ``NAME``, the default; return it and the one before.
+
+    RequestError: it is not installed, is broken or retired, or a file of others chooses the version.
+    """
+    (module,) = _selected(existing_root(root), [name])
+    before = read_default(module.layout)
+    retirement.choose_default(module)
+    return module.layout, before
+
+
+def retire_modules(
+    names: Sequence[str],
+    settings: Settings,
+    *,
+    root: Path,
+    today: date,
+    until: date | None = None,
+) -> tuple[tuple[Layout, date], ...]:
+    """Retire modules until a day, by default as many days after `today` as the site says.
+
+    RequestError: one is not installed, is broken or the default; no day is known, or it is past; all are
+    reported at once, and nothing changes.
+    """
+    if until is None:
+        site = site_here(settings)
+        if site is None or site.retirement_days is None:
+            hint = "write `retirement_days: 90` in the site file, or add --on 2027-01-31"
+            raise RequestError("no site says after how many days a retired module is uninstalled", hint=hint)
+        until = today + timedelta(days=site.retirement_days)
+    elif until < today:
+        raise RequestError(f"{until} is past", hint="name today or a later day")
+    modules = _selected(existing_root(root), names)
+    retirement.retire(modules, until)
+    return tuple((module.layout, until) for module in modules)
+
+
+def end_retirement(names: Sequence[str], *, root: Path) -> tuple[Layout, ...]:
+    """Offer retired modules again; RequestError: one is not installed."""
+    modules = _selected(existing_root(root), names)
+    retirement.end_retirement(modules)
+    return tuple(module.layout for module in modules)
+
+
+def uninstall_retired(root: Path, *, today: date) -> tuple[Uninstalled, ...]:
+    """Remove the retired modules whose day has come; raises as `uninstall_modules`."""
+    installed = find_installed(existing_root(root))
+    due = [module.layout for module in installed if module.retired_until and module.retired_until <= today]
+    raise_all([error for layout in due for error in foreign_files(layout)])
+    return tuple(uninstall(layout) for layout in due)
+
+
+def _selected(root: Path, names: Sequence[str]) -> list[InstalledModule]:
+    """Return modules by ``NAME/VERSION``, or ``NAME`` for the only version, each once."""
+    errors: list[EnvbuildError] = []
+    layouts: dict[Layout, None] = {}
+    for name in names:
+        try:
+            base, version = parse_module(name)
+            layouts |= dict.fromkeys(select(root, base, version, every=False))
+        except RequestError as error:
+            errors.append(error)
+    raise_all(errors)
+    return [module for module in find_installed(root) if module.layout in layouts]
 
 
 def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
@@ -284,13 +370,13 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
     base, version = parse_module(name)
     if every and version is not None:
         raise RequestError(f"`{name}` is one version, and --all asks for all", hint=f"write `{base} --all`")
-    layouts = select(_existing(root), base, version, every=every)
+    layouts = select(existing_root(root), base, version, every=every)
     # All errors before the first removal.
     raise_all([error for layout in layouts for error in foreign_files(layout)])
     return tuple(uninstall(layout) for layout in layouts)
 
 
-def _existing(root: Path) -> Path:
+def existing_root(root: Path) -> Path:
     """Return the absolute path of a module root; RequestError if there is no such directory."""
     if not is_directory(root):
         hint = "name the one that modules were installed in with --root DIR"

@@ -71,25 +71,45 @@ def submit(
 
     `named_options` are options of sbatch, left out if None; `options` further words, as a shell takes them.
     """
+    words = option_words(named_options, options)
+    site = site_of(settings, queue=str(named_options.get("partition") or ""))
+    scheduler = submitter(site)
+    with ImageFile.open(image) as opened:
+        shape = options_of_test(site, nodes, accelerator_of(opened))
+    return run_in_job(
+        scheduler,
+        own_command(arguments),
+        [*shape, *words],
+        variables=facts_of_host(settings),
+        emit=settings.emit,
+    )
+
+
+def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str]:
+    """Return the options of sbatch for a test: nodes and ranks, GPUs of a site, its own options."""
+    shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
+    return [*shape, *job_options(work_for(site, for_gpus=accelerator != "cpu"))]
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a job that runs a command line of envbuild."""
+    # -P: files of the directory that the job runs in are not modules of ours.
+    return [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments]
+
+
+def facts_of_host(settings: Settings) -> dict[str, str]:
+    """Return the variable by which a job knows the facts of the host that submits it."""
+    return {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
+
+
+def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:
+    """Return options of Slurm: named ones, left out if None, and further words, as a shell takes them."""
     try:
         words = shlex.split(options or "")
     except ValueError as error:
         hint = 'write options as a shell takes them: "--qos=debug"'
         raise RequestError(f"--slurm: {error}", hint=hint) from error
-    site = site_of(settings, queue=str(named_options.get("partition") or ""))
-    scheduler = submitter(site)
-    with ImageFile.open(image) as opened:
-        of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
-    named = [f"--{name}={value}" for name, value in named_options.items() if value is not None]
-    shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
-    return run_in_job(
-        scheduler,
-        # -P: files of the directory that the job runs in are not modules of ours.
-        [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments],
-        [*shape, *of_site, *named, *words],
-        variables={_SUBMITTED_FROM: json.dumps(settings.this_host().facts)},
-        emit=settings.emit,
-    )
+    return [*(f"--{name}={value}" for name, value in named_options.items() if value is not None), *words]
 
 
 def submitted_from() -> dict[str, str]:

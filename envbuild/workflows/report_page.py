@@ -25,7 +25,7 @@ def markdown(report: Report) -> str:
 
 
 def _summary(report: Report) -> Iterator[str]:
-    yield f"# {_inline(f'{report.name}/{report.version}')}: {_inline(report.summary)}"
+    yield f"# {inline(f'{report.name}/{report.version}')}: {inline(report.summary)}"
     yield ""
     nodes = f" of {report.nodes} nodes" if report.nodes else ""
     yield f"{MARK} at {report.when}. {_LIMITS}"
@@ -37,7 +37,7 @@ def _summary(report: Report) -> Iterator[str]:
         ("launcher", report.launcher or "the image's own"),
         ("duration", f"{report.seconds:.0f} s"),
     ]
-    yield from _table(("", ""), rows)
+    yield from table(("", ""), rows)
 
 
 def _failures(report: Report) -> Iterator[str]:
@@ -46,12 +46,12 @@ def _failures(report: Report) -> Iterator[str]:
         return
     yield from ("", "## Failed", "")
     rows = [(check.id, check.expected, check.observed, check.hint) for check in failed]
-    yield from _table(("check", "expected", "observed", "hint"), rows)
+    yield from table(("check", "expected", "observed", "hint"), rows)
     for job, output in report.outputs.items():
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", output)), default=0))
         yield from (
             "",
-            f"Output of {_inline(job)}:",
+            f"Output of {inline(job)}:",
             "",
             f"{fence}text",
             *map(visible, output.splitlines()),
@@ -64,7 +64,7 @@ def _skipped(report: Report) -> Iterator[str]:
     if skipped:
         yield from ("", "## Not judged", "")
         rows = [(check.id, check.observed, check.hint) for check in skipped]
-        yield from _table(("check", "reason", "hint"), rows)
+        yield from table(("check", "reason", "hint"), rows)
 
 
 def _jobs(report: Report) -> Iterator[str]:
@@ -75,33 +75,34 @@ def _jobs(report: Report) -> Iterator[str]:
         number = counts(found)
         status = "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
         rows.append((name, status, f"{number['PASS']} of {len(found)}"))
-    yield from _table(("job", "result", "checks passed"), rows)
+    yield from table(("job", "result", "checks passed"), rows)
     if report.measured:
         yield from ("", "## Measured", "")
         values = [
             (each.job, each.name, f"{each.value:.4g} {each.unit}", str(each.ranks))
             for each in report.measured
         ]
-        yield from _table(("job", "value", "measured", "ranks"), values)
+        yield from table(("job", "value", "measured", "ranks"), values)
 
 
 def _host(report: Report) -> Iterator[str]:
     yield from ("", "## Machine", "")
-    yield from _table(("fact", "value"), [("fingerprint", report.fingerprint), *sorted(report.facts.items())])
+    yield from table(("fact", "value"), [("fingerprint", report.fingerprint), *sorted(report.facts.items())])
 
 
 def _job_of(check: CheckResult) -> str:
     return check.id.partition("/")[0]
 
 
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table; cells may be text of an image."""
     yield f"| {' | '.join(heading)} |"
     yield f"|{'---|' * len(heading)}"
     for row in rows:
-        yield f"| {' | '.join(map(_inline, row))} |"
+        yield f"| {' | '.join(map(inline, row))} |"
 
 
-def _inline(text: str) -> str:
+def inline(text: str) -> str:
     """Return text of an image, which must neither break a table nor become a link, an image or HTML."""
     joined = visible(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]<>#|!~&])", r"\\\1", joined)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-from envbuild.activate.layout import parse_module
-from envbuild.errors import RequestError
+from envbuild.activate.installed import InstalledModule
+from envbuild.errors import EnvbuildError
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
 from envbuild.preflight.scan import changed_parts
-from envbuild.quoting import shell_path
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
-from envbuild.system.files import exists, neighbour_hint
-from envbuild.workflows.module import list_modules
+from envbuild.system.fingerprint import HostFingerprint
+from envbuild.workflows.images import NamedImage
+from envbuild.workflows.members import Member, Members
+from envbuild.workflows.module import judge_module
+from envbuild.workflows.older import left_behind, newer_spec
 from envbuild.workflows.settings import Settings
 
 
@@ -31,13 +34,21 @@ class Status:
     """None if it was never tested."""
     changed: tuple[str, ...] = ()
     """Which parts of an image that passed are not as they were built, in words."""
+    is_module: bool = False
+    problems: tuple[str, ...] = ()
+    """Why a module cannot be loaded or started."""
+    retired_until: date | None = None
+    """The day on which a retired module is to be uninstalled."""
+    outdated: str = ""
+    """How the lock or spec beside the image has moved on, in words."""
     is_foreign: bool = False
     """Whether another tool built the image, and nothing was added to it: `test` refuses it."""
 
     @property
     def state(self) -> str:
         """A key of `verdicts.STATES`."""
-        return verdicts.state(self.verdict, self.changed)
+        state = verdicts.state(self.verdict, self.changed)
+        return "broken" if self.problems and state != "changed" else state
 
     @property
     def word(self) -> str:
@@ -47,68 +58,82 @@ class Status:
     @property
     def text(self) -> str:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
+        retired = f"retired until {self.retired_until}" if self.retired_until is not None else ""
+        return "; ".join(part for part in (self._verdict_text, retired, self.outdated) if part)
+
+    @property
+    def line(self) -> str:
+        """The text for a table, which names files and modules; of a file with the image's name."""
+        return self.text if self.is_module else f"{self.name}: {self.text}"
+
+    @property
+    def _verdict_text(self) -> str:
         if self.changed:
             return verdicts.unlike_tested(self.changed)
+        if self.problems:
+            return "; ".join(self.problems)
         if self.is_foreign:
             return "an image of another tool: `envbuild extend` adds packages, `envbuild test` judges them"
         text = verdicts.explanation(self.verdict)
         return text if self.verdict else f"{text}: run `envbuild test`"
 
 
-def image_statuses(images: Sequence[Path], settings: Settings) -> tuple[Status, ...]:
-    """Return the verdicts on images; one that passed is compared with its manifest.
+def statuses(images: Members[NamedImage], settings: Settings) -> Members[Status]:
+    """Return the verdicts on images and modules; one that passed is compared with its manifest.
 
-    It is not read again if it is the file that was compared last, by its inode and times.
+    It is not read again if it is the file that was compared last, by its inode and times. One that is found
+    below a directory and cannot be read is a member with its error.
     """
-    here, statuses = settings.this_host(), []
-    for path in images:
-        _check_not_a_module(path)
-        with ImageFile.open(path) as image:
-            label = image.label if image.built_by_envbuild else path.name
-            verdict = None
-            is_foreign = not image.built_by_envbuild and image.note is None
-            # One that was never extended was never tested: it is not read.
-            if not is_foreign:
-                digest = identity_of(image, settings.store)
-                verdict = verdicts.latest(settings.store, digest, here=here)
-            changed: tuple[str, ...] = ()
-            if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
-                changed = changed_parts(image, settings.store)
-            statuses.append(
-                Status(name=label, path=path, verdict=verdict, changed=changed, is_foreign=is_foreign)
-            )
-    return tuple(statuses)
+    here = settings.this_host()
+
+    def status(member: Member[NamedImage], settings: Settings) -> Status:
+        image = member.get()
+        if image.module is not None:
+            return _module_status(image.module, settings, here)
+        return _file_status(image.file(settings), settings, here)
+
+    return images.each(status, settings)
 
 
-def _check_not_a_module(image: Path) -> None:
-    """Raise a RequestError for what can only be a module, named without its root."""
-    if image.suffix == ".sif" or exists(image) or neighbour_hint(image, ".sif"):
-        return
-    try:
-        parse_module(str(image))
-    except RequestError:
-        return  # reading it as an image reports why
-    hint = f"a module is named with its root: `envbuild status {shell_path(image)} --root DIR`"
-    raise RequestError(f"there is no image `{image}`", hint=hint)
-
-
-def module_statuses(root: Path, names: Iterable[str], settings: Settings) -> tuple[Status, ...]:
-    """Return the verdicts on the modules below a root: those of `names`, or all of them.
-
-    A name is ``NAME/VERSION``, or ``NAME`` for all its versions. RequestError: one is not installed.
-    """
-    wanted = set(names)
-    modules = [(listed.module.layout, listed) for listed in list_modules(root, settings)]
-    for name in sorted(wanted.difference(*((layout.name, layout.label) for layout, _ in modules))):
-        hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
-        raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
-    return tuple(
-        Status(
-            name=layout.label,
-            path=layout.home,
-            verdict=listed.verdict,
-            changed=listed.changed,
+def _file_status(path: Path, settings: Settings, here: HostFingerprint) -> Status:
+    with ImageFile.open(path) as image:
+        is_foreign = not image.built_by_envbuild and image.note is None
+        verdict = None
+        # One that was never extended was never tested: it is not read.
+        if not is_foreign:
+            digest = identity_of(image, settings.store)
+            verdict = verdicts.latest(settings.store, digest, here=here)
+        changed: tuple[str, ...] = ()
+        if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
+            changed = changed_parts(image, settings.store)
+        return Status(
+            name=image.label if image.built_by_envbuild else path.name,
+            path=path,
+            verdict=verdict,
+            changed=changed,
+            is_foreign=is_foreign,
+            outdated=_outdated(image),
         )
-        for layout, listed in modules
-        if not wanted or wanted & {layout.name, layout.label}
+
+
+def _outdated(image: ImageFile) -> str:
+    older = left_behind(image)
+    return f"{older.text} ({older.hint})" if older is not None else newer_spec(image)
+
+
+def _module_status(module: InstalledModule, settings: Settings, here: HostFingerprint) -> Status:
+    listed = judge_module(module, settings, here)
+    outdated = ""
+    if module.record is not None and module.record.image and not module.problems:
+        with suppress(EnvbuildError), ImageFile.open(Path(module.record.image)) as image:
+            outdated = _outdated(image)
+    return Status(
+        name=module.layout.label,
+        path=module.layout.home,
+        verdict=listed.verdict,
+        changed=listed.changed,
+        is_module=True,
+        problems=module.problems,
+        retired_until=module.retired_until,
+        outdated=outdated,
     )

@@ -12,7 +12,7 @@ from envbuild.build.run import missing_layers
 from envbuild.errors import EnvbuildError, RequestError, pluralize
 from envbuild.events import Note, Warned, task
 from envbuild.inputs.sites import read_own_sites
-from envbuild.plan.model import BuildPlan
+from envbuild.plan.graph import LayerGraph
 from envbuild.spec.site import AnyUpstream, SiteRegistry, SiteUpstream
 from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.records import LayerRecord
@@ -67,8 +67,8 @@ def _opened(entry: AnyUpstream, settings: Settings, *, offline: bool) -> list[Up
     return [DirectoryUpstream(Path(entry.path), [owner_of(entry)])]
 
 
-def fetch_layers(plan: BuildPlan, settings: Settings) -> None:
-    """Bring the finished layers that a build of a plan uses, and that are in registries, into the store.
+def fetch_layers(graph: LayerGraph, settings: Settings) -> None:
+    """Bring the finished layers that a build of images uses, and that are in registries, into the store.
 
     One that does not come is no layer of the store's then, and is built. MachineError: there is no space.
     """
@@ -78,9 +78,9 @@ def fetch_layers(plan: BuildPlan, settings: Settings) -> None:
     store.check()
     with thread_pool(TRANSFERS) as pool:
         # A registry is asked for many at a time; the store remembers what it said.
-        list(pool.map(store.get, [layer.key for layer in plan.image_layers]))
+        list(pool.map(store.get, graph.image_keys))
         # If one does not come, it is built, and may need others.
-        while absent := _absent(plan, store):
+        while absent := _absent(graph, store):
             size_bytes = sum(record.size_bytes for record in absent)
             # Blobs lie beside the layers that are assembled of them, a few at a time.
             check_room(store.path, 2 * size_bytes, settings.emit, least=size_bytes, hint=HINT_STORE)
@@ -95,10 +95,10 @@ def fetch_layers(plan: BuildPlan, settings: Settings) -> None:
                 running.detail = f"{size_bytes / 1e6:.1f} MB"
 
 
-def _absent(plan: BuildPlan, store: Store) -> list[LayerRecord]:
+def _absent(graph: LayerGraph, store: Store) -> list[LayerRecord]:
     """Return the finished layers that a build uses and that are not on this machine."""
-    inputs = (plan.layer(name) for layer in missing_layers(plan, store) for name in layer.inputs)
-    keys = dict.fromkeys(layer.key for layer in (*plan.image_layers, *inputs))
+    inputs = (key for layer in missing_layers(graph, store) for key in graph.inputs[layer.key].values())
+    keys = dict.fromkeys((*graph.image_keys, *inputs))
     records = [record for key in keys if (record := store.get(key)) is not None]
     return [record for record in records if not store.blob_of(record).exists()]
 

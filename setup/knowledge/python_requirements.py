@@ -310,6 +310,10 @@ def _required(name: str, key: str, facts: Mapping[str, Any], *, lower_alone: boo
     if required == "protobuf":
         # Releases 3.20.x read the code of 3.19, and are those that its makers name.
         range_ = re.sub(r"<3\.20$|<=3\.20\.[0-9]$", "<3.21", range_)
+    if (name, required) == ("tensorflow", "numpy"):
+        # The newest NumPy of their day: conda-forge and NVIDIA build with later ones of the major.
+        range_ = re.sub(r"<=?1\.24(?:\.3)?$", "<2", range_)
+        range_ = re.sub(r"<2\.[1-9][0-9]*(?:\.0)?$", "<3", range_)
     lower = (clause for clause in range_.split(",") if clause.startswith(">"))
     return next(lower, range_) if lower_alone else range_
 

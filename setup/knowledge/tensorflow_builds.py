@@ -117,4 +117,9 @@ def _of_older_wheels(page: Input) -> Iterator[Row]:
 
 
 def _condition(range_: str) -> dict[str, str | bool]:
-    return {"frameworks.tensorflow.version": range_, "frameworks.tensorflow.accelerator": "cuda"}
+    # NVIDIA's images have builds for newer CUDA.
+    return {
+        "frameworks.tensorflow.version": range_,
+        "frameworks.tensorflow.accelerator": "cuda",
+        "frameworks.tensorflow.publisher": "!=nvidia",
+    }

@@ -210,7 +210,8 @@ def pod_launch(
     An empty `name` is the image's; without `user`, its id and that of its group are the site's. RequestError:
     all that Kubernetes would refuse, or that would start other ranks, at once.
     """
-    cluster, errors = site.kubernetes, []
+    cluster = site.kubernetes
+    errors: list[EnvbuildError] = []
     if cluster is None:
         hint = "describe the cluster in the site file: `kubernetes: {gpu_resource: nvidia.com/gpu}`"
         errors.append(RequestError(f"the site `{site.name}` has no `kubernetes` section", hint=hint))

@@ -85,6 +85,45 @@ class JobState:
     """The commands that say more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """Tasks to submit as one job: each runs the same script, which its index tells apart."""
+
+    name: str
+    """Name of the job."""
+    script: str
+    tasks: int
+    """Count, at least 1; their indices count from 0."""
+    at_once: int = 0
+    """So many run at the same time (count); 0 for as many as the scheduler likes."""
+    after: tuple[str, ...] = ()
+    """Jobs that have to end first, however they end."""
+    options: tuple[str, ...] = ()
+    """Further options, in the scheduler's words."""
+    directory: Path
+    """Working directory."""
+    logs: Path
+    """Where the output of each task goes: ``JOB_INDEX.log``."""
+    variables: Mapping[str, str]
+    """Everything that the tasks have in their environment, beside the scheduler's own variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedTask:
+    """A task of an array that waits or runs."""
+
+    job: str
+    """Id of the array."""
+    index: int
+    state: str
+    """In the scheduler's words (``PENDING``)."""
+    reason: str = ""
+    """Why it waits; empty if it does not, or for no stated reason."""
+    never_starts: bool = False
+    """Whether it waits for what will not come."""
+    node: str = ""
+
+
 def work_for(
     site: Site | None,
     *,
@@ -169,6 +208,30 @@ class Submitter(Scheduler, Protocol):
 
     def cancel(self, job: str) -> None:
         """Cancel a job."""
+
+    def task_of(self, environ: Mapping[str, str]) -> tuple[str, int] | None:
+        """Return the array and the index of the task that runs with this environment; None without one."""
+
+    def check(self, array: Array) -> None:
+        """Ask whether an array would be accepted, and submit nothing; raises as `submit`."""
+
+    def submit_array(self, array: Array) -> str:
+        """Submit an array; return the job's id. Raises as `submit`."""
+
+    def most_tasks(self) -> int:
+        """Return how many tasks an array may have (count)."""
+
+    def queued(self, name: str) -> tuple[QueuedTask, ...]:
+        """Return the tasks of this user's arrays of a name that have not ended.
+
+        MachineError: the scheduler does not answer.
+        """
+
+    def ended(self, jobs: Sequence[str]) -> Mapping[tuple[str, int], str]:
+        """Return how tasks of arrays ended, in the scheduler's words: (job, index) → state.
+
+        Those of which it keeps no record are left out.
+        """
 
 
 def scheduler(name: str) -> Scheduler | None:

@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from envbuild.activate.install import install
-from envbuild.activate.installed import select, uninstall
+from envbuild.activate.installed import find_installed, select, uninstall
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import Layout
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, tcl_literal
+from envbuild.activate.retirement import choose_default, retire
 from envbuild.system.apptainer import find
 from tests.integration.activate.conftest import CHANGES, TOOLS_OF_IMAGE, Place, image_of
 from tests.support.images import read_manifest
@@ -433,6 +435,30 @@ def test_hostile_text_stays_text(images, place, system, text):
     assert text.split("\u202e")[0] in shown.stdout
     assert "\x1b" not in shown.stdout
     assert not list(place.path.rglob("BAD"))
+
+
+@both
+def test_a_retired_version_is_hidden_and_says_so_at_each_load(activate, place, system):
+    """Also where a default is chosen: both stand in one file."""
+    old = activate(version="1.0")
+    new = activate(version="2.0")
+    for default in (False, True):
+        modules = {module.layout.version: module for module in find_installed(new.root)}
+        if default:
+            choose_default(modules["1.0"])
+        retire([modules["2.0"]], date(2027, 1, 31))
+        done = run(
+            place,
+            old,
+            system,
+            "module -t avail small 2>&1\nmodule load small\necho $ENVBUILD_IMAGE\nmodule unload small\n"
+            "module load small/2.0 2>&1\necho $ENVBUILD_IMAGE",
+        )
+        assert "small/1.0" in done.stdout
+        offered, _, loaded = done.stdout.partition(f"{old.home}/image.sif")
+        assert "small/2.0" not in offered
+        assert "small/2.0 is retired, and will be uninstalled on 2027-01-31" in loaded
+        assert loaded.rstrip().endswith(f"{new.home}/image.sif")
 
 
 @pytest.mark.parametrize(

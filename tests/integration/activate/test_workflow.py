@@ -24,10 +24,12 @@ from envbuild.store.store import Store
 from envbuild.system.apptainer import find
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows import module
+from envbuild.workflows import status as status_workflow
+from envbuild.workflows.images import named_images
 from envbuild.workflows.inspect import inspect_image
 from envbuild.workflows.module import InstallRequest, ListedModule, list_modules
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.status import image_statuses, module_statuses
+from envbuild.workflows.status import Status
 from tests.integration.activate.conftest import TOOLS_OF_IMAGE, Place
 from tests.support.images import read_manifest, read_sif
 from tests.support.small_images import BASE, small_image
@@ -45,6 +47,18 @@ def settings(place, events, monkeypatch):
     # No site of this machine's own.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(place.path / "config"))
     return Settings(store=Store(place.path / "store"), emit=events.append)
+
+
+def image_statuses(images: Sequence[Path], settings: Settings) -> list[Status]:
+    return [
+        member.get() for member in status_workflow.statuses(named_images(settings, images), settings).items
+    ]
+
+
+def module_statuses(root: Path, names: Sequence[str], settings: Settings) -> list[Status]:
+    words = [Path(name) for name in names]
+    named = named_images(settings, words, root=root) if words else named_images(settings, every=[root])
+    return [member.get() for member in status_workflow.statuses(named, settings).items]
 
 
 def report_of(image: Path, status: str, here: HostFingerprint) -> Report:
@@ -156,6 +170,23 @@ def test_the_pass_of_an_image_whose_bytes_changed_does_not_count(images, place, 
     assert "its test does not count: layer" in text
     shutil.copy(images["1.0"], image)
     assert statuses(settings, image)[0][0] == "passed"
+
+
+def test_users_see_the_verdict_of_the_account_that_installed(images, place, settings):
+    """Their stores have none; on another host, and of another image, it does not count for them either."""
+    theirs = Settings(store=Store(place.path / "theirs"), emit=settings.emit)
+    verdicts.record(settings.store, report_of(images["1.0"], "PASS", settings.this_host()))
+    verdicts.record(settings.store, report_of(images["2.0"], "FAIL", settings.this_host()))
+    for version in ("1.0", "2.0"):
+        installed = install_module(images[version], root=place.path / "sw", link=False, settings=settings)
+    assert {name: item.word for name, item in listed(place, theirs).items()} == {
+        "small/1.0": "PASS",
+        "small/2.0": "FAIL",
+    }
+    # That of another image proves nothing of this one.
+    failed = installed.layout.home / "verdict.json"
+    failed.write_bytes((failed.parents[1] / "1.0/verdict.json").read_bytes())
+    assert listed(place, theirs)["small/2.0"].word == "UNTESTED"
 
 
 def _another_image(image: Path, images: dict[str, Path]) -> None:
@@ -503,6 +534,7 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     assert data[0] == {
         "module": "small/1.0",
         "default": True,
+        "retired_until": None,
         "digest": read_manifest(images["1.0"]).digest,
         "linked": False,
         "image": f"{root}/envs/small/1.0/image.sif",

@@ -15,6 +15,7 @@ from envbuild.spec.model import Excuse
 from envbuild.store.store import Store
 from envbuild.workflows import build
 from envbuild.workflows.build import Built
+from envbuild.workflows.members import Member, Members
 from tests.support.elves import Elf
 from tests.support.looking import preflight
 from tests.support.small_images import BASE, Layer, small_image
@@ -165,10 +166,14 @@ def test_a_build_whose_preflight_fails_ends_with_4(
             preflight=found,
         )
 
-    monkeypatch.setattr(build, "build_image", lambda *_, **__: built(True))
+    def alone(image: Built) -> Members[Built]:
+        member = Member(name="a.yaml", path=Path("a.yaml"), result=image)
+        return Members(items=(member,), many=False)
+
+    monkeypatch.setattr(build, "build_images", lambda *_: alone(built(True)))
     assert envbuild("build", "a.yaml", "--json") == 0
     assert json.loads(capsys.readouterr().out)["preflight"] == {"passed": True, "problems": []}
-    monkeypatch.setattr(build, "build_image", lambda *_, **__: built(False))
+    monkeypatch.setattr(build, "build_images", lambda *_: alone(built(False)))
     assert envbuild("build", "a.yaml", "--json") == 4
     said = capsys.readouterr()
     assert json.loads(said.out)["preflight"]["problems"][0]["subject"] == "/opt/tool"

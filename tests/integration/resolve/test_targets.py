@@ -17,7 +17,7 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import load_file
 from envbuild.workflows.edit import add_packages
 from envbuild.workflows.fetch import fetch_spec
-from envbuild.workflows.lock import lock_changes, lock_spec, read_locked, write_pylock
+from envbuild.workflows.lock import check_lock, lock_spec, read_locked, write_pylock
 from envbuild.workflows.settings import Settings
 from tests.support.mirrors import digest, write_wheel
 from tests.support.torture.ground import DEFINITION
@@ -157,7 +157,7 @@ def test_a_fixed_lock_without_the_target_is_rejected(desk: Desk) -> None:
     with pytest.raises(RequestError, match="has no target for arm64, only for amd64") as caught:
         read_locked(desk.spec, desk.settings)
     assert caught.value.hint == f"`envbuild lock {desk.spec}` adds it, and keeps what is there"
-    assert lock_changes(desk.spec, desk.settings) == ("there was no target for arm64, only for amd64",)
+    assert check_lock(desk.spec, desk.settings).changes == ("there was no target for arm64, only for amd64",)
 
 
 @pytest.fixture

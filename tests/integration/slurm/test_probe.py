@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from envbuild.spec.load import load
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteGpus
 from tests.integration.conftest import Desk
 from tests.integration.slurm.conftest import ranks_told
 from tests.integration.slurm.test_launch import FOUR, Images
@@ -48,3 +48,22 @@ def test_a_job_knows_its_partition(login: Desk) -> None:
     assert (
         "# Drafted on a node of Slurm's partition `short`.\n# Slurm has the partitions all, short." in draft
     )
+
+
+def test_compute_nodes_are_described_from_a_login_node(login: Desk) -> None:
+    draft = login.place / "cluster.yaml"
+    said = login.envbuild("site", "probe", "--all-partitions", "-o", draft).stderr
+    assert "probe a node of partition short: done" in said
+    site = load(Site, draft.read_bytes(), draft).value
+    # Only a job has a limit, only a task of srun PMIx's variables, and only of a job is "no GPU" a fact.
+    assert site.memlock is not None
+    assert site.scheduler is not None
+    assert site.scheduler.pmix is not None
+    assert site.gpus == SiteGpus(vendor="none", count=0)
+    # Both partitions have the same nodes.
+    assert site.partitions == {}
+    assert "each of the partitions all, short, whose facts are the\n# same." in draft.read_text()
+    line: list[str | Path] = ["srun", "-N1", login.command, "site", "check", draft]
+    login.run(line)
+    refused = login.envbuild("site", "probe", "--partition=short", "--slurm=--constraint=no", code=2).stderr
+    assert "partition `short`: Unable to allocate resources: Invalid feature specification" in refused

@@ -16,6 +16,7 @@ from envbuild.events import Event, TaskStarted, Warned, ignore
 from envbuild.image.file import ImageFile
 from envbuild.lock.model import Lock, ToolPin
 from envbuild.lock.text import dump
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -69,7 +70,7 @@ def make(
     """Write an image of one plan that tells another."""
     store = Store(place / "made")
     context = BuildContext(store=store, apptainer=apptainer.find(None), locate=lambda _: Path(), emit=ignore)
-    build_layers(plan, context)
+    assert build_layers(LayerGraph.of([plan]), context) == {}
     lock = replace(lock_of(resolved(), base_debs=()), tools=pins)
     return write(place / "image.sif", lock, plan, told, store, facts)
 

@@ -219,7 +219,7 @@ CHANGES = [
     (Path, "rename"),
     (Path, "rmdir"),
     (shutil, "rmtree"),
-    (installed, "write_default"),
+    (installed, "write_marker"),
 ]
 
 

@@ -24,6 +24,7 @@ from envbuild.build.run import BuildContext, build_layers, missing_layers, requi
 from envbuild.errors import BuildError, EnvbuildError
 from envbuild.events import Event, LayerAwaited, LayerReused, TaskFailed, TaskStarted, Warned
 from envbuild.image.conflicts import check_conflicts
+from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import (
     BuildPlan,
     FilesStep,
@@ -115,6 +116,12 @@ def at(directory: Path, events: list[Event], *, rebuild: bool = False) -> BuildC
     )
 
 
+def build(plan: BuildPlan, context: BuildContext, missing: Sequence[Layer] | None = None) -> None:
+    """Build the layers of one image; raise why one failed."""
+    for failure in build_layers(LayerGraph.of([plan]), context, missing).values():
+        raise failure
+
+
 def records(context: BuildContext) -> dict[str, LayerRecord]:
     return {record.name: record for record in context.store.records()}
 
@@ -150,31 +157,31 @@ def test_nothing_is_left_of_a_root_that_is_refused(tmp_path: Path, events: list[
     base = Layer(name="base", key=layer_key(step, ()), step=step)
     context = replace(at(tmp_path, events), locate=lambda _: archive)
     with pytest.raises(BuildError, match=r"`evil\.tar` is not used: `\.\./evil` leads upwards"):
-        build_layers(plan_of(base), context)
+        build(plan_of(base), context)
     assert not list((context.store.path / "stage").iterdir())
 
 
 class TestMissing:
     def test_an_empty_store_lacks_all(self, context: BuildContext) -> None:
-        assert missing_layers(PLAN, context.store) == PLAN.layers
+        assert missing_layers(LayerGraph.of([PLAN]), context.store) == PLAN.layers
 
     def test_a_full_one_nothing_unless_all_is_wanted_anew(self, context: BuildContext) -> None:
-        build_layers(PLAN, context)
-        assert missing_layers(PLAN, context.store) == ()
-        assert missing_layers(PLAN, context.store, rebuild=True) == PLAN.layers
+        build(PLAN, context)
+        assert missing_layers(LayerGraph.of([PLAN]), context.store) == ()
+        assert missing_layers(LayerGraph.of([PLAN]), context.store, rebuild=True) == PLAN.layers
 
     def test_inputs_of_what_is_there_are_not_built(self, context: BuildContext) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         context.store.record_path(TOOLS.key).unlink()
-        assert missing_layers(PLAN, context.store) == ()
+        assert missing_layers(LayerGraph.of([PLAN]), context.store) == ()
         context.store.record_path(C.key).unlink()
-        assert names(missing_layers(PLAN, context.store)) == ["toolchain", "c"]
+        assert names(missing_layers(LayerGraph.of([PLAN]), context.store)) == ["toolchain", "c"]
 
     def test_the_root_of_the_sandbox_is_needed_too(self, context: BuildContext) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         for missing in (BASE, X):
             context.store.record_path(missing.key).unlink()
-        assert names(missing_layers(plan_of(BASE, X, image=["wheel:x"]), context.store)) == [
+        assert names(missing_layers(LayerGraph.of([plan_of(BASE, X, image=["wheel:x"])]), context.store)) == [
             "base",
             "wheel:x",
         ]
@@ -184,28 +191,28 @@ class TestBuild:
     def test_everything_once_and_the_second_time_nothing(
         self, context: BuildContext, events: list[Event]
     ) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert records(context).keys() == set(names(PLAN.layers)) == started(events)
         assert not list((context.store.path / "stage").iterdir())
         events.clear()
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert started(events) == set()
 
     def test_two_stores_get_the_same_blobs(self, tmp_path: Path) -> None:
         both = [at(tmp_path / name, []) for name in "ab"]
         for context in both:
-            build_layers(PLAN, context)
+            build(PLAN, context)
         assert records(both[0]) == records(both[1])
 
     def test_a_wheel_that_is_new_is_unpacked_alone(self, context: BuildContext, events: list[Event]) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         context.store.record_path(records(context)["wheel:y"].key).unlink()
         events.clear()
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert started(events) == {"wheel:y"}
 
     def test_a_wheel_brings_its_own_paths_alone(self, context: BuildContext) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         for name in "xy":
             entries = records(context)[f"wheel:{name}"].tree
             modules = {path for path in entries if path.endswith("/a.py")}
@@ -213,17 +220,17 @@ class TestBuild:
 
     def test_compression_reaches_the_packer(self, context: BuildContext) -> None:
         packed = B.model_copy(update={"compression": "gzip"})
-        build_layers(plan_of(packed), context)
+        build(plan_of(packed), context)
         blob = context.store.blob_path(records(context)["b"].blob)
         with blob.open("rb") as file:
             packing = packing_of(Squashfs(file, 0, blob.stat().st_size))
         assert packing == GZIP
 
     def test_what_vanishes_after_the_look_is_told(self, context: BuildContext) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         context.store.record_path(records(context)["base"].key).unlink()
         with pytest.raises(EnvbuildError, match="layer base vanished from the store"):
-            build_layers(PLAN, context, missing=[A])
+            build(PLAN, context, missing=[A])
 
     def test_independent_layers_are_built_side_by_side(
         self, context: BuildContext, monkeypatch: pytest.MonkeyPatch
@@ -232,7 +239,7 @@ class TestBuild:
         stumble(monkeypatch, "a", together.wait)
         stumble(monkeypatch, "b", together.wait)
         monkeypatch.setattr(host, "cores", lambda: 4)
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert "b" in records(context)
 
     def test_a_failed_step_costs_itself_alone_and_the_next_run_resumes(
@@ -248,11 +255,11 @@ class TestBuild:
         with monkeypatch.context() as patched:
             stumble(patched, "b", fail)
             with pytest.raises(BuildError, match="the step failed"):
-                build_layers(PLAN, context)
+                build(PLAN, context)
         assert TaskFailed(task="layer:b") in events
         assert records(context).keys() == set(names(PLAN.layers)) - {"b"}
         events.clear()
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert started(events) == {"b"}
 
     def test_a_wheel_that_is_none_fails_before_the_others_are_packed(
@@ -262,14 +269,14 @@ class TestBuild:
         broken.write_text("no zip file")
         shop = replace(context, locate=lambda _: broken)
         with pytest.raises(BuildError, match="could not be unpacked"):
-            build_layers(plan_of(BASE, X, Y), shop)
+            build(plan_of(BASE, X, Y), shop)
         assert not records(context).keys() & {"wheel:x", "wheel:y"}
 
     @pytest.mark.parametrize("name", ["wheel:y", "b"])
     def test_what_another_process_builds_is_waited_for(
         self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         events.clear()
         record = context.store.record_path(PLAN.layer(name).key)
         away = record.rename(record.with_name("away"))
@@ -286,7 +293,7 @@ class TestBuild:
 
         monkeypatch.setattr(process, "pause", publish_after_two_seconds)
         with other:
-            build_layers(PLAN, context)
+            build(PLAN, context)
         waits = [event for event in events if isinstance(event, LayerAwaited)]
         assert waits == [LayerAwaited(layer=name, key=PLAN.layer(name).key)]
         assert started(events) == set()
@@ -297,14 +304,14 @@ class TestBuild:
     def test_what_another_process_failed_to_build_is_built(
         self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
-        build_layers(PLAN, context)
+        build(PLAN, context)
         events.clear()
         context.store.record_path(PLAN.layer(name).key).unlink()
         other = ExitStack()
         other.enter_context(Store(context.store.path).claim(PLAN.layer(name).key))
         monkeypatch.setattr(process, "pause", lambda _: other.close())
         with other:
-            build_layers(PLAN, context)
+            build(PLAN, context)
         assert started(events) == {name}
         assert not any(isinstance(event, LayerAwaited) for event in events), "it waited less than a second"
 
@@ -314,7 +321,7 @@ class TestBuild:
             events: list[Event] = []
             both.append((at(tmp_path, events), events))
         with ThreadPoolExecutor() as pool:
-            for building in [pool.submit(build_layers, PLAN, context) for context, _ in both]:
+            for building in [pool.submit(build, PLAN, context) for context, _ in both]:
                 building.result()
         built = sorted(name for _, events in both for name in started(events))
         assert built == sorted(names(PLAN.layers))
@@ -322,19 +329,19 @@ class TestBuild:
     def test_a_rebuild_that_gives_other_bytes_is_reported(
         self, tmp_path: Path, events: list[Event], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        build_layers(PLAN, at(tmp_path, []))
+        build(PLAN, at(tmp_path, []))
         first = records(at(tmp_path, []))["a"].blob
-        build_layers(PLAN, at(tmp_path, events, rebuild=True))
+        build(PLAN, at(tmp_path, events, rebuild=True))
         assert not warnings(events), "the same bytes are fine"
         monkeypatch.setattr(run, "add_files", lambda *arguments: arguments[-1].add_link("other", "file"))
-        build_layers(PLAN, at(tmp_path, events, rebuild=True))
+        build(PLAN, at(tmp_path, events, rebuild=True))
         second = records(at(tmp_path, []))["a"].blob
         assert f"layer a is not reproducible: {first} before, {second} now" in warnings(events)
 
     def test_an_old_log_is_not_taken_for_a_new_one(self, context: BuildContext) -> None:
         log = context.store.directory("logs") / f"{A.key[7:23]}-files.log"
         log.write_text("of another day")
-        build_layers(PLAN, context)
+        build(PLAN, context)
         assert not log.exists()
 
     def test_an_interrupt_ends_what_runs_and_begins_nothing_more(
@@ -354,14 +361,79 @@ class TestBuild:
         monkeypatch.setattr(host, "cores", lambda: 2)
         monkeypatch.setattr(run, "add_files", lambda *_: hang())
         with pytest.raises(KeyboardInterrupt):
-            build_layers(plan_of(*wide), context)
+            build(plan_of(*wide), context)
         assert started(events) == {"l0", "l1"}
+
+
+class TestGraph:
+    """Layers of several plans."""
+
+    def test_a_layer_of_several_plans_is_built_once(self, context: BuildContext, events: list[Event]) -> None:
+        # Its name differs, too: the key decides.
+        renamed = TOOLS.model_copy(update={"name": "toolchain:d"})
+        d = layer("d", "/opt/d", inputs=(renamed,))
+        graph = LayerGraph.of([PLAN, plan_of(renamed, d, image=["d"]), PLAN])
+        assert build_layers(graph, context) == {}
+        tasks = [event.task for event in events if isinstance(event, TaskStarted)]
+        assert sorted(tasks) == sorted(["build", *(f"layer:{one.name}" for one in (*PLAN.layers, d))])
+
+    def test_layers_of_one_name_are_told_apart(self, context: BuildContext, events: list[Event]) -> None:
+        other = layer("b", "/opt/b", content=b"other")
+        build_layers(LayerGraph.of([plan_of(B), plan_of(other)]), context)
+        assert started(events) == {f"b ({one.key[7:15]})" for one in (B, other)}
+
+    def test_a_failure_fails_what_is_made_from_it_and_no_other(
+        self, context: BuildContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        error = BuildError("the step failed", hint="correct it")
+
+        def fail() -> None:
+            raise error
+
+        stumble(monkeypatch, "tools", fail)
+        failures = build_layers(LayerGraph.of([PLAN]), context)
+        assert failures == {TOOLS.key: error, C.key: error}
+        assert records(context).keys() == set(names(PLAN.layers)) - {"toolchain", "c"}
+
+    def test_a_broken_wheel_leaves_the_others_done(self, context: BuildContext, tmp_path: Path) -> None:
+        broken = tmp_path / "x-1.0-py3-none-any.whl"
+        broken.write_text("no zip file")
+
+        def locate(file: InputFile) -> Path:
+            return broken if file.name == broken.name else context.locate(file)
+
+        failures = build_layers(LayerGraph.of([PLAN]), replace(context, locate=locate))
+        assert list(failures) == [X.key]
+        assert records(context).keys() == set(names(PLAN.layers)) - {"wheel:x"}
+
+    def test_what_is_already_finished_needs_no_toolchain(self, context: BuildContext) -> None:
+        build(PLAN, context)
+        context.store.record_path(TOOLS.key).unlink()
+        graph = LayerGraph.of([PLAN, plan_of(A.model_copy(update={"inputs": ()}))])
+        assert missing_layers(graph, context.store) == ()
+
+    def test_many_wheels_are_built_in_batches(
+        self, context: BuildContext, events: list[Event], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        batches: list[int] = []
+
+        def compile_modules(modules: Sequence[object], *_: object, **__: object) -> dict[object, object]:
+            batches.append(len(modules))
+            return {}
+
+        monkeypatch.setattr(run, "_BATCH", 2)
+        monkeypatch.setattr(run, "compile_modules", compile_modules)
+        wheels = [wheel(letter) for letter in "vwxyz"]
+        assert build_layers(LayerGraph.of([plan_of(BASE, *wheels)]), context) == {}
+        assert len(batches) == 3
+        assert started(events) == {"base", *names(wheels)}
+        assert not list((context.store.path / "stage").iterdir())
 
 
 class TestConflicts:
     def check(self, context: BuildContext, *layers: Layer) -> list[str]:
         plan = plan_of(*layers)
-        build_layers(plan, context)
+        build(plan, context)
         found: list[Event] = []
         trees = {one.name: require_layer(one, context.store).tree for one in plan.image_layers}
         check_conflicts(trees, plan.image, found.append, hint="each path has one owner")

@@ -64,7 +64,7 @@ def test_a_directory_that_cannot_be_one(
     assert f"hint: {hint}" in text
 
 
-@pytest.mark.parametrize("command", [["build"], ["lock"], ["plan"], ["add"], ["fetch", "--to", "x"]])
+@pytest.mark.parametrize("command", [["add"], ["fetch", "--to", "x"]])
 @pytest.mark.parametrize(
     ("files", "hint"),
     [
@@ -105,7 +105,7 @@ def test_a_directory_given_as_a_spec(
         (
             ["status", "pytorch/2026.12", "--store", "s"],
             "error: there is no image `pytorch/2026.12`\n\nhint: a module is named with its root:"
-            " `envbuild status pytorch/2026.12 --root DIR`\n",
+            " `pytorch/2026.12 --root DIR`\n",
         ),
     ],
     ids=lambda words: words[0] if isinstance(words, list) else "",
@@ -437,7 +437,7 @@ class TestBoundary:
         def interrupted(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("envbuild.workflows.build.build_image", interrupted)
+        monkeypatch.setattr("envbuild.workflows.build.build_images", interrupted)
         code, _, err = run(["build", str(tmp_path / "x.yaml"), "--store", str(tmp_path)], capsys)
         assert (code, err[: err.index(",")]) == (130, "interrupted: finished parts are kept")
 
@@ -517,6 +517,26 @@ class TestUpgrade:
         (tmp_path / "spec").touch()
         given = ["lock", "--upgrade", "torch", "spec", "more"]
         assert expand_upgrade(given) == ["lock", "--upgrade=torch", "spec", "more"]
+
+    @pytest.mark.parametrize(
+        ("words", "expanded"),
+        [
+            ("lock --upgrade specs", "lock --upgrade=* specs"),
+            ("lock --upgrade torch specs", "lock --upgrade=torch specs"),
+            ("lock --upgrade torch specs/ more/", "lock --upgrade=torch specs/ more/"),
+            ("lock --upgrade .", "lock --upgrade=* ."),
+            ("lock specs --upgrade torch", "lock specs --upgrade=torch"),
+            ("lock a.yaml --upgrade torch specs", "lock a.yaml --upgrade=torch --upgrade=specs"),
+        ],
+    )
+    def test_a_directory_of_specs_is_not_a_package_unless_specs_are_named_before(
+        self, words: str, expanded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        for name in ("specs", "more", "torch"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "a.yaml").touch()
+        assert expand_upgrade(words.split()) == expanded.split()
 
     def test_what_is_given_stays_as_it_is(self) -> None:
         given = ["lock", "--upgrade"]

@@ -197,3 +197,108 @@ def test_the_partition_of_this_job_is_compared(
     monkeypatch.setenv("SLURM_JOB_PARTITION", "gpu")
     assert run("check", "parts", "--json") == 4
     assert json.loads(capsys.readouterr().out)["site"] == "parts/gpu"
+
+
+SRUN = """\
+#!/bin/sh
+case "$*" in
+--version) echo 'slurm 24.05.1' ;;
+--mpi=list) printf 'MPI plugin types are...\\n\\tnone\\n\\tpmix\\n' ;;
+*--partition=gpu*) echo "$*" >>"$0.log"; echo Welcome; cat "$0.json" ;;
+*--partition=down*) echo 'srun: error: Unable to allocate resources: down' >&2; exit 1 ;;
+esac
+"""
+GPU = {"node": "n1", "queue": "gpu", "site": {"name": "here", "gpus": {"vendor": "amd", "count": 8}}}
+
+
+@pytest.fixture
+def srun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the srun of a cluster with the partitions cpu, down and gpu."""
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    srun = tmp_path / "bin/srun"
+    srun.parent.mkdir()
+    srun.write_text(SRUN)
+    (tmp_path / "bin/srun.json").write_text(json.dumps(GPU, indent=2))
+    (tmp_path / "bin/sinfo").write_text(
+        "#!/bin/sh\nprintf 'gpu gpu:mi250x:8(S:0-3)\\ncpu (null)\\ndown (null)\\n'\n"
+    )
+    for program in ("srun", "sinfo"):
+        (tmp_path / "bin" / program).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}:/usr/bin:/bin")
+    return srun
+
+
+def test_nodes_of_partitions_are_probed_by_srun(capsys: pytest.CaptureFixture[str], srun: Path) -> None:
+    assert run("probe", "--partition", "gpu", "--account=a1", "--slurm=--qos=debug") == 0
+    said = capsys.readouterr()
+    assert "\ngpus:\n  vendor: amd\n  count: 8\n" in said.out
+    assert "probe a node of partition gpu: done" in said.err
+    assert "n1 reports 2 values" in said.err
+    asked = Path(f"{srun}.log").read_text()
+    assert (
+        "--partition=gpu --nodes=1 --ntasks=1 --gres=gpu:mi250x:8 --mpi=pmix --account=a1 --qos=debug"
+        in asked
+    )
+    assert "-m envbuild.cli.main site probe --json" in asked
+    assert run("probe", "--partition", "gpu", "--slurm=--gpus=1") == 0
+    assert Path(f"{srun}.log").read_text().count("--gres") == 1
+
+
+def test_a_partition_that_reports_nothing_is_named_and_no_other_is_lost(
+    capsys: pytest.CaptureFixture[str], srun: Path, tmp_path: Path
+) -> None:
+    assert run("probe", "--all-partitions", "-o", "mine.yaml") == 4
+    said = capsys.readouterr()
+    text = (tmp_path / "mine.yaml").read_text()
+    assert "vendor: amd" in text
+    assert "# Not described: `down`: Unable to allocate resources: down.\n" in text
+    assert "partition `down`: Unable to allocate resources: down; `--account`" in said.err
+    assert "partition `cpu`: it wrote no report; " in said.err
+    assert run("probe", "--partition=down", "-o", "other.yaml") == 2
+    assert "error: partition `down`: Unable to allocate resources: down\n" in capsys.readouterr().err
+    assert not (tmp_path / "other.yaml").exists()
+
+
+def test_a_report_of_a_node_is_merged(capsys: pytest.CaptureFixture[str], srun: Path, tmp_path: Path) -> None:
+    assert run("probe", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["queue"], report["site"]["name"]) == ("", "here")
+    # Outside of a job of Slurm the file names the queue.
+    (tmp_path / "arm.json").write_text(
+        json.dumps({**report, "site": {"name": "here", "architecture": "arm64"}})
+    )
+    assert run("probe", "--report", "arm.json", "--partition", "gpu") == 0
+    drafted = capsys.readouterr().out
+    assert "partitions:\n  arm:\n    queues:\n    - arm\n    architecture: arm64\n" in drafted
+
+
+@pytest.mark.usefixtures("srun")
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (("--partition=gpo",), "Slurm has no partition `gpo`", "did you mean `gpu`?"),
+        (("--account=a1",), "--account is for jobs on compute nodes", "add --partition NAME"),
+        (("--json", "--partition=gpu"), "--json writes the facts of this node alone", "leave --json out"),
+        (("--report=no.json",), "there is no file `no.json`", "did you mean `bad.json`?"),
+        (("--report=bad.json",), "`bad.json`: it wrote no report", "`envbuild site probe --json >FILE`"),
+        (("--partition=gpu", "--slurm='"), "--slurm: No closing quotation", "as a shell takes them"),
+    ],
+)
+def test_nodes_that_cannot_be_probed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    (tmp_path / "bad.json").write_text("nothing\n")
+    assert run("probe", *words) == 2
+    said = capsys.readouterr().err
+    assert f"error: {problem}" in said
+    assert hint in said
+
+
+@pytest.mark.usefixtures("srun")
+def test_in_a_job_no_other_is_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert run("probe", "--partition=gpu") == 2
+    assert "error: this is a job, which starts no jobs on other nodes\n" in capsys.readouterr().err

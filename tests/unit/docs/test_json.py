@@ -9,6 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+import typer
+
+from envbuild.cli.check import finish_fits
+from envbuild.cli.members import finish_members
+from envbuild.cli.status import finish_packages, status_data
+from envbuild.errors import Location, RequestError
 from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult, Measured
 from envbuild.preflight.problems import mismatch
@@ -16,17 +23,65 @@ from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.needs import Need, UndecidedNeed
+from envbuild.rules.package_query import Package
 from envbuild.rules.repair import Repair
 from envbuild.spec.model import Excuse
 from envbuild.store.report import Report
 from envbuild.workflows.check import CheckedImage, PartitionFit
 from envbuild.workflows.explain import Explanation
+from envbuild.workflows.fit import PartitionVerdict, SiteFit
 from envbuild.workflows.forecast import Forecast, KnownImage, Needs, Outlook
+from envbuild.workflows.members import Member, Members
+from envbuild.workflows.packages import PackageAnswer
+from envbuild.workflows.status import Status
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/reference/json.md").read_text()
 # Keys of the documents that are names: page and document are compared without them.
 NAMES = re.compile(r"^(host\.facts|submitted_from|outputs)\.\w+$")
 PROBLEM = mismatch("loader.libraries", file="/usr/bin/a", need="libz.so.1", winner="nothing", hint="add it")
+
+
+def test_the_keys_of_several_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    at = Location(path=Path("a.yaml"), line=1, column=1)
+    error = RequestError("p", hint="h", at=at)
+    failed: Member[None] = Member(name="a", path=Path("a.yaml"), error=error)
+    members = Members(items=(failed,), many=True)
+    with pytest.raises(typer.Exit):
+        finish_members(members, row=lambda _: [], data=lambda _: None, json=True)
+    assert keys_of_page("Several at once") == keys(json.loads(capsys.readouterr().out))
+
+
+def test_the_keys_of_a_status() -> None:
+    status = Status(name="a", path=Path("a.sif"), verdict=None, changed=("x",), problems=("p",))
+    printed = {**status_data(status), "path": "a.sif", "failed": ["f"], "changed": ["c"]}
+    assert keys_of_page("envbuild status --json") == keys(json.loads(json.dumps(printed)))
+
+
+def test_the_keys_of_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    package = Package(ecosystem="deb", name="a", version="1")
+    answer = PackageAnswer(found=(package,), undecided=(package,), gaps=("why",))
+    answers = Members(items=(Member(name="a", path=Path("a.sif"), result=answer),), many=True)
+    with pytest.raises(typer.Exit):
+        finish_packages(answers, ["a"], json=True)
+    assert keys_of_page("envbuild status --package --json") == keys(json.loads(capsys.readouterr().out))
+
+
+def test_the_keys_of_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    rule = RuleResult(
+        rule="A.b",
+        title="t",
+        outcome="incompatible",
+        facts={},
+        missing=("glibc.host",),
+        reason="r",
+        hint="h",
+        source="s",
+    )
+    verdict = PartitionVerdict(partition="here", verdict="reject", results=(rule,))
+    fit = SiteFit(image=KnownImage(name="a", path=Path("a.sif")), partitions=(verdict,))
+    with pytest.raises(typer.Exit):
+        finish_fits([fit], json=True)
+    assert keys_of_page("envbuild check --all --json") == keys(json.loads(capsys.readouterr().out))
 
 
 def test_the_keys_of_a_test() -> None:
@@ -144,7 +199,8 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 
 def section_of_page(heading: str) -> str:
-    return PAGE.partition(f"## `{heading}`")[2].partition("\n## ")[0]
+    heading = f"`{heading}`" if heading.startswith("envbuild") else heading
+    return PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
 def keys_of_page(heading: str) -> set[str]:

@@ -116,13 +116,13 @@ def test_a_draft_is_of_one_node_of_a_cluster(machine: Machine) -> None:
     text = seen(machine).text()
     assert (
         "# Drafted on a node of Slurm's partition `gpu`.\n"
-        "# Slurm has the partitions cpu, gpu. If their nodes differ, move what differs to a partition with\n"
-        "# `queues: [gpu]`.\n"
+        "# Slurm has the partitions cpu, gpu. `envbuild site probe --partition NAME`, on a login node,\n"
+        "# describes nodes that differ.\n"
     ) in text
     # One kind of node alone needs no partition.
     del machine.variables["SLURM_JOB_PARTITION"]
     machine.program("/usr/bin/sinfo", "batch")
-    assert "partition" not in seen(machine).text()
+    assert "Slurm has the partitions" not in seen(machine).text()
 
 
 def test_a_driver_whose_tools_are_not_there(machine: Machine) -> None:
@@ -165,7 +165,8 @@ def test_that_a_login_node_has_no_gpu_is_a_comment(machine: Machine) -> None:
     probed = seen(machine)
     assert probed.site.gpus is None
     text = probed.text()
-    assert "# gpus: unknown: none is seen here, and compute nodes may have some: probe in a job\n" in text
+    fix = "`site probe --partition NAME`"
+    assert f"# gpus: unknown: none is seen here, and compute nodes may have some: {fix}\n" in text
     assert "vendor" not in text
 
 

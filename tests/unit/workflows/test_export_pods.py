@@ -13,7 +13,9 @@ from kubeflow_trainer_api import models as trainer
 
 from envbuild.cli.main import main
 from envbuild.image.model import MANIFEST_FORMAT, ImagePackage
+from envbuild.image.pushed import record_pushed
 from envbuild.spec.model import LaunchSettings
+from envbuild.store.store import Store
 from tests.support.images import read_manifest
 from tests.support.small_images import UNREAD, small_image
 
@@ -77,6 +79,7 @@ JOBS: dict[str, tuple[str, str, str, bool, LaunchSettings]] = {
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -308,6 +311,16 @@ def test_what_would_not_run_is_refused_with_all_reasons(
     assert all(problem in err for problem in problems), err
     assert err.count("hint: ") >= len(problems)
     assert not Path("job.yaml").exists()
+
+
+def test_the_image_is_the_one_that_was_pushed(capsys: pytest.CaptureFixture[str]) -> None:
+    image = an_image()
+    record_pushed(Store(Path.cwd() / "store"), read_manifest(image).digest, REFERENCE)
+    assert export("jobset", BARE, image="") == 0
+    assert container_of(Path("job.yaml"))["image"] == REFERENCE
+    assert f"the image is {REFERENCE}; --image names another one" in capsys.readouterr().err
+    an_image("")
+    assert export("jobset", BARE, image="") == 2
 
 
 def test_a_trainjob_needs_a_runtime(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,9 +87,20 @@ def test_a_new_warning_is_one() -> None:
     assert looked(facts, "driver.version=575.57.08") == ("warns", ["CUDA.driver-floor"])
 
 
+def test_the_major_of_an_images_cuda_libraries_decides() -> None:
+    facts = {path: value for path, value in CUDA.items() if path != "cuda.toolkit"}
+    assert looked(facts, "driver.version=575.57.08") == ("breaks", ["CUDA.driver-floor"])
+
+
+def test_a_change_of_gpus_and_drivers_does_not_concern_an_image_for_the_cpu() -> None:
+    cpu: dict[str, Value] = {**CUDA, "asked.accelerator": "cpu", "cuda.toolkit": "", "cuda.majors": ()}
+    assert looked(cpu, "driver.open_modules=true", now=SITE.replace("sm_90", "sm_70")) == ("holds", [])
+    assert looked(cpu, "driver.version=590.44.01", now=SITE.replace("sm_90", "sm_70")) == ("holds", [])
+
+
 def test_unknown_is_never_silent() -> None:
     # A driver of which only the branch is known, and a toolkit that nobody knows.
-    facts = {path: value for path, value in CUDA.items() if path != "cuda.toolkit"}
+    facts = {path: value for path, value in CUDA.items() if not path.startswith("cuda.")}
     state, rules = looked(facts, "driver.version=575.57.08")
     assert state == "unknown"
     assert "CUDA.driver-floor" in rules

@@ -49,7 +49,8 @@ HOST_LIBS = HostLibraryPlan(
 class OpenedImage:
     """Stands in for an image file whose manifest is known."""
 
-    lock = None
+    lock = note = None
+    built_by_envbuild = True
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest

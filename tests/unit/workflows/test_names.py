@@ -13,7 +13,7 @@ from envbuild.store.store import Store
 from envbuild.workflows.kernel import write_kernel
 from envbuild.workflows.recipe_new import new_recipe
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.sites import probe_machine
+from envbuild.workflows.sites import name_of_output
 
 BAD = (
     "",
@@ -63,5 +63,5 @@ def test_a_name_that_is_none_is_refused(
 @pytest.mark.parametrize("name", ["-x", ".x", "a b", "a\n", "A", "\u202ea", "a" * 129])
 def test_the_stem_of_a_sites_file_is_a_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot be a site's file"):
-        probe_machine(output=tmp_path / f"{name}.yaml", mpi=())
+        name_of_output(tmp_path / f"{name}.yaml")
     assert [*tmp_path.iterdir()] == []

@@ -14,11 +14,12 @@ from envbuild.extend.request import ExtendRequest
 from envbuild.workflows.check import check_image
 from envbuild.workflows.export import export_image
 from envbuild.workflows.extend import extend_image
+from envbuild.workflows.images import named_images
 from envbuild.workflows.inspect import inspect_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.sbom import write_sbom
 from envbuild.workflows.settings import Settings
-from envbuild.workflows.status import image_statuses
+from envbuild.workflows.status import statuses
 from tests.support.small_images import BASE, small_image
 
 _opened: list[str] | None = None
@@ -48,7 +49,7 @@ COMMANDS: dict[str, Callable[[Path, Settings], object]] = {
     ),
     "check": check_image,
     "inspect": inspect_image,
-    "status": lambda image, settings: image_statuses([image], settings),
+    "status": lambda image, settings: statuses(named_images(settings, [image]), settings),
     "sbom": lambda image, _: write_sbom(image, None),
     "export": lambda image, settings: export_image(image, "squashfs", image.with_name("x"), settings.emit),
     "module": lambda image, settings: install_module(

@@ -24,8 +24,9 @@ from envbuild.store.store import Store
 from envbuild.system.registry import Reference
 from envbuild.system.registry_logins import find_login
 from envbuild.workflows.fetch import fetch_pins
-from envbuild.workflows.lock import lock_changes, lock_spec, read_locked
-from envbuild.workflows.plan import plan_image, show_plan
+from envbuild.workflows.lock import check_lock, lock_spec, read_locked
+from envbuild.workflows.members import Members
+from envbuild.workflows.plan import plan_image, show_plans
 from envbuild.workflows.settings import Settings
 from tests.support.oci_images import CONFIG, LAYER, OS_RELEASE, ROOT, Shelf, gzipped, tar, zstd
 from tests.support.registry import Registry
@@ -188,7 +189,7 @@ def test_a_lock_stays_when_its_tag_moves_until_it_is_upgraded(
     registry.forget()
     assert lock_spec(spec, settings).changes == ()
     assert read_locked(spec, settings).lock == before.lock
-    assert lock_changes(spec, settings) == ()
+    assert check_lock(spec, settings).changes == ()
     assert registry.requests == []
 
     sentence = f"base {shelf.reference('1')} is {new[:19]}…, the lock has {old[:19]}…"
@@ -219,7 +220,7 @@ def test_another_image_in_the_spec_needs_a_new_lock(
     changed = lock_spec(spec, settings).changes
     assert changed == (f"base is {shelf.reference('2')}, the lock has {shelf.reference('1')}",)
     spec = write("debian-12")
-    assert "base is debian-12, the lock has root-2" in lock_changes(spec, settings)
+    assert "base is debian-12, the lock has root-2" in check_lock(spec, settings).changes
 
 
 def test_kept_layers_are_enough_elsewhere(
@@ -249,7 +250,8 @@ def test_a_plan_says_how_large_the_layers_are(
     spec = write(shelf.reference("1"))
     lock_spec(spec, settings)
     elsewhere = replace(settings, store=Store(tmp_path / "another-store"))
-    plan = show_plan(spec, elsewhere, offline=True)
+    plans, _ = show_plans(Members.of([spec], many=False), elsewhere, offline=True)
+    plan = plans.only
     assert (plan.files, plan.size_bytes) == (2, len(BELOW) + len(ABOVE))
 
 

@@ -1,0 +1,166 @@
+"""The default version and retired ones: what is written, and what a second command makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.activate.installed import InstalledModule, find_installed, uninstall
+from envbuild.activate.retirement import choose_default, end_retirement, retire
+from envbuild.cli.main import main
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.workflows.module import retire_modules, uninstall_retired
+from envbuild.workflows.settings import Settings
+
+DAY = date(2027, 1, 31)
+NAME = "pytorch-mpi"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "sw"
+
+
+@pytest.fixture
+def three(put: Any, manifest: Any, root: Path) -> list[InstalledModule]:
+    for version in ("2026.9", "2026.10", "2026.11"):
+        put(runnable=manifest(version=version))
+    return list(find_installed(root))
+
+
+def offered(root: Path) -> dict[str, tuple[bool, date | None]]:
+    return {module.layout.version: (module.default, module.retired_until) for module in find_installed(root)}
+
+
+def test_the_default_moves_forth_and_back(three: list[InstalledModule], root: Path) -> None:
+    assert choose_default(three[2])
+    assert choose_default(three[0])
+    assert not choose_default(three[0])
+    assert [version for version, (default, _) in offered(root).items() if default] == ["2026.9"]
+
+
+def test_a_retired_module_states_its_day_and_is_hidden(three: list[InstalledModule], root: Path) -> None:
+    choose_default(three[2])
+    before = three[0].layout.modulefile.read_text()
+    retire(three[:1], DAY)
+    assert offered(root)["2026.9"] == (False, DAY)
+    assert offered(root)["2026.10"] == (False, None)
+    text = three[0].layout.modulefile.read_text()
+    assert text.startswith(before)
+    assert f'"{NAME}/2026.9 is retired, and will be uninstalled on 2027-01-31: load {NAME}' in text
+    marker = three[0].layout.default_marker.read_text()
+    assert f'"{NAME}/2026.9"' in marker
+    assert 'set ModulesVersion "2026.11"' in marker
+    # Another day replaces the first.
+    retire([find_installed(root)[0]], date(2027, 2, 28))
+    assert three[0].layout.modulefile.read_text().count("is retired") == 1
+    end_retirement(find_installed(root))
+    assert three[0].layout.modulefile.read_text() == before
+    assert "hide" not in three[0].layout.default_marker.read_text()
+
+
+def test_without_default_and_retirement_there_is_no_marker(three: list[InstalledModule], root: Path) -> None:
+    retire(three[:1], DAY)
+    assert three[0].layout.default_marker.exists()
+    end_retirement(find_installed(root))
+    assert not three[0].layout.default_marker.exists()
+
+
+def test_an_installation_ends_a_retirement(three: Any, root: Path, put: Any, manifest: Any) -> None:
+    retire(three[:1], DAY)
+    assert put(runnable=manifest(version="2026.9")).changed
+    assert offered(root)["2026.9"] == (False, None)
+    assert not three[0].layout.default_marker.exists()
+
+
+def test_the_default_is_not_retired_and_a_retired_one_is_no_default(
+    three: list[InstalledModule], root: Path
+) -> None:
+    choose_default(three[2])
+    with pytest.raises(RequestError, match="is the default version"):
+        retire(find_installed(root), DAY)
+    assert all(until is None for _, until in offered(root).values())
+    retire(three[:1], DAY)
+    with pytest.raises(RequestError, match=r"2026\.9 is retired"):
+        choose_default(find_installed(root)[0])
+
+
+def test_a_choice_of_somebody_else_stays(three: list[InstalledModule]) -> None:
+    theirs = three[0].layout.modulefile.with_name(".modulerc")
+    theirs.write_text("#%Module1.0\n")
+    with pytest.raises(RequestError, match="chosen by a file that envbuild did not make"):
+        retire(three[:1], DAY)
+    with pytest.raises(RequestError, match="chosen by a file that envbuild did not make"):
+        choose_default(three[0])
+
+
+def test_a_broken_module_is_neither(three: list[InstalledModule], root: Path) -> None:
+    (three[0].layout.home / "image.sif").unlink()
+    for change in (choose_default, lambda module: retire([module], DAY)):
+        with pytest.raises(RequestError, match="cannot be loaded"):
+            change(find_installed(root)[0])
+
+
+def test_a_retired_one_does_not_become_the_default(three: list[InstalledModule], root: Path) -> None:
+    choose_default(three[0])
+    retire(three[2:], DAY)
+    assert uninstall(three[0].layout).default == "2026.10"
+    # Alone, it does: otherwise `module load NAME` would find none.
+    assert uninstall(three[1].layout).default == "2026.11"
+
+
+def test_those_whose_day_has_come_are_removed(three: list[InstalledModule], root: Path) -> None:
+    retire(three[:1], DAY)
+    retire(three[1:2], date(2027, 2, 1))
+    assert uninstall_retired(root, today=date(2027, 1, 30)) == ()
+    (removed,) = uninstall_retired(root, today=DAY)
+    assert removed.module == f"{NAME}/2026.9"
+    assert list(offered(root)) == ["2026.10", "2026.11"]
+
+
+def test_the_site_says_after_how_many_days(
+    three: list[InstalledModule], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    settings = Settings.of(store=tmp_path / "store")
+    names, today = [f"{NAME}/2026.9"], date(2026, 12, 1)
+    with pytest.raises(RequestError, match="no site says after how many days"):
+        retire_modules(names, settings, root=root, today=today)
+    site = tmp_path / "here.yaml"
+    site.write_text("name: here\nretirement_days: 61\n")
+    settings = dataclasses.replace(settings, site=site)
+    assert [until for _, until in retire_modules(names, settings, root=root, today=today)] == [DAY]
+    with pytest.raises(RequestError, match="is past"):
+        retire_modules(names, settings, root=root, today=today, until=date(2026, 11, 30))
+    with pytest.raises(EnvbuildError) as caught:
+        retire_modules([f"{NAME}/1", f"{NAME}/2"], settings, root=root, today=today)
+    assert len(caught.value.each()) == 2
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    printed = capsys.readouterr()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code, printed.out, printed.err
+
+
+def test_the_commands(
+    three: Any, root: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    at = ("--root", root)
+    _, _, said = run(capsys, "module", "default", f"{NAME}/2026.10", *at)
+    assert "the default is now 2026.10; none was chosen before" in said
+    assert run(capsys, "module", "retire", f"{NAME}/2026.9", *at, "--on", "2999-01-01")[0] == 0
+    _, listed, _ = run(capsys, "module", "ls", *at)
+    assert f"{NAME}/2026.9 (retired until 2999-01-01)" in listed
+    assert "no retired module is due" in run(capsys, "module", "uninstall", "--retired", *at)[2]
+    assert run(capsys, "module", "uninstall", *at)[0] == 2
+    assert run(capsys, "module", "uninstall", "--retired", NAME, *at)[0] == 2
+    assert "offered again" in run(capsys, "module", "retire", "--undo", f"{NAME}/2026.9", *at)[2]

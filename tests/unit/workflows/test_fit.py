@@ -1,0 +1,124 @@
+"""`check --all`: which images can run at a site, by their facts; unknown is never silent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envbuild.cli.main import main
+from envbuild.preflight.image_facts import facts_text
+from envbuild.rules.facts import Fact, Value, facts_from
+from envbuild.system import squashfs
+from envbuild.workflows import fit
+from envbuild.workflows.forecast import KnownImage
+from tests.support.small_images import BASE, small_image
+
+NVIDIA = """\
+name: there
+architecture: amd64
+gpus: {vendor: nvidia, architectures: [sm_90], driver: "575.57.08"}
+"""
+PARTITIONS = """\
+name: there
+architecture: amd64
+partitions:
+  old: {gpus: {vendor: nvidia, architectures: [sm_90], driver: "575.57.08"}}
+  new: {gpus: {vendor: nvidia, architectures: [sm_90], driver: "580.95.05"}}
+default_partition: new
+"""
+CUDA: dict[str, Value] = {
+    "architecture.image": "amd64",
+    "asked.accelerator": "cuda",
+    "cuda.toolkit": "13.0",
+    "cuda.majors": ("13",),
+    "cuda.forward_compat": False,
+}
+
+
+@pytest.fixture
+def apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    apps = tmp_path / "apps"
+    apps.mkdir()
+    facts = facts_text({path: Fact(value, "lock") for path, value in CUDA.items()})
+    small_image(apps, BASE, name="cuda.sif", facts=facts)
+    older = facts_from(CUDA | {"cuda.toolkit": "12.8", "cuda.majors": ("12",)}, "lock")
+    small_image(apps, BASE, name="older.sif", facts=facts_text(older))
+    (tmp_path / "tree").mkdir()
+    squashfs.make(tmp_path / "tree", apps / "foreign.sif")
+    return apps
+
+
+def check(capsys: pytest.CaptureFixture[str], site: str, *words: str) -> tuple[int, str]:
+    Path("there.yaml").write_text(site)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--all", "apps", "--site", "there.yaml", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_images_that_break_come_first_with_their_reasons(
+    apps: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scanned(*_: object) -> None:
+        raise AssertionError("it carries facts, and is scanned")
+
+    monkeypatch.setattr("envbuild.preflight.image_facts.scan_image", scanned)
+    code, text = check(capsys, NVIDIA)
+    assert code == 4
+    lines = text.splitlines()
+    assert lines[0].startswith(
+        "reject   cuda.sif     CUDA.driver-floor: CUDA 13 needs a driver of at least 580"
+    )
+    assert any(line.startswith("unknown  foreign.sif") and "did not build" in line for line in lines)
+    assert lines[-1].startswith("1 reject, ")
+    document: Any = json.loads(check(capsys, NVIDIA, "--json")[1])
+    (refused,) = [image for image in document["images"] if image["verdict"] == "reject"]
+    (partition,) = refused["partitions"]
+    assert [rule["id"] for rule in partition["rules"]] == ["CUDA.driver-floor"]
+    assert partition["rules"][0]["source"]
+    assert [image["problem"] != "" for image in document["images"]] == [False, True, False]
+
+
+def test_an_image_that_fits_one_partition_can_run(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = check(capsys, PARTITIONS, "--json")
+    verdicts = {
+        image["name"]: [(entry["name"], entry["verdict"]) for entry in image["partitions"]]
+        for image in json.loads(text)["images"]
+    }
+    assert verdicts["foreign.sif"] == []
+    assert dict(verdicts["cuda.sif"])["there/old"] == "reject"
+    assert dict(verdicts["cuda.sif"])["there/new"] != "reject"
+    assert code == 0
+
+
+def test_without_a_site_nothing_is_judged(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--all", "apps"])
+    assert ended.value.code == 2
+    assert "no site is known" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--all", "apps", "--srun"])
+    assert ended.value.code == 2
+
+
+def test_an_image_without_facts_is_unknown() -> None:
+    unread = fit.SiteFit(image=KnownImage(name="a", path=Path("a.sif"), problem="damaged"), partitions=())
+    assert (unread.verdict, unread.reasons) == ("unknown", ("damaged",))
+
+
+def test_several_images_are_checked_in_full(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "apps/cuda.sif", "apps/foreign.sif", "apps/none.sif"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert [line.split()[:2] for line in printed.out.splitlines()] == [
+        ["PASS", "apps/cuda.sif"],
+        ["failed", "apps/foreign.sif"],
+        ["failed", "apps/none.sif"],
+    ]
+    assert "there is no image" in printed.err
