@@ -103,7 +103,7 @@ class PodLaunch:
             "ENVBUILD_RANKS_PER_POD": str(self.ranks_per_pod),
         }
         if self.secret:
-            values["ENVBUILD_POD_FILE_NAME"] = f"{RUN_DIRECTORY}/{_FILE_NAME}"
+            values["ENVBUILD_POD_SECRET_FILE"] = f"{RUN_DIRECTORY}/{_FILE_NAME}"
         if self.manifest.rank_words and self.pods * self.ranks_per_pod > 1:
             values |= {"MASTER_ADDR": names[0], "MASTER_PORT": _MASTER_PORT}
         return [{"name": name, "value": value} for name, value in sorted(values.items())]
@@ -264,7 +264,7 @@ def pod_launch(
 
 
 def _problems_of_image(manifest: Manifest, image: str) -> Iterator[RequestError]:
-    push = "`envbuild push --format oci` prints the digest; --image takes HOST/NAME@sha256:…"
+    push = "`envbuild push --format oci` sends it there; --image takes HOST/NAME@sha256:…, as that prints it"
     if not image:
         yield RequestError("Kubernetes pulls images from a registry, and none is named", hint=push)
     elif not re.fullmatch(IMAGE, image):

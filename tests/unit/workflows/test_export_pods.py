@@ -218,6 +218,23 @@ def test_the_user_of_the_command_line_comes_before_the_site_s() -> None:
         assert f"runAsGroup: {ids[1]}\n" in text
 
 
+def test_a_pod_has_the_variables_that_its_starter_reads() -> None:
+    an_image()
+    assert export("jobset", BARE) == 0
+    assert {entry["name"]: entry["value"] for entry in container_of(Path("job.yaml"))["env"]} == {
+        "ENVBUILD_POD_NAMES": "demo-ranks-0-0.demo,demo-ranks-0-1.demo",
+        "ENVBUILD_POD_SECRET_FILE": "/run/envbuild/secret",
+        "ENVBUILD_POD_START": "mpi",
+        "ENVBUILD_RANKS_PER_POD": "4",
+        "HOME": "/tmp",
+    }
+    an_image("")
+    assert export("jobset", BARE) == 0
+    variables = {entry["name"]: entry["value"] for entry in container_of(Path("job.yaml"))["env"]}
+    assert variables["ENVBUILD_POD_START"] == "plain"
+    assert "ENVBUILD_POD_SECRET_FILE" not in variables
+
+
 def test_it_says_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     an_image()
     assert export("jobset", GPUS) == 0
