@@ -13,6 +13,7 @@ from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.formats import PodFormat, jobset, trainjob
 from envbuild.launch.formats.pods import pod_launch
 from envbuild.launch.runtimes import WRITTEN
+from envbuild.quoting import shell_line
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
@@ -49,7 +50,7 @@ def export_pods(
     written = write_text(path, form, _RENDER[form](launch))
     if not reference:
         settings.emit(Note(text=f"the image is {pulled}; --image names another one"))
-    for line in (*launch.lines_to_type, f"kubectl apply -f {path}"):
+    for line in (*launch.lines_to_type, shell_line(["kubectl", "apply", "-f", str(path)])):
         settings.emit(Note(text=f"next: {line}"))
     return written
 

@@ -31,6 +31,8 @@ _LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 # A pod's name ends in `-` and five characters that Kubernetes chooses.
 _SUFFIX = 6
 _FILE_NAME = "secret"
+# JSON allows these in texts, and YAML takes them for line breaks or leaves them out.
+_BREAKS_OF_YAML = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, 0xFEFF)}
 _WORD_OF_YAML = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z]+", re.IGNORECASE)
 
 
@@ -168,8 +170,9 @@ class PodLaunch:
             },
             "volumes": volumes,
         }
-        if cluster.node_selector:
-            settings["nodeSelector"] = dict(sorted(cluster.node_selector.items()))
+        # An image is for one architecture, and clusters may have nodes of several.
+        nodes = {"kubernetes.io/arch": self.manifest.architecture, **cluster.node_selector}
+        settings["nodeSelector"] = dict(sorted(nodes.items()))
         if cluster.pull_secrets:
             settings["imagePullSecrets"] = [{"name": name} for name in cluster.pull_secrets]
         return settings
@@ -336,4 +339,4 @@ def _yaml_lines(value: Any, indent: str = "") -> Iterator[str]:  # noqa: ANN401 
                 yield f"{indent}{name}"
                 yield from _yaml_lines(entry, f"{indent}  ")
         else:
-            yield f"{indent}{name} {json.dumps(entry, ensure_ascii=False)}"
+            yield f"{indent}{name} {json.dumps(entry, ensure_ascii=False).translate(_BREAKS_OF_YAML)}"

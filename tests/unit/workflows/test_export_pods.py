@@ -193,6 +193,22 @@ def test_no_value_is_read_as_a_number() -> None:
     assert '"on": "1e3"' in Path("job.yaml").read_text()
 
 
+def test_any_word_comes_back_from_the_text() -> None:
+    words = ("ü 😀", "a\u2028b\u2029c\ufeff", "'\"\\", "# no comment", "- a", "{x: 1}", "&a *b !c %d @e", "~")
+    an_image("", launch=LaunchSettings(command=words))
+    assert export("jobset", BARE) == 0
+    command = container_of(Path("job.yaml"))["command"]
+    assert tuple(command[command.index("--") + 1 :]) == words
+
+
+def test_pods_run_where_the_architecture_is_the_image_s() -> None:
+    an_image()
+    for form in ("jobset", "trainjob"):
+        assert export(form, GPUS) == 0
+        assert "nodeSelector:\n" in Path("job.yaml").read_text()
+        assert '"kubernetes.io/arch": "amd64"\n' in Path("job.yaml").read_text()
+
+
 def test_a_pod_has_no_privilege() -> None:
     an_image()
     assert export("jobset", BARE) == 0
