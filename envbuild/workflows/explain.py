@@ -46,8 +46,8 @@ class Explanation:
     def verdict(self) -> Verdict:
         """``reject`` and ``warn`` if a rule says so, ``ok`` if rules decide and none is left undecided.
 
-        Rules that read facts of the site alone do not make it ``ok``. A rule is undecided if it lacks knowledge. That others lack facts is no verdict on the stack: they are
-        listed.
+        Rules that read facts of the site alone do not make it ``ok``. A rule is undecided if it lacks knowledge.
+        That others lack facts is no verdict on the stack: they are listed.
         """
         return verdict_on(self.results)
 
@@ -97,7 +97,7 @@ def verdict_on(results: Sequence[RuleResult]) -> Verdict:
 
 
 def _is_of_stack(result: RuleResult) -> bool:
-    """Return whether a rule has read more than facts of the site, which say nothing of an image by themselves."""
+    """Return whether a rule has read more than facts of the site, which say nothing of an image."""
     return any(not fact.source.startswith("site:") for fact in result.facts.values())
 
 
