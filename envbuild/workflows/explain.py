@@ -47,8 +47,7 @@ class Explanation:
         """``reject`` and ``warn`` if a rule says so, ``ok`` if rules decide and none is left undecided.
 
         Rules that read facts of the site alone do not make it ``ok``. A rule is undecided if it lacks
-        knowledge.
-        That others lack facts is no verdict on the stack: they are listed.
+        knowledge. That others lack facts is no verdict on the stack: they are listed.
         """
         return verdict_on(self.results)
 
