@@ -59,14 +59,18 @@ class Pod:
         ranks = _number(variables, "ENVBUILD_RANKS_PER_POD", 1, 4096)
         if not names or len(set(names)) != len(names):
             raise PodError("ENVBUILD_POD_NAMES must name each pod once: write the manifest again")
-        wait_s = _number({"ENVBUILD_POD_WAIT_S": f"{_WAIT_S:.0f}", **variables}, "ENVBUILD_POD_WAIT_S", 1, 86_400)
+        wait_s = _number(
+            {"ENVBUILD_POD_WAIT_S": f"{_WAIT_S:.0f}", **variables}, "ENVBUILD_POD_WAIT_S", 1, 86_400
+        )
         return cls(names, index, ranks, float(wait_s))
 
 
 def _number(variables: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = variables.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and least <= int(text) <= most):
-        raise PodError(f"{name}={text!a} is not a whole number from {least} to {most}: write the manifest again")
+        raise PodError(
+            f"{name}={text!a} is not a whole number from {least} to {most}: write the manifest again"
+        )
     return int(text)
 
 
@@ -128,7 +132,9 @@ def _secret() -> bytes:
         with open(path, "rb") as file:
             secret = file.read(4097).strip()
     except OSError as error:
-        raise PodError(f"the job's secret cannot be read: {error}: create the Secret that the manifest names") from error
+        raise PodError(
+            f"the job's secret cannot be read: {error}: create the Secret that the manifest names"
+        ) from error
     if not 16 <= len(secret) <= 4096:
         raise PodError("the job's secret must have 16 to 4096 bytes: `openssl rand -hex 32` makes one")
     return secret
@@ -178,7 +184,9 @@ def _start(
             command, env=environment_of_ranks(variables), stdin=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
-        raise PodError(f"`{command[0]}` does not start: {error.strerror}: check the command in `launch`") from error
+        raise PodError(
+            f"`{command[0]}` does not start: {error.strerror}: check the command in `launch`"
+        ) from error
     return process, token
 
 
@@ -224,7 +232,9 @@ def _run_proxy(pod: Pod, secret: bytes, programs: Path) -> int:
             _end(*pair)
 
 
-def _report(link: Link, running: Sequence[tuple[subprocess.Popen[bytes], str]], ended: threading.Event) -> None:
+def _report(
+    link: Link, running: Sequence[tuple[subprocess.Popen[bytes], str]], ended: threading.Event
+) -> None:
     """Report to pod 0 each second that this pod lives, and when its proxy ended."""
     reported = False
     while not ended.wait(0.2 if running and not reported else 1.0):
@@ -403,6 +413,12 @@ class _Pod0:
             if self.lost:
                 raise PodError(self.lost[0])
             time.sleep(0.1)
+        # mpiexec may see first that a pod is gone, and cannot say which pod, or why.
+        deadline = time.monotonic() + (1 if code else 0)
+        while not self.lost and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if code and self.lost:
+            raise PodError(self.lost[0])
         return _exit_code(code)
 
     def _agents(self, listener: socket.socket) -> None:

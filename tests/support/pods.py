@@ -18,6 +18,7 @@ _POD = """
 read -r go
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$RO_TMP"
+hostname "job-ranks-0-$((POD_ADDRESS - 1))"
 mount -t sysfs sysfs /sys
 mount -o remount,bind,ro / || exit 99
 ip link set lo up
@@ -57,14 +58,37 @@ def main() -> None:
         }
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                ["unshare", "-nmp", "--fork", "--kill-child", "--mount-proc", "sh", "-c", _POD, "pod", *pod["command"]],
+                [
+                    "unshare",
+                    "-nmpui",
+                    "--fork",
+                    "--kill-child",
+                    "--mount-proc",
+                    "sh",
+                    "-c",
+                    _POD,
+                    "pod",
+                    *pod["command"],
+                ],
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=environment,
             )
         time.sleep(0.2)
-        _run("ip", "link", "add", f"pod{index}", "type", "veth", "peer", "name", "eth0", "netns", str(process.pid))
+        _run(
+            "ip",
+            "link",
+            "add",
+            f"pod{index}",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            str(process.pid),
+        )
         _run("ip", "link", "set", f"pod{index}", "master", "pods0", "up")
         processes.append(process)
     for process in processes:
