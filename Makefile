@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers torture redteam docs lint format bench mutants clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -80,6 +80,10 @@ travel-peers: venv ## have tools of others take what envbuild pushed and signed 
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.travel_peers
 
+reframe: venv ## have ReFrame run checks that are exported for it (minutes; first it is installed below build/)
+	@$(SETUP)/system.py --check
+	@$(BIN)/python -m benchmarks.reframe $(ARGS)
+
 torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.torture $(ARGS)
@@ -107,6 +111,9 @@ bench: venv ## compare envbuild with other tools (an hour); ARGS="--only more"
 
 mutants: venv ## change one place of envbuild/ at a time and see which unit tests notice; ARGS="--seed 7 --count 20"
 	@$(BIN)/python -m benchmarks.mutants $(ARGS)
+
+release: venv ## write wheel, sdist, bundle, bill of materials and provenance of the commit; ARGS="--key release.pem"
+	@$(BIN)/python setup/release.py $(ARGS)
 
 clean: ## remove what make and the tools have written here
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

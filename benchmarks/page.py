@@ -91,6 +91,14 @@ PEERS = """
 and of this machine. Each file that they give back is the image, bit for bit.
 
 """
+LARGE_STORE = """
+## Large stores
+
+`python -m benchmarks.large_store` fills stores with synthetic layers of 51 paths, half of them needed by
+images that share families; of each 100 layers there is one image. `build` writes an image of Debian 12 whose
+layers are in the store; `verify` reads every byte. Memory is the peak of the command.
+
+"""
 TORTURE = """
 ## Robustness
 
@@ -155,8 +163,8 @@ def write() -> None:
 
 def text() -> str:
     """Return the page."""
-    bench, toolkits, vendor, torture, travel, peers = map(
-        newest, ("bench", "toolkits", "vendor", "torture", "travel", "travel-peers")
+    bench, toolkits, vendor, torture, travel, peers, stores = map(
+        newest, ("bench", "toolkits", "vendor", "torture", "travel", "travel-peers", "large-store")
     )
     sections = (
         (BENCH, bench_lines(bench)),
@@ -166,6 +174,7 @@ def text() -> str:
         (SPEED, _speed_lines(vendor)),
         (TRAVEL, _travel_lines(travel)),
         (PEERS, _peer_lines(peers)),
+        (LARGE_STORE, _store_lines(stores)),
         (TORTURE, _torture_lines(torture)),
         ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel, **peers})),
     )
@@ -324,6 +333,17 @@ def _peer_lines(rows: Mapping[str, Row]) -> list[str]:
         for name, row in rows.items()
     ]
     return _table(("tool", "version", "what it does", "MB", "seconds", "date"), table)
+
+
+def _store_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = [
+        (
+            *(f"`{row['command']}`", f"{row['layers']:,}", f"{row['layers'] // row['layers_per_image']:,}"),
+            *(f"{row['seconds']:.1f}", _mb(row["peak_bytes"]), row["date"]),
+        )
+        for row in sorted(rows.values(), key=lambda row: (row["command"], row["layers"]))
+    ]
+    return _table(("command", "layers", "images", "seconds", "memory", "date"), table)
 
 
 def _torture_lines(rows: Mapping[str, Row]) -> list[str]:

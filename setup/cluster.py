@@ -1,7 +1,8 @@
-"""Show what envbuild says of nodes on a private cluster of Slurm: certificates, controls, a slow node.
+"""Show envbuild on a private cluster of Slurm: certificates, controls, twenty builds, a slow node.
 
     make cluster
     make cluster ARGS="--only vet"
+    make cluster ARGS="--only many"
     make cluster ARGS="--only certificates --spec examples/horovod.yaml examples/keras.yaml"
 
 The cluster's nodes are namespaces on this machine, which end with this program. Every step prints its
@@ -23,10 +24,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+import cluster_many  # noqa: E402  # the path comes first
+
 from tests.support.slurm import Cluster, slurm_cluster  # noqa: E402  # the path comes first
 from tests.support.users import as_root  # noqa: E402
 
-PARTS = ("certificates", "controls", "vet")
+PARTS = ("certificates", "controls", "many", "vet")
 # Image → its spec, beside name and version.
 SPECS = {
     "mpich": "mpi: mpich",
@@ -77,6 +80,7 @@ SITES = {
 IMAGES = {
     "certificates": ("mpich", "openmpi", "pytorch"),
     "controls": ("mpich", "threads", "tcp", "killed", "hanging"),
+    "many": (),
     "vet": ("mpich",),
 }
 # On this node the ranks of a measurement stand still most of the time. Unlike a node beside busy
@@ -247,8 +251,10 @@ def main() -> None:
     options = parser.parse_args()
     others = [spec.stem for spec in options.spec] if "certificates" in options.only else []
     place = Path(tempfile.mkdtemp(prefix="envbuild-cluster-", dir="/var/tmp"))
+    many = Path(tempfile.mkdtemp(prefix="envbuild-many-", dir="/var/tmp"))
     try:
         place.chmod(0o755)
+        many.chmod(0o755)
         for directory in ("slurm", "pinned", "work"):
             (place / directory).mkdir()
         write(place / "work")
@@ -264,12 +270,14 @@ def main() -> None:
                     show_certificates(cluster, place / "work", others)
                 if "controls" in options.only:
                     show_controls(cluster, place / "work")
+                if "many" in options.only:
+                    cluster_many.show(cluster, many, place / "archive")
         if "vet" in options.only:
             with slurm_cluster(place / "pinned", pinned=True) as cluster:
                 show_slow_node(cluster, place / "work")
     finally:
         # Slurm's own files belong to other ids of its user namespace.
-        subprocess.run(as_root(["rm", "-rf", place]), check=True)
+        subprocess.run(as_root(["rm", "-rf", place, many]), check=True)
     print("\nall of it was as it must be")
 
 

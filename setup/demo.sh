@@ -17,7 +17,7 @@ step() {
     "$@"
 }
 
-envbuild=.venv/bin/envbuild
+envbuild=${ENVBUILD_DEMO_PROGRAM:-.venv/bin/envbuild}
 spec=examples/pytorch-mpi.yaml
 image=examples/pytorch-mpi.sif
 modules=${ENVBUILD_DEMO_MODULES:-$PWD/build/modules}
@@ -49,5 +49,5 @@ cat >&2 <<END
 built:   $PWD/$image
 proven:  every line above that says PASS; the report is $PWD/build/report.json
 module:  module use $modules/modulefiles && module load pytorch-mpi/2026.11
-command: $PWD/$envbuild
+command: $(realpath -s "$envbuild")
 END

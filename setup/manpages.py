@@ -1,4 +1,4 @@
-"""Write the man pages from what `--help` says: docs/man/envbuild*.1.
+"""Write the man pages from what `--help` says, docs/man/envbuild*.1, and the shells' completion scripts.
 
 Source: man(7), man-pages(7) for the sections and their order.
 """
@@ -10,9 +10,19 @@ from typing import Any
 import typer
 
 from envbuild import __version__
+from envbuild.cli.completion import completion_script
+from envbuild.cli.groups import shown_commands
 from envbuild.cli.main import app
 
-MAN = Path(__file__).resolve().parent.parent / "docs" / "man"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MAN = DOCS / "man"
+SCRIPTS = DOCS / "completions"
+COMPLETIONS = {
+    "bash": "bash-completion/completions/envbuild",
+    "zsh": "zsh/site-functions/_envbuild",
+    "fish": "fish/vendor_completions.d/envbuild.fish",
+}
+"""Shell → its script, below `SCRIPTS` and below ``share`` of an installation."""
 
 # As the command's own settings have it.
 _HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -34,8 +44,13 @@ def pages() -> dict[str, str]:
     return {name: text + _see_also(name.removesuffix(".1"), names) for name, text in sorted(found.items())}
 
 
+def scripts() -> dict[str, str]:
+    """Return the completion scripts: path below `SCRIPTS` → text."""
+    return {path: completion_script(shell).strip() + "\n" for shell, path in COMPLETIONS.items()}
+
+
 def main() -> None:
-    """Write the pages, and remove those of verbs that are gone."""
+    """Write pages and scripts, and remove the pages of verbs that are gone."""
     MAN.mkdir(exist_ok=True)
     written = pages()
     for path in MAN.glob("*.1"):
@@ -43,12 +58,15 @@ def main() -> None:
             path.unlink()
     for name, text in written.items():
         (MAN / name).write_text(text, encoding="utf-8")
+    for name, text in scripts().items():
+        (SCRIPTS / name).parent.mkdir(parents=True, exist_ok=True)
+        (SCRIPTS / name).write_text(text, encoding="utf-8")
 
 
 def _add(command: Any, words: tuple[str, ...], found: dict[str, str]) -> None:  # noqa: ANN401  # typer's own
     context = typer.Context(command, info_name=words[-1], **_HELP)
     found[f"{'-'.join(words)}.1"] = _page(command, context, words)
-    for name, child in getattr(command, "commands", {}).items():
+    for name, child in shown_commands(command).items():
         _add(child, (*words, name), found)
 
 
@@ -72,9 +90,7 @@ def _page(command: Any, context: typer.Context, words: tuple[str, ...]) -> str: 
         record = parameter.get_help_record(context)
         if record is not None:
             (arguments if parameter.param_type_name == "argument" else options).append(record)
-    children = [
-        (each, child.get_short_help_str(200)) for each, child in getattr(command, "commands", {}).items()
-    ]
+    children = [(each, child.get_short_help_str(200)) for each, child in shown_commands(command).items()]
     for heading, records in (("COMMANDS", children), ("ARGUMENTS", arguments), ("OPTIONS", options)):
         lines += [f".SH {heading}"] if records else []
         for term, said in records:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.members import finish_members
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
@@ -52,6 +52,15 @@ def command(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="PEM", help="The private key that signs these layers.")
     ] = None,
+    submit: submission.Submit = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="With --submit: test each image when it is built.")
+    ] = False,
+    at_once: submission.AtOnce = None,
+    partition: options.Partition = None,
+    account: options.Account = None,
+    time: options.Time = None,
+    slurm: options.SlurmOptions = None,
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
@@ -64,6 +73,13 @@ def command(
     """
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
+    given = options.first_job_option(partition, account, time, slurm, at_once=at_once, test=test)
+    if given and not submit:
+        raise RequestError(f"{given} is for jobs", hint="add --submit")
+    if submit and (rebuild or push_layers):
+        given = "--rebuild" if rebuild else "--push-layers"
+        hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
+        raise RequestError(f"{given} is not for --submit", hint=hint)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         request = workflows.build.BuildRequest(
             output=output,
@@ -77,6 +93,23 @@ def command(
             key=key,
         )
         members = workflows.specs.specs_of(specs, settings.emit)
+        if submit:
+            jobs = submission.job_options(
+                partition=partition,
+                account=account,
+                time=time,
+                slurm=slurm,
+                at_once=at_once,
+                paths=[
+                    ("--store", settings.store.path),
+                    ("--apptainer", apptainer),
+                    ("--site", site),
+                    *(("--recipes", path) for path in recipes or ()),
+                    *(("--upstream", path) for path in upstream or ()),
+                ],
+            )
+            state = workflows.submit.submit_builds(members, request, jobs, settings, tests=test)
+            submission.show(state, json=json)
         images = workflows.build.build_images(members, request, settings)
     if images.many:
         lines = _total_lines([member.get() for member in images.done])

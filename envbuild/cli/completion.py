@@ -28,11 +28,16 @@ def command(
     zsh in ~/.zshrc, after compinit. fish: `envbuild completion fish` into
     ~/.config/fish/completions/envbuild.fish.
     """
+    print_data(completion_script(shell))
+
+
+def completion_script(shell: str) -> str:
+    """Return the script that makes a shell complete envbuild's words."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # noqa: PLC0415
 
     # In a mapping, since linters take `shell=` for the start of a shell.
     arguments = {"prog_name": "envbuild", "complete_var": VARIABLE, "shell": shell}
-    print_data(get_completion_script(**arguments))
+    return str(get_completion_script(**arguments))
 
 
 def prepare_completion() -> None:

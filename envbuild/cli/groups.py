@@ -40,13 +40,19 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  # typer's own
         """Write the list of commands."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        for name, command in list[tuple[str, Any]](self.commands.items()):
+        for name, command in shown_commands(self).items():
             panels.setdefault(command.rich_help_panel, []).append((name, command.short_help or ""))
         width = max(map(len, self.commands)) + _GAP
         for panel in sorted(panels, key=PANELS.index):
             with formatter.section(panel):
                 for name, text in panels[panel]:
                     formatter.write(f"{'':{formatter.current_indent}}{name:<{width}}{text}\n")
+
+
+def shown_commands(command: Any) -> dict[str, Any]:  # noqa: ANN401  # typer's own
+    """Return the commands of a group by name, without those that jobs run and no one types."""
+    children = getattr(command, "commands", {})
+    return {name: child for name, child in children.items() if not child.hidden}
 
 
 class CommandInImage(TyperCommand):

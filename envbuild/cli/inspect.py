@@ -9,9 +9,11 @@ from envbuild.cli import options
 from envbuild.cli.extend import note_rows
 from envbuild.cli.output import named_lines, print_data, print_json
 from envbuild.cli.progress import session
+from envbuild.quoting import shell_line
 
 if TYPE_CHECKING:
     from envbuild.image.model import Manifest
+    from envbuild.spec.model import LaunchSettings
     from envbuild.workflows.inspect import Inspection
 
 
@@ -61,6 +63,8 @@ def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str
         ("digest", manifest.digest),
         ("lock", manifest.lock_digest),
     ]
+    if manifest.launch is not None:
+        rows.append(("launch", _launch_text(manifest.launch)))
     rows += [("job", f"{job.id}: {job.title}") for job in manifest.jobs]
     for variable in manifest.environment:
         sign = {"set": "=", "prepend": "+=", "unset": "unset"}[variable.operation]
@@ -72,6 +76,19 @@ def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str
         version = _version_of(layer.name, manifest, inspection)
         rows.append(("layer", f"{layer.name}{version} ({size}, {layer.digest[7:19]}{imported})"))
     return rows
+
+
+def _launch_text(launch: LaunchSettings) -> str:
+    """Return a command and its ranks: ``python train.py (ranks 8, nodes 2)``."""
+    names = {
+        "ranks": launch.ranks,
+        "nodes": launch.nodes,
+        "ranks per node": launch.ranks_per_node,
+        "GPUs per rank": launch.gpus_per_rank,
+        "minutes": launch.time_min,
+    }
+    counts = ", ".join(f"{name} {count}" for name, count in names.items() if count is not None)
+    return f"{shell_line(launch.command)} ({counts})" if counts else shell_line(launch.command)
 
 
 def _version_of(layer: str, manifest: Manifest, inspection: Inspection) -> str:

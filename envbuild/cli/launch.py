@@ -10,7 +10,6 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
-from envbuild.errors import RequestError
 from envbuild.quoting import shell_line
 
 
@@ -18,7 +17,10 @@ def command(
     image: options.Image,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND", help="The program that each rank runs, and its arguments."),
+        typer.Argument(
+            metavar="COMMAND",
+            help="The program that each rank runs, and its arguments [those that the spec states].",
+        ),
     ] = None,
     ranks: Annotated[
         int | None,
@@ -28,7 +30,7 @@ def command(
             metavar="N",
             min=1,
             max=1_000_000,
-            help="Processes to start [what the allocation says, else 1].",
+            help="Processes to start [what spec or allocation state, else 1].",
         ),
     ] = None,
     launcher: options.Launcher = None,
@@ -47,14 +49,10 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
-    if not words:
-        raise RequestError(
-            "there is no command to start", hint="envbuild launch IMAGE.sif -- python train.py"
-        )
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
             workflows.images.image_file(image, settings),
-            words,
+            words or [],
             ranks=ranks,
             launcher_name=launcher,
             torch_env=not no_torch_env,

@@ -216,21 +216,15 @@ def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
 
 
 def first_job_option(
-    partition: str | None,
-    account: str | None,
-    time: str | None,
-    slurm: str | None,
-    ranks_per_node: int | None = None,
+    partition: str | None, account: str | None, time: str | None, slurm: str | None, **more: object
 ) -> str:
-    """Return the first option of a job that was given; empty if none was."""
-    values = {
-        "--partition": partition,
-        "--account": account,
-        "--time": time,
-        "--slurm": slurm,
-        "--ranks-per-node": ranks_per_node,
-    }
-    return next((name for name, value in values.items() if value is not None), "")
+    """Return the first option of a job that was given; empty if none was.
+
+    `more` are further ones: ``ranks_per_node``.
+    """
+    named = {"partition": partition, "account": account, "time": time, "slurm": slurm, **more}
+    given = next((name for name, value in named.items() if value), "")
+    return f"--{given.replace('_', '-')}" if given else ""
 
 
 def host_libraries(mpi: LibraryOwner, fabric: LibraryOwner) -> HostLibraries:

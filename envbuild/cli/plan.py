@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from envbuild import workflows
 from envbuild.cli import options
+from envbuild.cli.members import finish_members
 from envbuild.cli.output import level, print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize
 
 if TYPE_CHECKING:
-    from envbuild.workflows.plan import Plan, PlannedLayer
+    from envbuild.workflows.plan import Plan, PlannedLayer, PlanTotal
 
 # Layers that are listed without being asked for: with all else at most ten lines.
 _SHOWN = 4
@@ -21,7 +22,7 @@ _WHEEL = "wheel:"
 
 
 def command(
-    spec: options.Spec,
+    specs: options.Specs,
     compression: options.CompressionOption = "zstd",
     offline: options.Offline = False,
     store: options.Store = None,
@@ -30,29 +31,66 @@ def command(
     site: options.Site = None,
     json: options.Json = False,
 ) -> None:
-    """Show what a build would fetch and build, and why. Changes nothing."""
+    """Show what builds would fetch and build, and why. Changes nothing.
+
+    Of several specs it shows the costs of each, and of all together: a layer
+    that several need counts once.
+    """
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
-        plan = workflows.plan.show_plan(
-            spec, settings, compression=compression, offline=offline, upstreams=upstream or ()
+        plans, total = workflows.plan.show_plans(
+            workflows.specs.specs_of(specs, settings.emit),
+            settings,
+            compression=compression,
+            offline=offline,
+            upstreams=upstream or (),
         )
-    if json:
-        print_json(
-            {
-                "lock_changes": plan.lock_changes,
-                "layers": plan.layers,
-                "image": plan.image,
-                "compatibility": [result.to_data() for result in plan.rule_results],
-            }
-        )
-        return
-    for line in _lines(plan, verbose=level() > 0):
-        print_data(line)
+    if plans.many:
+        lines = _total_lines(total) if plans.done else []
+        finish_members(plans, row=_row, data=_data, json=json, summary={"total": total}, lines=lines)
+    elif json:
+        print_json(_data(plans.only))
+    else:
+        for line in _lines(plans.only, verbose=level() > 0):
+            print_data(line)
+
+
+def _data(plan: Plan) -> dict[str, object]:
+    return {
+        "lock_changes": plan.lock_changes,
+        "layers": plan.layers,
+        "image": plan.image,
+        "compatibility": [result.to_data() for result in plan.rule_results],
+    }
+
+
+def _row(plan: Plan) -> list[str]:
+    """Return the cells of a spec in the table: whether it is built, and its own costs."""
+    to_build = sum(layer.state == "build" for layer in plan.layers)
+    if not to_build:
+        return ["up to date", "all layers are in the store"]
+    fetched = f"; to fetch: {_files(plan.files, plan.size_bytes)}" if plan.files else ""
+    return ["build", f"{to_build} of {pluralize(len(plan.layers), 'layer')}{fetched}"]
+
+
+def _total_lines(total: PlanTotal) -> list[str]:
+    """Return the costs of all specs together."""
+    to_build = "nothing"
+    if total.layers:
+        layers = pluralize(total.layers, "distinct layer")
+        to_build = f"{layers}, which need about {total.store_bytes / 1e6:.0f} MB"
+    return [
+        f"all, to fetch: {_files(total.files, total.size_bytes)}",
+        f"all, to build: {to_build}; {total.cached} in the store",
+    ]
+
+
+def _files(number: int, size_bytes: int) -> str:
+    return f"{pluralize(number, 'file')}, {size_bytes / 1e6:.1f} MB" if number else "nothing"
 
 
 def _lines(plan: Plan, *, verbose: bool) -> Iterator[str]:
     """Yield what is to be fetched and built. At most `_SHOWN` rows for layers, unless `verbose`."""
-    fetched = f"{pluralize(plan.files, 'file')}, {plan.size_bytes / 1e6:.1f} MB" if plan.files else "nothing"
-    yield f"to fetch: {fetched}"
+    yield f"to fetch: {_files(plan.files, plan.size_bytes)}"
     to_build = [layer for layer in plan.layers if layer.state == "build"]
     reused = sum(layer.state == "cached" for layer in plan.layers)
     yield f"to build: {pluralize(len(to_build), 'layer') if to_build else 'nothing'}; {reused} in the store"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.members import finish_members
 from envbuild.cli.output import columns, print_data, print_json
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 
 if TYPE_CHECKING:
     from envbuild.workflows.members import Members
@@ -30,6 +31,10 @@ def command(
             help="Show instead which hold this Debian or Python package: 'libssl3<3.0.15' (repeatable).",
         ),
     ] = None,
+    submitted: Annotated[
+        bool,
+        typer.Option("--submitted", help="Show what became of the last `build --submit` or `test --submit`."),
+    ] = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     json: options.Json = False,
@@ -39,6 +44,11 @@ def command(
     With --package, exit code 4 if one holds the package, or does not say what it holds.
     """
     with session(json=json, store=store, apptainer=apptainer) as settings:
+        if submitted:
+            if images or root is not None or every or packages:
+                hint = "`envbuild status --submitted` shows all that was submitted"
+                raise RequestError("--submitted takes no images", hint=hint)
+            submission.show(workflows.submit.last_submission(settings), json=json)
         named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
         if packages:
             answers = workflows.packages.find_packages(named, packages, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from envbuild import workflows
-from envbuild.cli import options
+from envbuild.cli import options, submission
 from envbuild.cli.members import finish_members
 from envbuild.cli.output import print_data, print_message
 from envbuild.cli.progress import session
@@ -76,6 +77,8 @@ def command(
             show_default=False,
         ),
     ] = None,
+    submit: submission.Submit = False,
+    at_once: submission.AtOnce = None,
     partition: options.Partition = None,
     account: options.Account = None,
     time: options.Time = None,
@@ -99,8 +102,13 @@ def command(
     PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
     other machines or speed: see "What PASS does not say" in the documentation.
     """
-    if nodes is None and (given := options.first_job_option(partition, account, time, slurm, ranks_per_node)):
-        raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
+    given = options.first_job_option(partition, account, time, slurm, at_once=at_once)
+    more = options.first_job_option(None, None, None, None, ranks_per_node=ranks_per_node)
+    if (given and nodes is None and not submit) or (more and nodes is None):
+        hint = "add --submit, or --nodes N" if given else "add --nodes N"
+        raise RequestError(f"{given or more} is for jobs", hint=hint)
+    if submit:
+        _check_fits({"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
@@ -109,6 +117,28 @@ def command(
             raise RequestError(
                 f"{option} is for one image", hint="test them one after the other, or leave it out"
             )
+        if submit:
+            tests = named.each(
+                lambda member, own: workflows.test.TestRequest(
+                    image=member.get().file(own),
+                    ranks=ranks,
+                    timeout_s=timeout,
+                    from_host=options.host_libraries(mpi, fabric),
+                    launcher=launcher,
+                    quick=quick,
+                    require_gpu=require_gpu,
+                ),
+                settings,
+            )
+            jobs = submission.job_options(
+                partition=partition,
+                account=account,
+                time=time,
+                slurm=slurm,
+                at_once=at_once,
+                paths=[("--store", settings.store.path), ("--apptainer", apptainer), ("--site", site)],
+            )
+            submission.show(workflows.submit.submit_tests(tests, jobs, settings), json=json)
         if not named.many:
             # Jobs that start later take the image that a tag names now.
             image = named.only
@@ -173,3 +203,11 @@ def _row(result: Report) -> tuple[str, str]:
 
 def _code(result: Report) -> int:
     return 0 if result.passed else 4
+
+
+def _check_fits(given: Mapping[str, object]) -> None:
+    """Raise a RequestError for an option that a submitted test does not have."""
+    option = next((name for name, value in given.items() if value), None)
+    if option is not None:
+        hint = f"submit the test without it, or run `envbuild test {option}` for one image"
+        raise RequestError(f"{option} is not for --submit", hint=hint)

@@ -243,8 +243,8 @@ class ImageFile:
         if not self.built_by_envbuild:
             raise self._error(
                 f"is a {'SIF' if self.sif else 'squashfs'} that envbuild did not build",
-                hint="`apptainer exec` runs it; `extend`, `check`, `test` and `module install` also take"
-                " images of other tools to which `envbuild extend` has added packages",
+                hint="`apptainer exec` runs it; `extend` and `explain` take images of any tool, and `check`,"
+                " `test`, `launch`, `exec` and `module install` those to which `extend` has added packages",
             )
         descriptor = self.sif.find(name) if self.sif else None
         if descriptor is None:

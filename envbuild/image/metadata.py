@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +72,7 @@ def manifest_of(resolved: ResolvedSpec, lock: Lock) -> Manifest:
         jobs=image_jobs(resolved),
         ranks=spec.test.ranks,
         timeout_s=spec.test.timeout_s,
+        launch=spec.launch,
         labels=dict(spec.labels),
         lock_digest=sha256_of(dump(lock)),
     )
@@ -108,14 +110,14 @@ def top_layer(
     `embedded` are the files with which the image tests itself: path below `METADATA_DIR` → content.
     """
     entries = [*_made_of(lock, manifest)]
-    entries += [_entry(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())]
+    entries += [_shared(f"{METADATA_DIR}/{path}", content) for path, content in sorted(embedded.items())]
     for chosen in recipes:
         for path, content in sorted(chosen.files.items()):
             if path.startswith("verify/") and path.endswith(".py"):
                 name = path.removeprefix("verify/")
-                entries.append(_entry(f"{JOBS}/{chosen.recipe.name}/{name}", content))
+                entries.append(_shared(f"{JOBS}/{chosen.recipe.name}/{name}", content))
             elif path == TUTORIAL:
-                entries.append(_entry(tutorial_file(chosen.recipe.name), content))
+                entries.append(_shared(tutorial_file(chosen.recipe.name), content))
     return entries
 
 
@@ -144,6 +146,10 @@ def _entry(path: str, content: bytes, mode: int = 0o644) -> InlineFile:
     return InlineFile(path=path, content=base64.b64encode(content).decode(), executable=bool(mode & 0o100))
 
 
+# Most of a top layer is the same in all images.
+_shared = functools.lru_cache(maxsize=1024)(_entry)
+
+
 def image_jobs(resolved: ResolvedSpec) -> tuple[Job, ...]:
     """Return the jobs of an image's recipes, for its variants and its accelerator."""
     for_gpus = resolved.spec.accelerator.name != "cpu"
@@ -167,7 +173,8 @@ def _ranks_script() -> str:
     return "\n".join([*lines, text])
 
 
-def embedded_files() -> dict[str, bytes]:
+@functools.cache
+def embedded_files() -> Mapping[str, bytes]:
     """Return the files below ``/.envbuild`` with which an image tests itself: path → content.
 
     `apptainer test` starts ``judge.py``; jobs import ``jobs/envbuild_job.py``; ``lib/`` is the judge;
@@ -175,13 +182,15 @@ def embedded_files() -> dict[str, bytes]:
     """
     directory = Path(jobs.__file__).parent
     texts = {path.name: path.read_bytes() for path in sorted(directory.glob("*.py"))}
-    return {
-        "judge.py": texts["entry.py"],
-        "jobs/envbuild_job.py": texts["envbuild_job.py"],
-        "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
-        "jobs/envbuild_ranks.py": texts["envbuild_ranks.py"],
-        "jobs/envbuild_libraries.py": texts["envbuild_libraries.py"],
-        "ranks.sh": _ranks_script().encode(),
-        "lib/envbuild/__init__.py": b"",
-        **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
-    }
+    return MappingProxyType(
+        {
+            "judge.py": texts["entry.py"],
+            "jobs/envbuild_job.py": texts["envbuild_job.py"],
+            "jobs/envbuild_gpus.py": texts["envbuild_gpus.py"],
+            "jobs/envbuild_ranks.py": texts["envbuild_ranks.py"],
+            "jobs/envbuild_libraries.py": texts["envbuild_libraries.py"],
+            "ranks.sh": _ranks_script().encode(),
+            "lib/envbuild/__init__.py": b"",
+            **{f"lib/envbuild/jobs/{name}": text for name, text in texts.items()},
+        }
+    )

@@ -29,6 +29,7 @@ from envbuild.spec.model import (
     ConflictName,
     Digest,
     Excuse,
+    LaunchSettings,
     LayerName,
     Model,
     ModuleName,
@@ -42,9 +43,9 @@ from envbuild.spec.model import (
 )
 
 # Raised, here and in `Manifest`, whenever a key is added, removed or changes its meaning.
-MANIFEST_FORMAT: Final = 12
-# Of the images before; their jobs measure nothing, and they have no `ranks.sh`.
-_FORMAT_BEFORE: Final = 11
+MANIFEST_FORMAT: Final = 13
+# Of the images before: they name no program to launch, and start no ranks in pods.
+_FORMAT_BEFORE: Final = 12
 
 # The directory of the metadata layer.
 METADATA_DIR = "/.envbuild"
@@ -149,7 +150,7 @@ class ImagePackage(Model):
 class Manifest(Model):
     """The description of an image, as canonical JSON in the SIF and under `METADATA_DIR`."""
 
-    format: Literal[11, 12]
+    format: Literal[12, 13]
     name: Name
     version: ReleaseVersion
     summary: Text
@@ -188,6 +189,8 @@ class Manifest(Model):
     ranks: Annotated[int, Field(ge=2, le=4096)]
     timeout_s: _Seconds
     """Defaults of `envbuild test`."""
+    launch: LaunchSettings | None = None
+    """The program that `envbuild launch` starts without a command."""
     labels: dict[Text, Text]
     lock_digest: Digest
 
@@ -195,16 +198,18 @@ class Manifest(Model):
         """Return the canonical text: one line of JSON, keys sorted, without spaces."""
         data = self.model_dump()
         if self.format == _FORMAT_BEFORE:
-            for job in data["jobs"]:
-                del job["measures"]
+            del data["launch"]
         return canonical_json(data) + "\n"
 
     @property
     def rank_words(self) -> tuple[str, ...]:
         """The words before the command of a rank; see `jobs.launchers.rank_words`."""
-        if self.format == _FORMAT_BEFORE:
-            return ()
         return rank_words(package.name for package in self.python_packages)
+
+    @property
+    def starts_in_pods(self) -> bool:
+        """Whether the image has the program that starts its ranks in pods of Kubernetes."""
+        return self.format != _FORMAT_BEFORE
 
     @property
     def imported_layers(self) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ _LONGEST = 200
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:+-]{0,127}")
 _RECORD_BYTES = 4096
 _MPI_FAMILIES = ("mpich", "openmpi", "intel-mpi")
+_MPI_LIBRARY = re.compile(r".*/libmpi\.so\.(12|20|40)")
+# MPICH's library has the same name.
+_OF_INTEL_MPI = re.compile(r".*/bin/impi_info")
 # Runtime libraries, and builds of Python packages.
 _ACCELERATORS = {
     "cuda": re.compile(rf"/{LIBRARIES['cudart']}$|-[^/]*\+cu[0-9]+\.dist-info$"),
@@ -183,9 +186,10 @@ def describe(
     last = next((extension for extension in reversed(extensions) if extension.python), None)
     if note is None or last is None:
         raise RequestError(
-            f"no Python packages were added to `{path.name}`: a module, `check` and `test` are for those",
+            f"no Python packages were added to `{path.name}`: a module, `check`, `test` and `launch` are for"
+            " those",
             at=Location(path=path),
-            hint="`envbuild extend` adds packages",
+            hint="`envbuild extend` adds packages; `apptainer exec` runs the image",
         )
     first = extensions[0].image
     try:
@@ -209,12 +213,29 @@ def describe(
         ) from error
 
 
+def describe_start(image: ImageFile) -> DescribedImage:
+    """Return what is known of an extended image of another tool to start its programs; see `describe`.
+
+    Its MPI is that of its only library of that name; empty without any, and unknown with several. Its data
+    are not read.
+    """
+    paths = image.files.entries
+    numbers = {match[1] for path in paths if (match := _MPI_LIBRARY.fullmatch(path))}
+    of_12 = "intel-mpi" if any(map(_OF_INTEL_MPI.fullmatch, paths)) else "mpich"
+    families = {of_12 if number == "12" else "openmpi" for number in numbers}
+    family = families.pop() if len(families) == 1 else ""
+    mpi = "unknown" if families else family
+    return describe(image, image.tables_digest).model_copy(update={"mpi": mpi, "mpi_family": family})
+
+
 def own_mpiexec_variables(runnable: Runnable) -> dict[str, str]:
     """Return the variables that starters set so that an image's own mpiexec stays on its host, in a job, too.
 
-    Images of envbuild set them. An image of another tool may have any MPI, or none.
+    Images of envbuild set them. If its files were not looked at, an image of another tool may have any MPI.
     """
-    families = _MPI_FAMILIES if runnable.mpi == "unknown" else ()
+    families: tuple[str, ...] = ()
+    if isinstance(runnable, DescribedImage):
+        families = _MPI_FAMILIES if runnable.mpi == "unknown" else (runnable.mpi_family,)
     return {name: value for family in families for name, value in on_one_host(family).items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from envbuild.system.files import read_input
 _DRIVERS_CUDA = "driver.cuda"
 # The processors' own names.
 _ARCHITECTURES = {machine: architecture for architecture, machine in MACHINES.items()}
+# Facts whose texts are names that people write in several ways: `Open MPI`, `OpenMPI`, `Slurm`.
+_NAMES = ("mpi.family", "host_mpi.implementation", "runtime.name", "scheduler.name", "fabric.provider")
+_SPELLINGS = {"open-mpi": "openmpi", "ompi": "openmpi", "intelmpi": "intel-mpi", "impi": "intel-mpi"}
 # Distributions that people name for a framework.
 _FRAMEWORKS = {**FRAMEWORKS, "jaxlib": "jax"}
 
@@ -131,6 +135,9 @@ def _value(declared: FactType, name: str, loc: Loc, value: object, document: Doc
         texts = [canonicalize_name(text) for text in texts]
     elif name.startswith("architecture."):
         texts = [_ARCHITECTURES.get(text, text) for text in texts]
+    elif name in _NAMES:
+        names = ["-".join(re.split(r"[\s_-]+", text.strip().lower())) for text in texts]
+        texts = [_SPELLINGS.get(text, text) for text in names]
     elif declared.values:
         texts = [text.lower() for text in texts]
     known = tuple(texts) if declared.kind == "list" else texts[0]

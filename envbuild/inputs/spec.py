@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all, some
 from envbuild.inputs.catalog import ErrorCollector, find_catalog, load_base, load_bases, load_recipe
+from envbuild.inputs.once import ReadOnce
 from envbuild.inputs.sites import choose_site, driver_conflict
 from envbuild.lock.model import Lock
 from envbuild.lock.text import HEADER
@@ -68,6 +69,7 @@ def read_spec(
     content: bytes | None = None,
     target: Lock | None = None,
     find_image: FindImage = _unknown_image,
+    once: ReadOnce | None = None,
 ) -> ResolvedSpec:
     """Read a spec and everything that it names, and check that it fits together; raise all errors at once.
 
@@ -76,15 +78,19 @@ def read_spec(
     then the site that the spec names, then ``site.yaml`` of the user or the machine is used. With a `target`,
     the spec is read for its architecture, and for its release of the accelerator if the spec leaves the
     choice: this machine's driver decides nothing for another. `find_image` returns the base that an image of
-    a registry is for an architecture.
+    a registry is for an architecture. `once` keeps what specs share.
     """
+    once = ReadOnce() if once is None else once
     catalog = find_catalog(recipes)
     if content is None:
         check_is_spec(spec_path)
         content = read_input(spec_path, limit_bytes=MAX_BYTES, hint="`envbuild init` writes a first spec")
     spec, spec_errors = examine(EnvSpec, content, spec_path)
     reading = ErrorCollector(spec_errors)
-    settings = reading.collect(lambda: choose_site(catalog, spec, site))
+    named = spec.value.site if spec is not None else None
+    settings = reading.collect(
+        lambda: once.get(("site", catalog, named, site), lambda: choose_site(catalog, spec, site))
+    )
     if spec is None:
         raise_all(reading.errors)
         raise AssertionError("a spec that cannot be read has an error")
@@ -97,15 +103,19 @@ def read_spec(
         base = reading.collect(partial(_image_base, spec, chosen, machine, find_image))
     elif "base" not in spec.invalid_keys:
         if chosen is not None and (catalog.base(chosen.name) or not chosen.constraint):
-            base = reading.collect(lambda: load_base(catalog, chosen.name), chosen.name)
+            base = reading.collect(
+                lambda: once.get(("base", catalog, chosen.name), lambda: load_base(catalog, chosen.name)),
+                chosen.name,
+            )
         else:
-            bases, base_errors = load_bases(catalog)
+            bases, base_errors = once.get(("bases", catalog), lambda: load_bases(catalog))
             if chosen is not None:  # `debian@12` names a distribution
                 base, bases = newest_of_distribution(chosen, bases), ()
     choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
     sources: dict[str, RecipeSource] = {}
     for name in sorted({choice.name for choice in choices}):
-        if source := reading.collect(partial(load_recipe, catalog, name), name):
+        read = partial(once.get, ("recipe", catalog, name), partial(load_recipe, catalog, name))
+        if source := reading.collect(read, name):
             sources[name] = source
     requirements = _requirements(spec)
     reading.errors += requirements.errors

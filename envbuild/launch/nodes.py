@@ -6,15 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from envbuild.errors import pluralize
+from envbuild.events import Warned
 from envbuild.jobs.rank_reports import Reports, list_of
 from envbuild.jobs.report import CheckResult
 from envbuild.spec.site import Site
+from envbuild.system.host import Limits
 
 HOSTS = "nodes.hosts"
 CPUS = "nodes.cpus"
 NETWORK = "nodes.network"
 PAYLOAD_BYTES = 32 << 20
 """More than connections and small messages; half of what `mpi.collectives` moves."""
+LOCKED_BYTES = 1 << 30
+"""Memory that buffers of MPI and NCCL are locked in; common defaults are 64 KiB and 8 MiB."""
+OPEN_FILES = 1024
+"""Of a run that assembles an image."""
 # libfabric's providers, and UCX, whose messages no interface of the kernel's network carries.
 _BYPASS = ("cxi", "efa", "verbs", "psm2", "psm3", "opx", "ucx", "shm")
 
@@ -34,6 +40,23 @@ def judge_nodes(
         _judge_cpus(runs.values(), threads),
         _judge_network(of_mpi, nodes, site),
     ]
+
+
+def judge_limits(limits: Limits, *, uses_fabric: bool) -> list[Warned]:
+    """Judge the limits that a job inherited; locked memory matters if its ranks use the site's fabric.
+
+    Slurm gives a job the limits of the shell that submitted it (PropagateResourceLimits of slurm.conf).
+    """
+    warnings = []
+    locked, files = limits.locked_bytes, limits.open_files
+    if uses_fabric and locked is not None and locked < LOCKED_BYTES:
+        text = f"this job may lock {locked >> 10} KiB of memory (ulimit -l), and the fabric's adapter"
+        hint = "the limit comes from where it was submitted: `--slurm=--propagate=NONE` takes the node's"
+        warnings.append(Warned(text=f"{text} sends locked memory alone: MPI may fail or use TCP", hint=hint))
+    if files is not None and files < OPEN_FILES:
+        text = f"this job may open {files} files (ulimit -n), and an image may have more layers"
+        warnings.append(Warned(text=text, hint="`--slurm=--propagate=NONE` takes the node's limit"))
+    return warnings
 
 
 def _judge_hosts(runs: Iterable[Reports], nodes: int) -> CheckResult:

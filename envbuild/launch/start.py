@@ -14,7 +14,7 @@ from types import ModuleType
 
 from envbuild.image.metadata import embedded_files
 from envbuild.image.model import METADATA_DIR
-from envbuild.image.runnable import Runnable
+from envbuild.image.runnable import Runnable, own_mpiexec_variables
 from envbuild.jobs import envbuild_gpus, imports
 from envbuild.jobs.envbuild_gpus import VISIBLE_GPUS
 from envbuild.jobs.judge import (
@@ -201,13 +201,15 @@ def environment_of(launcher: Launcher | None) -> dict[str, str]:
 
 def program_line(container: Container, command: Sequence[str], *, prompt: str = "") -> list[str]:
     """Return the command line that starts one program of the user in an image; a shell with a `prompt`."""
+    of_mpi = own_mpiexec_variables(container.runnable)
+    own = {name: value for name, value in of_mpi.items() if name not in os.environ}
     return container.apptainer.command(
         container.image,
         command,
         action="shell" if prompt else "exec",
         flags=container.gpu_flags,
         binds=container.binds,
-        env={"PS1": prompt} if prompt else {},
+        env={**own, **({"PS1": prompt} if prompt else {})},
         network=True,
         isolated=False,
     )

@@ -30,14 +30,23 @@ def needed_space(layers: Iterable[Layer], sizes: Mapping[str, int], *, at_once: 
 
     `sizes` are those of their files by SHA-256, in bytes.
     """
-    layers = list(layers)
-    inputs = {layer.key: {file.sha256 for file in input_files(layer.step)} for layer in layers}
-    used = {digest: sizes[digest] for digests in inputs.values() for digest in digests}
-    wheels = {layer.step.wheel.sha256 for layer in layers if isinstance(layer.step, WheelStep)}
-    roots = (inputs[layer.key] for layer in layers if isinstance(layer.step, BaseStep | SystemStep))
-    largest = sorted((sum(used[digest] for digest in digests) for digests in roots), reverse=True)
+    used: dict[str, int] = {}
+    made: dict[str, int] = {}
+    roots = []
+    for layer in layers:
+        own = {file.sha256: sizes[file.sha256] for file in input_files(layer.step)}
+        used |= own
+        made |= made_bytes(layer, sizes)
+        if isinstance(layer.step, BaseStep | SystemStep):
+            roots.append(sum(own.values()))
     return NeededSpace(
         inputs_bytes=sum(used.values()),
-        layers_bytes=sum(size * (_WHEEL if digest in wheels else _UNPACKED) for digest, size in used.items()),
-        temporary_bytes=_ROOT * sum(largest[:at_once]),
+        layers_bytes=sum(made.values()),
+        temporary_bytes=_ROOT * sum(sorted(roots, reverse=True)[:at_once]),
     )
+
+
+def made_bytes(layer: Layer, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return about how many bytes building a layer makes in the store of each of its files, by SHA-256."""
+    factor = _WHEEL if isinstance(layer.step, WheelStep) else _UNPACKED
+    return {file.sha256: sizes[file.sha256] * factor for file in input_files(layer.step)}

@@ -20,7 +20,8 @@ from envbuild.image.sif import FACTS
 from envbuild.image.verify import changed_around, tables_are_right
 from envbuild.preflight import components
 from envbuild.preflight.report import PreflightReport, run_preflight
-from envbuild.preflight.scan import SCAN_FORMAT, ImageScan, scan_image
+from envbuild.preflight.scan import SCAN_FORMAT, ImageScan, scan_file_system, scan_image
+from envbuild.preflight.stranger_facts import facts_of_stranger
 from envbuild.rules.facts import Fact, Facts, Value, fact_type
 from envbuild.store.store import Store
 
@@ -80,9 +81,9 @@ def carried_facts(image: ImageFile) -> dict[str, Fact] | None:
 def kept_facts(image: ImageFile, store: Store) -> dict[str, Fact] | None:
     """Return the facts that an image carries, or those in a store of an image that was verified before.
 
-    None without either. RequestError: it is not an image of envbuild.
+    None without either. What an image of another tool says of itself does not count.
     """
-    facts = carried_facts(image)
+    facts = carried_facts(image) if image.built_by_envbuild else None
     if facts is None and (record := _read(image, store)) and image.signature in record.signatures:
         facts = _facts(record.facts)
     return facts
@@ -91,25 +92,34 @@ def kept_facts(image: ImageFile, store: Store) -> dict[str, Fact] | None:
 def image_facts(image: ImageFile, store: Store) -> dict[str, Fact]:
     """Return the facts of an image as `kept_facts`; without any, it is scanned.
 
-    RequestError, CheckError: as `scan_image`.
+    RequestError, CheckError: as `scan_image`; of an image of another tool, its file system is damaged.
     """
     facts = kept_facts(image, store)
-    if facts is None:
+    if facts is None and image.built_by_envbuild:
         scan = scan_image(image, store)
         facts = dict(keep_facts(image, scan, run_preflight(scan), store).facts)
+    elif facts is None:
+        with image.reading_root():
+            facts = facts_of_stranger(scan_file_system(image.root), image.files)
+        _keep(image, facts, store)
     return facts
 
 
 def keep_facts(image: ImageFile, scan: ImageScan, report: PreflightReport, store: Store) -> PreflightReport:
     """Keep the facts of an image that is as it was written, unless it carries them; return its report."""
-    if scan.changed or not image.is_unchanged or carried_facts(image) is not None:
-        return report
+    if not scan.changed and carried_facts(image) is None:
+        _keep(image, report.facts, store)
+    return report
+
+
+def _keep(image: ImageFile, facts: Facts, store: Store) -> None:
+    if not image.is_unchanged:
+        return
     before = _read(image, store)
     signatures = [*(before.signatures if before else ()), image.signature][-_MAX_SIGNATURES:]
-    text = json.dumps({"signatures": signatures, "facts": _entries(report.facts)}, separators=(",", ":"))
+    text = json.dumps({"signatures": signatures, "facts": _entries(facts)}, separators=(",", ":"))
     with suppress(EnvbuildError):  # without a record the next call scans the image
         store.write_sealed(_record_name(image), text)
-    return report
 
 
 def _carried(image: ImageFile) -> _Carried | None:
@@ -152,6 +162,8 @@ def _read(image: ImageFile, store: Store) -> _Record | None:
 
 
 def _record_name(image: ImageFile) -> str:
-    hexadecimal = image.manifest.digest.removeprefix("sha256:")
+    # Tables say nothing of a file's data: the signature that a record has, too, does.
+    digest = image.manifest.digest if image.built_by_envbuild else image.tables_digest
+    hexadecimal = digest.removeprefix("sha256:")
     version = f"facts-{FACTS_FORMAT}-{SCAN_FORMAT}-{components.digest()[:12]}"
     return f"scans/{version}/{hexadecimal[:2]}/{hexadecimal}.facts.json"

@@ -123,7 +123,7 @@ class Row(Model):
 
     @cached_property
     def of_gpus_alone(self) -> bool:
-        """Whether it compares GPUs and their driver alone, of which an image for the CPU has no use."""
+        """Whether it compares GPUs and their driver alone: those that fit nothing do no harm on the CPU."""
         return all(path.partition(".")[0] in ("gpus", "driver") for path in (*self.if_, *self.needs))
 
     @property

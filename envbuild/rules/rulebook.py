@@ -27,7 +27,7 @@ from envbuild.rules.judge import (
     judge_rules,
     require,
 )
-from envbuild.rules.knowledge import UNREAD, Knowledge, shipped
+from envbuild.rules.knowledge import UNREAD, Entry, Knowledge, shipped
 from envbuild.rules.pmi import choose_pmi
 from envbuild.rules.rows import holds, judge_rows
 from envbuild.rules.tables import at_least, in_range, look_up, run_code, tables
@@ -40,21 +40,26 @@ def judge(facts: Facts, *occasions: Occasion, knowledge: Knowledge | None = None
     """
     known = knowledge or shipped()
     rules = [rule for rule in RULES if not occasions or not {*occasions}.isdisjoint(rule.judged_at)]
-    for_cpu = "asked.accelerator" in facts and facts["asked.accelerator"].value == "cpu"
-    entries = [
-        (entry, file)
-        for entry, file in known.entries
-        if not (occasions and entry.occasions.isdisjoint(occasions)) and not (for_cpu and entry.of_gpus_alone)
-    ]
+    entries = [each for each in known.entries if not occasions or not each[0].occasions.isdisjoint(occasions)]
     counting = [(entry, file) for entry, file in entries if file or entry.rule not in known.silences]
     silenced = [(entry, file) for entry, file in entries if not file and entry.rule in known.silences]
-    results = (*judge_rules(facts, rules), *judge_rows(facts, silenced))
+    results = (*judge_rules(facts, rules), *_judge_entries(facts, silenced))
     return tuple(
         sorted(
-            (*(_silenced(result, known) for result in results), *judge_rows(facts, counting)),
+            (*(_silenced(result, known) for result in results), *_judge_entries(facts, counting)),
             key=in_chain,
         )
     )
+
+
+def _judge_entries(facts: Facts, entries: Sequence[tuple[Entry, str]]) -> Iterator[RuleResult]:
+    """Judge a stack by rows; GPUs and drivers that fit nothing do not concern an image for the CPU."""
+    if "asked.accelerator" not in facts or facts["asked.accelerator"].value != "cpu":
+        yield from judge_rows(facts, entries)
+        return
+    yield from judge_rows(facts, [each for each in entries if not each[0].of_gpus_alone])
+    of_gpus = judge_rows(facts, [each for each in entries if each[0].of_gpus_alone])
+    yield from (result for result in of_gpus if result.outcome == "compatible")
 
 
 def judge_by(facts: Facts, rule_id: str) -> RuleResult | None:
@@ -346,7 +351,13 @@ _DATA_CENTRE = re.compile(
 )
 def compatibility_package_on_its_gpus(stack: Stack) -> None:
     """Processes load a cuda-compat package that is newer than the driver on data-centre GPUs alone."""
-    names = stack.texts("gpus.names")
+    names = stack.texts_or_none("gpus.names")
+    if names is None:
+        version = stack.show("cuda.compat")
+        reason = (
+            f"processes load the libcuda of the image's cuda-compat {version}, which runs on data-centre GPUs"
+        )
+        raise UnknownFact(reason=f"{reason} alone, and the GPUs are not known")
     others = [
         name for name in names if not any(_DATA_CENTRE.fullmatch(word) for word in re.split(r"[\s_-]+", name))
     ]

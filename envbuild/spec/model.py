@@ -64,6 +64,7 @@ MAX_TEXT = 4096  # characters
 MAX_PACKAGES = 2000  # of each kind
 MAX_RECIPES = 100  # of each kind
 MAX_FILES = 2000
+MAX_WORDS = 1000  # of a command
 MAX_DEPTH = 100  # directories of a path in the image
 
 
@@ -269,6 +270,7 @@ _CONSTRAINT = rf"(?:{_RELEASE}|{_CLAUSE}(?:,{_CLAUSE})*)"
 Text = Annotated[
     str, Checked(_clean_text, {"pattern": f"^{_CLEAN}*$", "maxLength": MAX_TEXT}, "one line of text")
 ]
+CommandWord = Annotated[Text, Field(min_length=1)]
 Name = Annotated[str, full_match(NAME, f"a name: {_NAME_WORDS}")]
 SiteName = Annotated[
     str, full_match(SITE_NAME, "a site of `envbuild site ls`, such as `frontier` or `lumi/g`")
@@ -590,6 +592,56 @@ class TestSettings(Model):
     """Wall-clock limit of one mini job, in seconds."""
 
 
+class LaunchSettings(Model):
+    """A program of the image, and the ranks that run it."""
+
+    command: Annotated[tuple[CommandWord, ...], Field(min_length=1, max_length=MAX_WORDS)]
+    """The program and its arguments, a word each (``[python, train.py]``); no shell reads them."""
+    ranks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Processes to start (count); `nodes` times `ranks_per_node` if omitted."""
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Nodes, or pods of Kubernetes, that share the ranks evenly (count)."""
+    ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ranks on each node (count); by default one for each GPU of the site's nodes."""
+    gpus_per_rank: Annotated[int, Field(ge=0, le=64)] | None = None
+    """GPUs for each rank (count); a rank sees all GPUs of its node."""
+    time_min: Annotated[int, Field(ge=1, le=525_600)] | None = None
+    """Wall-clock limit of the job in minutes; the scheduler's default if omitted."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        ranks, nodes, per_node = self.ranks, self.nodes, self.ranks_per_node
+        if ranks is not None:
+            if nodes is not None and per_node is not None and nodes * per_node != ranks:
+                product = f"{nodes} nodes with {per_node} ranks each have {nodes * per_node}"
+                raise ValueError(f"{product}, and `ranks` is {ranks}: leave one of the three out")
+            for key, count in (("nodes", nodes), ("ranks_per_node", per_node)):
+                if count is not None and ranks % count:
+                    raise ValueError(f"`ranks`, {ranks}, is not a multiple of `{key}`, {count}")
+        return self
+
+    @property
+    def total_ranks(self) -> int | None:
+        """All ranks (count); None if that depends on the site or on the job."""
+        if self.ranks is None and self.nodes is not None and self.ranks_per_node is not None:
+            return self.nodes * self.ranks_per_node
+        return self.ranks
+
+    def ranks_on_node(self, default: int) -> int:
+        """Return the ranks on each node (count): the `default` if nothing here says it; 0 for unknown."""
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        if self.ranks is not None and self.nodes is not None:
+            return self.ranks // self.nodes
+        return default if self.ranks is None or (default and self.ranks % default == 0) else 0
+
+    def node_count(self, ranks_per_node: int) -> int | None:
+        """Return the nodes (count) if each has `ranks_per_node`; None if nothing says it."""
+        if self.nodes is None and self.ranks is not None and ranks_per_node:
+            return self.ranks // ranks_per_node
+        return self.nodes
+
+
 class Excuse(Model):
     """A finding that is accepted for this image."""
 
@@ -658,6 +710,8 @@ class EnvSpec(Model):
     """Files to copy into the image."""
     test: TestSettings = TestSettings()
     """Defaults of `envbuild test`."""
+    launch: LaunchSettings | None = None
+    """The program that `envbuild launch` starts without a command, and `envbuild export` writes into jobs."""
     imports: dict[Distribution, tuple[ModuleName, ...]] = {}
     """Python package → the modules of it that `envbuild test` imports; none for an empty list. Of all other
     packages it imports the top-level modules."""

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from envbuild.spec.fields import Address, Checked, Format, WheelPlace
+from envbuild.spec.kubernetes import SiteKubernetes
 from envbuild.spec.model import (
     MAX_TEXT,
     BindTarget,
@@ -436,6 +437,8 @@ class Site(Model):
     """The interconnect."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
+    kubernetes: SiteKubernetes | None = None
+    """The cluster of Kubernetes, for ``envbuild export --format jobset`` and ``trainjob``."""
     vet: VetSection = {}
     """Limits of values of `envbuild vet`."""
     modules: ModuleSystem | None = None

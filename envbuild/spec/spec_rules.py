@@ -45,8 +45,19 @@ def spec_errors(
     yield from _variables(spec, recipes)
     if base is not None and base.root is None:  # a finished root may bring any locale
         yield from _locales(spec, recipes, base)
+    yield from _gpus_of_launch(spec)
     yield from _compiled_against(recipes)
     yield from _mixed_accelerators(recipes)
+
+
+def _gpus_of_launch(spec: Loaded[EnvSpec]) -> Errors:
+    launch = spec.value.launch
+    if launch is not None and launch.gpus_per_rank and spec.value.accelerator.name == "cpu":
+        yield RequestError(
+            "ranks ask for GPUs, and the image is for CPUs",
+            at=spec.at("launch", "gpus_per_rank"),
+            hint="name the GPUs that it is for, such as `accelerator: cuda`",
+        )
 
 
 def _repeated(

@@ -13,6 +13,7 @@ A store belongs to one user. Its directory is relocatable:
     scans/                      scans of images for the preflight
     parts/                      parts of images that a `pull` has fetched and not yet used
     images/                     images of registries that commands named (see `envbuild.store.images`)
+    submission/                 the last `build --submit` or `test --submit` (see `envbuild.store.submission`)
     stage/                      work in progress, one private directory each
 
 Everything is written under a private name in `stage/`, synced, and renamed into place: a reader sees a
@@ -49,7 +50,7 @@ GRACE_S = 86_400.0
 # Most layers take less: no word about those.
 _PATIENCE_S = 1.0
 # Only the owner may read command lines, unchecked files, and what uv keeps.
-_PRIVATE = ("logs", "resolve", "stage")
+_PRIVATE = ("logs", "resolve", "stage", "submission")
 # Never exists; the root of a store that was not made yet.
 _NOWHERE = Path("/proc/self/fd/none")
 
@@ -224,26 +225,30 @@ class Store:
 
     def get_local(self, key: str) -> LayerRecord | None:
         """Return the finished layer of a key, of this store only, or None."""
+        record = self._read_local(key, self._records.get(key))
+        if record is not None:
+            self._records[key] = record
+        return record
+
+    def _read_local(self, key: str, known: LayerRecord | None = None) -> LayerRecord | None:
+        """Return the finished layer of a key; `known` is its record if that was read before."""
         root = self.root
         try:
             name = record_name(key)
             if not self._tree.is_private(name):
                 return None
-            record = self._records[key] if key in self._records else read_record(root / name)
+            record = known or read_record(root / name)
             blob = blob_name(record.blob)
             whole = self._tree.is_private(blob) and (root / blob).stat().st_size == record.size_bytes
         except (OSError, ValueError, RequestError):
             return None
-        if not whole or record.key != key:
-            return None
-        self._records[key] = record
-        return record
+        return record if whole and record.key == key else None
 
-    def records(self) -> list[LayerRecord]:
-        """Return all finished layers of this store only, sorted by key."""
+    def records(self) -> Iterator[LayerRecord]:
+        """Yield all finished layers of this store only, sorted by key; none is kept in memory."""
         keys = sorted(path.stem for path in (self.root / "layers").glob("??/*.json"))
-        records = (self.get_local(f"sha256:{key}") for key in keys if len(key) == 64)
-        return [record for record in records if record is not None]
+        records = (self._read_local(f"sha256:{key}") for key in keys if len(key) == 64)
+        return (record for record in records if record is not None)
 
     def is_intact(self, record: LayerRecord) -> bool:
         """Return whether a layer's blob still holds the bytes that were published; reads all of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from envbuild.store.gc_roots import Needs, StoredRoot
@@ -87,14 +88,13 @@ def usage_of(listing: StoreListing, areas: dict[str, int]) -> StoreUsage:
         elif item.kind in ("image", "scan", "leftover"):
             sizes[str(item.path)] = item.size_bytes
             users[str(item.path)] = set(listing.needed_by(item))
-    labels = sorted({label for needing in users.values() for label in needing})
+    total: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    for name, needing in users.items():
+        total.update(dict.fromkeys(needing, sizes[name]))
+        own.update(dict.fromkeys(needing, sizes[name] if len(needing) == 1 else 0))
     rows = tuple(
-        RootUsage(
-            label=label,
-            total_bytes=sum(sizes[name] for name, needing in users.items() if label in needing),
-            own_bytes=sum(sizes[name] for name, needing in users.items() if needing == {label}),
-        )
-        for label in labels
+        RootUsage(label=label, total_bytes=total[label], own_bytes=own[label]) for label in sorted(total)
     )
     return StoreUsage(
         areas=areas,

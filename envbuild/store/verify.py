@@ -61,7 +61,11 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
     `advanced` is called with the bytes of each file that was read.
     """
     damages: list[Damage] = []
-    records = list(_records(store, damages))
+    # Without the records' paths: those of a large store do not fit into memory.
+    blob_of = {record.key: record.blob for record in _records(store, damages)}
+    keys_of: dict[str, list[str]] = {}
+    for key, blob in blob_of.items():
+        keys_of.setdefault(blob, []).append(key)
     blobs = {path: path.name for path in _entries(store.root / "blobs/sha256", damages)}
     directories = list(_entries(store.root / "files/sha256", damages, directories=True))
     files = {path: directory.name for directory in directories for path in sorted(directory.iterdir())}
@@ -77,15 +81,15 @@ def verify(store: Store, *, advanced: Callable[[int], None] = lambda _: None) ->
             damages.append(Damage(kind="image", id=f"sha256:{digest}", path=path, problem=problem))
         elif problem:
             blob = f"sha256:{digest}"
-            keys = tuple(record.key for record in records if record.blob == blob)
+            keys = tuple(keys_of.get(blob, ()))
             damages.append(Damage(kind="blob", id=blob, path=path, problem=problem, keys=keys))
-    for record in records:
-        if store.blob_path(record.blob) not in blobs:
-            problem = f"its squashfs {record.blob[:19]}… is missing"
-            damages.append(_damaged_record(store.record_path(record.key), problem))
+    for key, blob in blob_of.items():
+        if store.blob_path(blob) not in blobs:
+            problem = f"its squashfs {blob[:19]}… is missing"
+            damages.append(_damaged_record(store.record_path(key), problem))
     damages += _damaged_roots(store)
     return Verified(
-        layers=len(records),
+        layers=len(blob_of),
         blobs=len(blobs),
         files=len(directories),
         images=len(pulled),

@@ -54,8 +54,8 @@ class Statement:
     predicate_type: str
     predicate: Mapping[str, Any]
 
-    def signed(self, key: Signer) -> bytes:
-        """Return it in its envelope; the same arguments give the same bytes."""
+    def text(self) -> str:
+        """Return it without an envelope: canonical JSON."""
         subjects = [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in self.subjects.items()]
         statement = {
             "_type": _STATEMENT_TYPE,
@@ -63,7 +63,11 @@ class Statement:
             "predicateType": self.predicate_type,
             "predicate": self.predicate,
         }
-        payload = canonical_json(statement).encode()
+        return canonical_json(statement)
+
+    def signed(self, key: Signer) -> bytes:
+        """Return it in its envelope; the same arguments give the same bytes."""
+        payload = self.text().encode()
         signature = {
             "keyid": key.public.fingerprint,
             "sig": base64.b64encode(key.sign(_signed_bytes(payload))).decode(),

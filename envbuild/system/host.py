@@ -6,7 +6,9 @@ import grp
 import os
 import platform
 import pwd
+import resource
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import MachineError
@@ -82,6 +84,31 @@ def architecture() -> str:
 def name() -> str:
     """Return this machine's network name."""
     return platform.node()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of this process, which its children inherit; None for none."""
+
+    locked_bytes: int | None
+    """Memory that it may lock."""
+    open_files: int | None
+    """Files that it may open, at most (the hard limit)."""
+
+
+def limits() -> Limits:
+    """Return the limits of this process (getrlimit(2))."""
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Limits(
+        locked_bytes=None if locked == resource.RLIM_INFINITY else locked,
+        open_files=None if files == resource.RLIM_INFINITY else files,
+    )
+
+
+def has_rdma() -> bool:
+    """Return whether this machine has an adapter that sends locked memory: InfiniBand, RoCE or Slingshot."""
+    return any(any(Path(devices).glob("*")) for devices in ("/sys/class/infiniband", "/sys/class/cxi"))
 
 
 def cores() -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain
     from envbuild.workflows import export as export
+    from envbuild.workflows import export_pods as export_pods
     from envbuild.workflows import export_script as export_script
     from envbuild.workflows import extend as extend
     from envbuild.workflows import fetch as fetch
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     from envbuild.workflows import sites as sites
     from envbuild.workflows import specs as specs
     from envbuild.workflows import status as status
+    from envbuild.workflows import submit as submit
     from envbuild.workflows import test as test
+    from envbuild.workflows import worker as worker
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -33,7 +33,14 @@ from envbuild.system.space import temporary_directories
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
 from envbuild.workflows.fetch import fetch_pins, locator
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.lock import Locked, check_tools, lock_spec, read_locked, report_choices
+from envbuild.workflows.lock import (
+    LOCKED_AT_ONCE,
+    Locked,
+    check_tools,
+    lock_spec,
+    read_locked,
+    report_choices,
+)
 from envbuild.workflows.make import judge_image, make_image, make_layers, raise_failure
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.plan import absent_files, needed_pins, plan_image, plan_name
@@ -85,11 +92,12 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
+class PlannedImage:
     """An image that is to be built."""
 
     spec: Path
     image: Path
+    """Where it is written."""
     locked: Locked
     plan: BuildPlan
     built: Built | None = None
@@ -102,6 +110,21 @@ def build_images(specs: Members[None], request: BuildRequest, settings: Settings
     All are locked and planned first; then each distinct layer that is missing is built once, whatever images
     need it; then the images are written. A layer that fails costs only the images that need it.
     """
+    images = check_images(specs, request, settings)
+    if not images.done:
+        return cast("Members[Built]", images)  # errors alone
+    # A passphrase is asked for now, and not once all is built.
+    target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
+    settings = with_upstreams(settings, request.upstreams, offline=request.offline)
+    planned = plan_images(images, request, settings)
+    built = _build(planned, request, settings, last=target is None)
+    if target is not None:
+        built = built.each(lambda member, own: _push(member.get(), target, own), settings, last=True)
+    return built.each(lambda member, _: _result(member.get()), settings)
+
+
+def check_images(specs: Members[None], request: BuildRequest, settings: Settings) -> Members[Path]:
+    """Check a request before any work is done; return the paths of the images."""
     if specs.many and request.output is not None and not is_directory(request.output):
         raise RequestError(
             f"`{request.output}` is not a directory, and several images are built",
@@ -110,43 +133,59 @@ def build_images(specs: Members[None], request: BuildRequest, settings: Settings
     check_sources(request.sources)
     images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
     images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
-    if not images.done:
-        return cast("Members[Built]", images)  # errors alone
-    _warn_of_parents(settings)
-    # A passphrase is asked for now, and not once all is built.
-    target = LayerTarget.of(request.push_layers, request.key) if request.push_layers else None
-    settings = with_upstreams(settings, request.upstreams, offline=request.offline)
-    planned = images.each(lambda image, own: _plan(image, request, own), settings)
+    if images.done:
+        _warn_of_parents(settings)
+    return images
+
+
+def plan_images(images: Members[Path], request: BuildRequest, settings: Settings) -> Members[PlannedImage]:
+    """Lock and plan images, fetch the layers that registries have, and find the images that are made."""
+    planned = images.each(lambda image, own: _plan(image, request, own), settings, threads=LOCKED_AT_ONCE)
     if not request.rebuild:
         fetch_layers(LayerGraph.of(member.get().plan for member in planned.done), settings)
-    planned = planned.each(lambda member, own: _reused(member.get(), request, own), settings)
-    built = _build(planned, request, settings, last=target is None)
-    if target is not None:
-        built = built.each(lambda member, own: _push(member.get(), target, own), settings, last=True)
-    return built.each(lambda member, _: _result(member.get()), settings)
+    return planned.each(lambda member, own: _reused(member.get(), request, own), settings)
+
+
+def images_to_build(planned: Members[PlannedImage]) -> list[PlannedImage]:
+    """Return the images that are not made yet."""
+    return [member.get() for member in planned.done if member.get().built is None]
+
+
+def fetch_missing(
+    planned: Members[PlannedImage], request: BuildRequest, settings: Settings
+) -> tuple[Members[PlannedImage], LayerGraph, tuple[Layer, ...]]:
+    """Fetch the files of the missing layers, once there is room for all; the store must be in use.
+
+    Return the images, of which those whose files do not come have failed, and the graph and the missing
+    layers of the others. MachineError: there is no room.
+    """
+    store = settings.store
+    graph = LayerGraph.of(member.plan for member in images_to_build(planned))
+    missing = missing_layers(graph, store, rebuild=request.rebuild)
+    # On file systems without locks `prune` goes by age.
+    store.freshen(graph.layers)
+    _check_room(images_to_build(planned), graph, missing, settings)
+    if missing:
+        keys = {layer.key for layer in missing}
+        planned = planned.each(lambda member, own: _fetch(member.get(), keys, request, own), settings)
+        graph = LayerGraph.of(member.plan for member in images_to_build(planned))
+        missing = graph.needed(lambda key: key not in keys)
+    return planned, graph, missing
 
 
 def _build(
-    planned: Members[_Planned], request: BuildRequest, settings: Settings, *, last: bool
-) -> Members[_Planned]:
+    planned: Members[PlannedImage], request: BuildRequest, settings: Settings, *, last: bool
+) -> Members[PlannedImage]:
     """Build the layers that are missing, and write the images that are not what they should be."""
     store = settings.store
-    if not _to_build(planned):
+    if not images_to_build(planned):
         return planned.each(lambda member, _: member.get(), settings, last=last)
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
-        graph = LayerGraph.of(member.plan for member in _to_build(planned))
-        missing = missing_layers(graph, store, rebuild=request.rebuild)
-        # Before and after: on file systems without locks `prune` goes by age.
-        store.freshen(graph.layers)
-        _check_room(_to_build(planned), graph, missing, settings)
+        planned, graph, missing = fetch_missing(planned, request, settings)
         with store.stage() as work:
             failures: dict[str, EnvbuildError] = {}
             if missing:
-                keys = {layer.key for layer in missing}
-                planned = planned.each(lambda member, own: _fetch(member.get(), keys, request, own), settings)
-                graph = LayerGraph.of(member.plan for member in _to_build(planned))
-                missing = graph.needed(lambda key: key not in keys)
-                context = _context(_to_build(planned), missing, request, settings, work)
+                context = _context(images_to_build(planned), missing, request, settings, work)
                 failures = make_layers(graph, context, settings, missing=missing, verb="build")
             made = {layer.key for layer in missing}
             planned = planned.each(
@@ -154,10 +193,6 @@ def _build(
             )
         store.freshen(graph.layers)
     return planned
-
-
-def _to_build(planned: Members[_Planned]) -> list[_Planned]:
-    return [member.get() for member in planned.done if member.get().built is None]
 
 
 def _check_paths(spec: Path, many: bool, request: BuildRequest, settings: Settings) -> Path:
@@ -186,17 +221,17 @@ def _warn_of_parents(settings: Settings) -> None:
         )
 
 
-def _plan(image: Member[Path], request: BuildRequest, settings: Settings) -> _Planned:
+def _plan(image: Member[Path], request: BuildRequest, settings: Settings) -> PlannedImage:
     if request.locked:
         locked = read_locked(image.path, settings)
     else:
         locked = lock_spec(image.path, settings, offline=request.offline, sources=request.sources)
     report_choices(locked, settings.emit)
     plan = plan_image(locked, compression=request.compression)
-    return _Planned(spec=image.path, image=image.get(), locked=locked, plan=plan)
+    return PlannedImage(spec=image.path, image=image.get(), locked=locked, plan=plan)
 
 
-def _reused(planned: _Planned, request: BuildRequest, settings: Settings) -> _Planned:
+def _reused(planned: PlannedImage, request: BuildRequest, settings: Settings) -> PlannedImage:
     """Return the image as built if its file is that of the plan already."""
     plan, locked, store = planned.plan, planned.locked, settings.store
     missing = [layer for layer in plan.image_layers if request.rebuild or store.get(layer.key) is None]
@@ -237,7 +272,7 @@ def _judge(scan: ImageScan, settings: Settings) -> PreflightReport:
 
 
 def _check_room(
-    planned: Sequence[_Planned], graph: LayerGraph, missing: Sequence[Layer], settings: Settings
+    planned: Sequence[PlannedImage], graph: LayerGraph, missing: Sequence[Layer], settings: Settings
 ) -> None:
     """Say what builds need of the store, of temporary files and of images' directories, and what is free.
 
@@ -277,12 +312,12 @@ def _check_room(
         check_room(directory, about, settings.emit, least=0 if shared else least)
 
 
-def _pins(planned: Iterable[_Planned]) -> list[Pin]:
+def _pins(planned: Iterable[PlannedImage]) -> list[Pin]:
     """Return the locked files of images, each once."""
     return list({pin.sha256: pin for member in planned for pin in all_pins(member.locked.lock)}.values())
 
 
-def _fetch(planned: _Planned, keys: Set[str], request: BuildRequest, settings: Settings) -> _Planned:
+def _fetch(planned: PlannedImage, keys: Set[str], request: BuildRequest, settings: Settings) -> PlannedImage:
     """Fetch the locked files that those of some layers need which are in an image's plan."""
     if planned.built is None:
         layers = LayerGraph.of([planned.plan]).needed(lambda key: key not in keys)
@@ -293,7 +328,7 @@ def _fetch(planned: _Planned, keys: Set[str], request: BuildRequest, settings: S
 
 
 def _context(
-    planned: Sequence[_Planned],
+    planned: Sequence[PlannedImage],
     missing: Sequence[Layer],
     request: BuildRequest,
     settings: Settings,
@@ -310,8 +345,8 @@ def _context(
 
 
 def _write(
-    planned: _Planned, failures: Mapping[str, EnvbuildError], made: Set[str], settings: Settings
-) -> _Planned:
+    planned: PlannedImage, failures: Mapping[str, EnvbuildError], made: Set[str], settings: Settings
+) -> PlannedImage:
     """Write the image of a plan, whose layers are in the store unless they failed."""
     if planned.built is not None:
         return planned
@@ -337,12 +372,12 @@ def _image_request(locked: Locked, plan: BuildPlan) -> ImageRequest:
     )
 
 
-def _push(planned: _Planned, target: LayerTarget, settings: Settings) -> _Planned:
+def _push(planned: PlannedImage, target: LayerTarget, settings: Settings) -> PlannedImage:
     pushed = push_layers(planned.plan.image_layers, target, settings)
     return replace(planned, built=replace(_result(planned), pushed=pushed))
 
 
-def _result(planned: _Planned) -> Built:
+def _result(planned: PlannedImage) -> Built:
     if planned.built is None:
         raise AssertionError(f"{planned.image} was not built")
     return planned.built

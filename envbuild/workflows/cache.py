@@ -94,6 +94,11 @@ def prune_cache(
             unused_s = max(unused_s, _WITHOUT_LOCKS_S)
             text = "the store's file system has no locks: what was used within a week stays"
             settings.emit(Note(text=text))
+        if not dry_run:
+            # Late: no other command on a store needs the scheduler.
+            from envbuild.workflows.submit import release_ended  # noqa: PLC0415
+
+            release_ended(settings)
         roots = find_roots(store, identify)
         result = prune(store, needs_of(roots), unused_s=unused_s, keep_bytes=keep_bytes, dry_run=dry_run)
         if result.failed and not result.removed:

@@ -19,10 +19,10 @@ from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.preflight import gpu
 from envbuild.preflight.bind_facts import bind_facts
-from envbuild.preflight.image_facts import keep_facts
+from envbuild.preflight.image_facts import image_facts, keep_facts
 from envbuild.preflight.report import PreflightReport, checks_of, run_preflight, simulate
 from envbuild.preflight.scan import scan_image
-from envbuild.rules.facts import texts_of
+from envbuild.rules.facts import is_of_host, texts_of
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RuleResult, judge_each
 from envbuild.rules.rulebook import judge
@@ -143,11 +143,13 @@ def check_image(
     with ImageFile.open(path) as image:
         extended = examine_extended(image, settings, unfit=unfit)
         if extended is not None:
+            judged = _judge_extended(image, settings)
             return CheckedImage(
                 runnable=extended.runnable,
                 preflight=extended.examined.preflight,
-                rule_results=(),
+                rule_results=judge_each(judged),
                 others=(),
+                partitions=_fits(judged, {}),
                 seconds=time.monotonic() - started,
             )
         return _check(image, settings, from_host, lint_shifter=lint_shifter, srun=srun)
@@ -184,7 +186,7 @@ def _check(
             site.name: list(gpu.checks(preflight.gpu_code, site.gpus.architectures if site.gpus else ()))
             for site in sites
         }
-        partitions = tuple(_fit(name, results, gpu_checks.get(name, [])) for name, results in judged.items())
+        partitions = _fits(judged, gpu_checks)
         if host_libs and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, simulate(scan, host_libs.by_name))
         checked = CheckedImage(
@@ -197,11 +199,37 @@ def _check(
                 *(_lint_shifter(image, preflight) if lint_shifter else []),
                 *(SlurmHere().pmi_checks(manifest, host_libs.mpi if host_libs else None) if srun else []),
             ),
-            partitions=partitions if len(partitions) > 1 else (),
+            partitions=partitions,
             seconds=time.monotonic() - started,
         )
         running.failed = not checked.passed
     return checked
+
+
+def _judge_extended(image: ImageFile, settings: Settings) -> dict[str, tuple[RuleResult, ...]]:
+    """Judge an extended image of another tool at each partition of the site, by rules that concern a host.
+
+    Rules on the image alone would judge what it was before the addition.
+    """
+    sites = _sites(settings, NO_HOST_LIBS)
+    facts = image_facts(image, settings.store) if sites else {}
+    knowledge = read_knowledge()
+    return {
+        site.name: tuple(
+            result
+            for result in judge(stack_facts(facts, site), knowledge=knowledge)
+            if any(map(is_of_host, (*result.facts, *result.missing)))
+        )
+        for site in sites
+    }
+
+
+def _fits(
+    judged: Mapping[str, Sequence[RuleResult]], gpu_checks: Mapping[str, Sequence[CheckResult]]
+) -> tuple[PartitionFit, ...]:
+    """Return whether an image fits each partition; empty for a single one."""
+    fits = tuple(_fit(name, results, gpu_checks.get(name, ())) for name, results in judged.items())
+    return fits if len(fits) > 1 else ()
 
 
 def _fit(name: str, results: Sequence[RuleResult], gpu_checks: Sequence[CheckResult]) -> PartitionFit:

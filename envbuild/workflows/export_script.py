@@ -50,14 +50,7 @@ def export_script(
     if site is None:
         raise RequestError("the site where the image starts is unknown", hint="name a site with --site")
     chosen_format = text_format(form)
-    check_target(
-        path,
-        keep=(image,),
-        is_one=lambda file: is_empty_or_starts_with(file, chosen_format.first_lines.encode()),
-        what=form,
-        hint="name another file with -o PATH",
-    )
-    check_outside_store(path)
+    check_text_target(image, path, form, chosen_format.first_lines)
     starter = _scheduler(site, chosen_format, form)
     refuse_or_warn(judge(stack_facts(facts, site), "export", knowledge=read_knowledge()), settings.emit)
     chosen = _choose_runtime(site, chosen_format, runtime_name, settings.emit)
@@ -73,15 +66,39 @@ def export_script(
     launch = SiteLaunch(
         manifest=manifest,
         site=site,
+        site_argument=_site_argument(site, settings),
         runtime=chosen,
         image=named,
         launcher=launcher,
         variables=variables_of(launcher, site, chosen),
     )
-    text = chosen_format.render(launch)
-    write_atomically(path, text.encode())
+    written = write_text(path, form, chosen_format.render(launch))
     if not image_name:
         settings.emit(Note(text=f"the image is expected at {launch.image}; --image names another place"))
+    return written
+
+
+def _site_argument(site: Site, settings: Settings) -> str:
+    """Return what names a site for ``--site`` in any directory."""
+    named = settings.site
+    return str(named.absolute()) if named is not None and named.is_file() else site.name
+
+
+def check_text_target(image: Path, path: Path, form: str, first_lines: str) -> None:
+    """Raise a RequestError if the text of a form must not be written to a path."""
+    check_target(
+        path,
+        keep=(image,),
+        is_one=lambda file: is_empty_or_starts_with(file, first_lines.encode()),
+        what=form,
+        hint="name another file with -o PATH",
+    )
+    check_outside_store(path)
+
+
+def write_text(path: Path, form: str, text: str) -> Written:
+    """Write a text that starts an image."""
+    write_atomically(path, text.encode())
     size = len(text.encode())
     return Written(format=form, files=(path,), size_bytes=size, identity=f"sha256:{sha256(path)}")
 

@@ -13,6 +13,7 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, Warned
 from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
+from envbuild.image.runnable import DescribedImage, Runnable, describe_start
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
@@ -25,16 +26,18 @@ from envbuild.launch.schedulers import (
     other_nodes,
     scheduler_of,
     site_reaches_nodes,
+    work_for,
 )
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.launch.start import Container, context_of, line_of_ranks
 from envbuild.quoting import shell_line as written
-from envbuild.rules.facts import Fact, Facts
+from envbuild.rules.facts import Fact, Facts, Value, facts_from
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.binds import binds_of
+from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site, SiteBind
 from envbuild.system import host, process
 from envbuild.system.files import exists
@@ -62,11 +65,12 @@ def launch_line(
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
-    The program sees home, working directory, devices, network and environment as Apptainer passes them on.
-    By default `ranks` are the tasks of the allocation, else 1, and the launcher is that of the job, of the
-    site or of the image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless
-    `torch_env` is false. The host libraries `from_host` replace the image's own. For a `dry_run` with a
-    named site, the line is for that site, on any machine.
+    Without a `command`, program and ranks are those that the image's spec states (`launch`). The program sees
+    home, working directory, devices, network and environment as Apptainer passes them on. By default `ranks`
+    are the tasks of the allocation, else 1, and the launcher is that of the job, of the site or of the
+    image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is
+    false. The host libraries `from_host` replace the image's own. For a `dry_run` with a named site, the line
+    is for that site, on any machine.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
@@ -74,10 +78,12 @@ def launch_line(
     """
     with ImageFile.open(path) as image:
         warn_if_older(image, settings.emit)
+        stated = None if command else _stated_launch(image)
         return _launch_line(
             image,
-            command,
+            stated.command if stated is not None else command,
             ranks=ranks,
+            stated=stated,
             from_host=from_host,
             settings=settings,
             launcher_name=launcher_name,
@@ -86,11 +92,23 @@ def launch_line(
         )
 
 
+def _stated_launch(image: ImageFile) -> LaunchSettings:
+    """Return the program that an image's spec states; RequestError if it states none."""
+    if image.manifest.launch is None:
+        raise RequestError(
+            f"there is no command to start: the spec of `{image.path.name}` has no `launch`",
+            hint=f"{written(['envbuild', 'launch', str(image.path), '--', 'python', 'train.py'])},"
+            " or `launch: {command: [python, train.py]}` in the spec",
+        )
+    return image.manifest.launch
+
+
 def _launch_line(
     image: ImageFile,
     command: Sequence[str],
     *,
     ranks: int | None,
+    stated: LaunchSettings | None,
     from_host: HostLibraries,
     settings: Settings,
     launcher_name: str | None,
@@ -99,11 +117,13 @@ def _launch_line(
 ) -> list[str]:
     site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
-    container = _container(image, site, settings, elsewhere)
+    runnable, facts = _runnable(image)
+    _refuse_unknown_mpi(image, runnable, from_host)
+    container = _container(image, runnable, site, settings, elsewhere)
     scheduler, job = scheduler_of(site), allocation()
     on_nodes = scheduler is not None and scheduler.starts_ranks
     there = on_nodes or elsewhere is not None
-    judged = _judge_start(facts_of_lock(image.lock), site, from_host, on_nodes=on_nodes, there=there)
+    judged = _judge_start(facts, site, from_host, on_nodes=on_nodes, there=there)
     refuse_or_warn(judged, settings.emit)
     if from_host:
         container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
@@ -113,16 +133,20 @@ def _launch_line(
     across = site_reaches_nodes(site)
     context = context_of(container, site, from_host, ask_srun=ask_srun, across_nodes=across)
     launcher = _launcher(launcher_name or default_launcher(site), context, container, settings.emit)
-    refuse_or_warn(_judge_launcher(facts_of_lock(image.lock), site, from_host, launcher), settings.emit)
+    refuse_or_warn(_judge_launcher(facts, site, from_host, launcher), settings.emit)
     # The job's own launcher knows: as many as tasks were asked for, else one a node.
     knows_job = job is not None and job.scheduler == launcher.scheduler
     tasks = job.tasks if job is not None and (launcher.spans_nodes or job.nodes == 1) else 1
+    # As a batch script asks for them.
+    work = work_for(site, for_gpus=container.runnable.accelerator != "cpu", launch=None if ranks else stated)
+    ranks = ranks or work.ranks or None
     count = ranks or (0 if knows_job else tasks)
     nodes = job.nodes if job is not None and knows_job else None if launcher.spans_nodes else 1
-    _refuse_lone_launcher(command, image, count or tasks, nodes)
-    _refuse_started_outside(command, image)
+    _refuse_lone_launcher(command, image, runnable, count or tasks, nodes)
+    _refuse_started_outside(command, image, runnable)
     in_part = count > 1 or (ranks is None and job is not None and job.nodes > 1)
-    if not launcher.spans_nodes and in_part and (why := other_nodes(site)):
+    why = f"its spec states {work.nodes} nodes" if work.nodes > 1 else other_nodes(site)
+    if not launcher.spans_nodes and in_part and why:
         started = f"all {count} ranks start" if count > 1 else "one rank starts"
         text = f"{started} on this machine, in one container: {why}"
         hint = (
@@ -137,18 +161,62 @@ def _launch_line(
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
     return line_of_ranks(
-        container, launcher, command, Shape(ranks=count), user_set=os.environ, torch_env=torch_env
+        container,
+        launcher,
+        command,
+        Shape(ranks=count, nodes=work.nodes),
+        user_set=os.environ,
+        torch_env=torch_env,
     )
 
 
-def _refuse_started_outside(command: Sequence[str], image: ImageFile) -> None:
+def _runnable(image: ImageFile) -> tuple[Runnable, Facts]:
+    """Return an image as its starters see it, and its facts for the rules on a start.
+
+    RequestError: it is of another tool, and no packages were added to it.
+    """
+    if image.built_by_envbuild or image.note is None:
+        return image.manifest, facts_of_lock(image.lock)
+    runnable = describe_start(image)
+    values: dict[str, Value | None] = {
+        # A bare squashfs does not say it.
+        "architecture.image": None if runnable.architecture == "unknown" else runnable.architecture,
+        "glibc.image": runnable.glibc or None,
+        "python.version": runnable.python or None,
+        "mpi.family": runnable.mpi_family or None,
+        "mpi.source": "image" if runnable.mpi_family else None,
+    }
+    return runnable, facts_from(values, "image")
+
+
+def _refuse_unknown_mpi(image: ImageFile, runnable: Runnable, from_host: HostLibraries) -> None:
+    """Raise a RequestError if ranks of an image of another tool cannot start on its own MPI, or shall not."""
+    if from_host and isinstance(runnable, DescribedImage):
+        named = " and ".join(f"--{kind} host" for kind in ("mpi", "fabric") if getattr(from_host, kind))
+        hint = f"leave {named} out: the ranks then run on the image's own libraries"
+        raise RequestError(f"{named}: only for images that envbuild built", hint=hint)
+    if runnable.mpi == "unknown":
+        line = written(["srun", "--mpi=TYPE", "apptainer", "exec", str(image.path), "PROGRAM"])
+        raise RequestError(
+            f"`{image.path.name}` has several MPIs, and nothing says which one its ranks run on",
+            hint=f"start them yourself, by the type of that MPI: `{line}`",
+        )
+
+
+def _refuse_started_outside(command: Sequence[str], image: ImageFile, runnable: Runnable) -> None:
     """Raise a RequestError for a launcher if an outer one has started this command on several ranks."""
     ranks, nodes = ranks_outside(os.environ)
-    _refuse_lone_launcher(command, image, ranks, nodes, started_outside=True)
+    _refuse_lone_launcher(command, image, runnable, ranks, nodes, started_outside=True)
 
 
 def _refuse_lone_launcher(
-    command: Sequence[str], image: ImageFile, ranks: int, nodes: int | None, *, started_outside: bool = False
+    command: Sequence[str],
+    image: ImageFile,
+    runnable: Runnable,
+    ranks: int,
+    nodes: int | None,
+    *,
+    started_outside: bool = False,
 ) -> None:
     """Raise a RequestError for a launcher that several ranks would start alone."""
     lone = lone_launcher(
@@ -157,7 +225,7 @@ def _refuse_lone_launcher(
         ranks=ranks,
         nodes=nodes,
         # Open MPI starts a rank on each core if it is not told how many.
-        unnumbered=2 if image.manifest.mpi_family == "openmpi" else 1,
+        unnumbered=2 if runnable.mpi_family == "openmpi" else 1,
         started_outside=started_outside,
     )
     if lone is None:
@@ -188,7 +256,9 @@ def _launcher(name: str, context: LaunchContext, container: Container, emit: Emi
     if launcher is None:
         raise RequestError(
             f"`{container.label}` has no MPI, whose mpiexec would start the ranks",
-            hint="add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
+            hint="start the command with `envbuild exec`"
+            if isinstance(container.runnable, DescribedImage)
+            else "add `mpi: mpich` to its spec, or start the command with `envbuild exec`",
         )
     if launcher.doubt:
         hint = "`envbuild test --launcher srun` shows whether ranks find each other; alone they exit with 0"
@@ -200,29 +270,36 @@ def program_line(path: Path, command: Sequence[str], settings: Settings) -> list
     """Return the command line that starts one program in an image; see `launch_line`."""
     with ImageFile.open(path) as image:
         warn_if_older(image, settings.emit)
-        return _program_line(image, command, settings, prompt="")
+        return _program_line(image, command, settings)
 
 
 def shell_line(path: Path, settings: Settings) -> list[str]:
     """Return the command line that opens a shell in an image, whose prompt names it."""
     with ImageFile.open(path) as image:
         warn_if_older(image, settings.emit)
-        return _program_line(image, [], settings, prompt=f"{image.manifest.name}/{image.manifest.version}> ")
+        return _program_line(image, [], settings, is_shell=True)
 
 
-def _program_line(image: ImageFile, command: Sequence[str], settings: Settings, *, prompt: str) -> list[str]:
-    _refuse_started_outside(command, image)
+def _program_line(
+    image: ImageFile, command: Sequence[str], settings: Settings, *, is_shell: bool = False
+) -> list[str]:
+    runnable, facts = _runnable(image)
+    _refuse_started_outside(command, image, runnable)
     site = site_here(settings)
-    container = _container(image, site, settings)
-    judged = _judge_start(facts_of_lock(image.lock), site, NO_HOST_LIBS, on_nodes=False, there=False)
+    container = _container(image, runnable, site, settings)
+    judged = _judge_start(facts, site, NO_HOST_LIBS, on_nodes=False, there=False)
     refuse_or_warn(judged, settings.emit)
     flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)
     container = replace(container, gpu_flags=flags)
-    return start.program_line(container, command, prompt=prompt)
+    return start.program_line(container, command, prompt=f"{container.label}> " if is_shell else "")
 
 
 def _container(
-    image: ImageFile, site: Site | None, settings: Settings, elsewhere: Site | None = None
+    image: ImageFile,
+    runnable: Runnable,
+    site: Site | None,
+    settings: Settings,
+    elsewhere: Site | None = None,
 ) -> Container:
     """Return an image with what a start of it needs from this machine, or from the site `elsewhere`."""
     _warn_of_other_runtimes(site, settings.emit)
@@ -238,10 +315,17 @@ def _container(
     return Container(
         # The path: this process becomes the program, and other nodes open it.
         image=image.path.absolute(),
-        runnable=image.manifest,
+        runnable=runnable,
         apptainer=apptainer,
+        programs=_directory_of_mpiexec(image) if isinstance(runnable, DescribedImage) else "",
         binds=binds_of(binds),
     )
+
+
+def _directory_of_mpiexec(image: ImageFile) -> str:
+    """Return the directory of the only mpiexec of an image; empty for that on its PATH."""
+    paths = [path for path in image.files.entries if path.endswith("/bin/mpiexec")]
+    return paths[0].removesuffix("/mpiexec") if len(paths) == 1 else ""
 
 
 def _warn_of_other_runtimes(site: Site | None, emit: Emit) -> None:
@@ -270,7 +354,8 @@ def _judge_start(
     facts = stack_facts(image, site, host_mpi=from_host.mpi)
     here = Fact(host.architecture(), "this machine")
     # Outside of a job the ranks start on this machine, whatever the site says of its nodes.
-    foreign = not there and here.value != facts["architecture.image"].value
+    of_image = facts.get("architecture.image", here)
+    foreign = not there and here.value != of_image.value
     if foreign or "architecture.host" not in facts:
         facts["architecture.host"] = here
     occasions: tuple[Occasion, ...] = ("start", "job") if on_nodes else ("start",)

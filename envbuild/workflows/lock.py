@@ -23,7 +23,7 @@ from envbuild.lock.diff import (
     package_changes,
     tool_differences,
 )
-from envbuild.lock.model import Lock, LockFile
+from envbuild.lock.model import Lock, LockFile, ToolPin
 from envbuild.lock.pylock import pylock_text
 from envbuild.lock.text import MAX_BYTES, dump_file, load_file
 from envbuild.plan.model import Layer
@@ -57,6 +57,8 @@ from envbuild.workflows.saving import (
 )
 from envbuild.workflows.settings import Settings
 
+LOCKED_AT_ONCE = 3
+"""Specs that are locked at a time: resolving waits for indexes more than it computes."""
 # Changes of a lock that are listed without being asked for.
 _FEW = 3
 
@@ -200,11 +202,16 @@ def _lock(
         write=write,
     )
     resolved = read_spec(
-        spec, recipes=settings.recipes, site=settings.site, content=content, find_image=images.find
+        spec,
+        recipes=settings.recipes,
+        site=settings.site,
+        content=content,
+        find_image=images.find,
+        once=settings.once,
     )
     previous = before.lock(resolved.architecture) if before is not None else None
     others = _other_locks(before, resolved.architecture)
-    pins = tool_pins(tool_names(resolved.base))
+    pins = _tool_pins(resolved.base, settings)
     changes = file_changes(before, resolved, pins)
     if previous is not None and upgrade is None and not diff(previous, resolved):
         # Only tools differ: the same packages give other bytes, which is never silent.
@@ -311,6 +318,7 @@ def _stale_targets(
                 content=content,
                 target=other,
                 find_image=image_finder(spec, LockFile.of(other)),
+                once=settings.once,
             )
             differences = [difference.sentence for difference in diff(other, there)]
         except EnvbuildError as error:
@@ -391,7 +399,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
     file = read_lock_file(spec)
     resolved = _read_with_lock(spec, settings, file)
     lock = file.lock(resolved.architecture) if file is not None else None
-    pins = known_tool_pins(resolved.base)
+    pins = _known_tool_pins(resolved.base, settings)
     if file is not None and lock is None:
         raise RequestError(
             f"the lock `{lock_path(spec)}` has no target for {resolved.architecture}, only for"
@@ -489,13 +497,28 @@ def check_lock(spec: Path, settings: Settings) -> LockState:
     return LockState(
         spec=spec,
         path=lock_path(spec),
-        changes=file_changes(file, resolved, known_tool_pins(resolved.base)),
+        changes=file_changes(file, resolved, _known_tool_pins(resolved.base, settings)),
         stale_targets=tuple(_stale_targets(_other_locks(file, resolved.architecture), spec, settings, None)),
     )
 
 
 def _read_with_lock(spec: Path, settings: Settings, file: LockFile | None) -> ResolvedSpec:
-    return read_spec(spec, recipes=settings.recipes, site=settings.site, find_image=image_finder(spec, file))
+    return read_spec(
+        spec,
+        recipes=settings.recipes,
+        site=settings.site,
+        find_image=image_finder(spec, file),
+        once=settings.once,
+    )
+
+
+def _tool_pins(base: BaseImage, settings: Settings) -> tuple[ToolPin, ...]:
+    names = tool_names(base)
+    return settings.once.get(("tools", names), lambda: tool_pins(names))
+
+
+def _known_tool_pins(base: BaseImage, settings: Settings) -> tuple[ToolPin, ...]:
+    return settings.once.get(("known tools", tool_names(base)), lambda: known_tool_pins(base))
 
 
 def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:

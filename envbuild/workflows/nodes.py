@@ -75,16 +75,31 @@ def submit(
     site = site_of(settings, queue=str(named_options.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
-        of_site = job_options(work_for(site, for_gpus=accelerator_of(opened) != "cpu"))
-    shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
+        shape = options_of_test(site, nodes, accelerator_of(opened))
     return run_in_job(
         scheduler,
-        # -P: files of the directory that the job runs in are not modules of ours.
-        [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments],
-        [*shape, *of_site, *words],
-        variables={_SUBMITTED_FROM: json.dumps(settings.this_host().facts)},
+        own_command(arguments),
+        [*shape, *words],
+        variables=facts_of_host(settings),
         emit=settings.emit,
     )
+
+
+def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str]:
+    """Return the options of sbatch for a test: nodes and ranks, GPUs of a site, its own options."""
+    shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
+    return [*shape, *job_options(work_for(site, for_gpus=accelerator != "cpu"))]
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a job that runs a command line of envbuild."""
+    # -P: files of the directory that the job runs in are not modules of ours.
+    return [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments]
+
+
+def facts_of_host(settings: Settings) -> dict[str, str]:
+    """Return the variable by which a job knows the facts of the host that submits it."""
+    return {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
 
 
 def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:

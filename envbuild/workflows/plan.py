@@ -1,4 +1,4 @@
-"""Plan: what a build would do, and why, without doing it."""
+"""Plan: what builds would do, and why, without doing it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.build.run import missing_layers
 from envbuild.image.compose import FinishedLayer
 from envbuild.image.metadata import embedded_files, manifest_of, root_texts, top_layer
 from envbuild.lock.model import all_pins
@@ -14,12 +13,14 @@ from envbuild.plan.graph import LayerGraph
 from envbuild.plan.model import BuildPlan, Compression, Layer, input_files
 from envbuild.plan.planner import make_plan
 from envbuild.plan.reasons import reasons
+from envbuild.plan.space import made_bytes
 from envbuild.resolve.files import FileCache, Pin
 from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
-from envbuild.workflows.lock import Locked, lock_spec, report_choices
+from envbuild.workflows.lock import LOCKED_AT_ONCE, Locked, lock_spec, report_choices
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
 
@@ -53,39 +54,97 @@ class Plan:
     """The rules on the lock and its site."""
 
 
-def show_plan(
-    spec: Path,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTotal:
+    """What builds of several specs would cost together: each distinct layer and file counts once."""
+
+    layers: int
+    """To build."""
+    cached: int
+    """In the store."""
+    files: int
+    """To fetch."""
+    size_bytes: int
+    """Of these files."""
+    store_bytes: int
+    """About what the layers need in the store."""
+
+
+def show_plans(
+    specs: Members[None],
     settings: Settings,
     *,
     compression: Compression = "zstd",
     offline: bool = False,
     upstreams: Sequence[Path] = (),
-) -> Plan:
-    """Return what a build would do; the lock, the image and the layers in the store stay unchanged."""
+) -> tuple[Members[Plan], PlanTotal]:
+    """Return what builds would do; locks, images and the layers in the store stay unchanged."""
     settings = with_upstreams(settings, upstreams, offline=offline)
-    locked = lock_spec(spec, settings, offline=offline, write=False)
-    report_choices(locked, settings.emit)
-    plan = plan_image(locked, compression=compression)
-    missing = missing_layers(LayerGraph.of([plan]), settings.store)
-    to_build = {layer.name for layer in missing}
-    to_fetch = absent_files(needed_pins(missing, all_pins(locked.lock)), settings.store)
-    why = reasons(plan, last_plan(settings.store, locked.resolved.spec.name))
-    layers = []
-    for layer in plan.layers:
-        state, reason = "cached", ""
-        if layer.name in to_build:
-            state, reason = "build", why[layer.name] or "not in the store"
-        elif settings.store.get(layer.key) is None:
-            state = "skip"
-        layers.append(PlannedLayer(name=layer.name, key=layer.key, state=state, reason=reason))
-    return Plan(
-        layers=tuple(layers),
-        lock_changes=locked.changes,
-        image=plan.image,
-        files=len(to_fetch),
-        size_bytes=sum(pin.size_bytes for pin in to_fetch),
-        rule_results=locked.rule_results,
-    )
+    planner = _Planner(settings.store)
+
+    def show(spec: Member[None], own: Settings) -> Plan:
+        locked = lock_spec(spec.path, own, offline=offline, write=False)
+        report_choices(locked, own.emit)
+        return planner.show(locked, plan_image(locked, compression=compression))
+
+    plans = specs.each(show, settings, threads=LOCKED_AT_ONCE, last=True)
+    return plans, planner.total
+
+
+class _Planner:
+    """Judges what plans would build, and asks the store about each layer once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_finished: dict[str, bool] = {}
+        self._missing: set[str] = set()
+        self._made: dict[str, int] = {}
+        self._absent: dict[str, int] = {}
+
+    def _finished(self, key: str) -> bool:
+        if key not in self._is_finished:
+            self._is_finished[key] = self._store.get(key) is not None
+        return self._is_finished[key]
+
+    def show(self, locked: Locked, plan: BuildPlan) -> Plan:
+        missing = LayerGraph.of([plan]).needed(self._finished)
+        to_build = {layer.name for layer in missing}
+        pins = needed_pins(missing, all_pins(locked.lock))
+        to_fetch = absent_files(pins, self._store)
+        sizes = {pin.sha256: pin.size_bytes for pin in pins}
+        for layer in missing:
+            if layer.key not in self._missing:
+                self._missing.add(layer.key)
+                self._made |= made_bytes(layer, sizes)
+        self._absent.update((pin.sha256, pin.size_bytes) for pin in to_fetch)
+        why = reasons(plan, last_plan(self._store, locked.resolved.spec.name))
+        layers = []
+        for layer in plan.layers:
+            state, reason = "cached", ""
+            if layer.name in to_build:
+                state, reason = "build", why[layer.name] or "not in the store"
+            elif not self._finished(layer.key):
+                state = "skip"
+            layers.append(PlannedLayer(name=layer.name, key=layer.key, state=state, reason=reason))
+        return Plan(
+            layers=tuple(layers),
+            lock_changes=locked.changes,
+            image=plan.image,
+            files=len(to_fetch),
+            size_bytes=sum(pin.size_bytes for pin in to_fetch),
+            rule_results=locked.rule_results,
+        )
+
+    @property
+    def total(self) -> PlanTotal:
+        """The costs of all plans together."""
+        return PlanTotal(
+            layers=len(self._missing),
+            cached=sum(self._is_finished.values()),
+            files=len(self._absent),
+            size_bytes=sum(self._absent.values()),
+            store_bytes=sum(self._made.values()),
+        )
 
 
 def needed_pins(layers: Iterable[Layer], pins: Iterable[Pin]) -> list[Pin]:

@@ -191,7 +191,12 @@ def _local_ranges(
 ) -> dict[str, Bytes]:
     """Return digest → place of each part that lies on this machine, with the bytes that it should have."""
     ranges: dict[str, Bytes] = {}
-    blobs = {record.data: settings.store.blob_of(record) for record in settings.store.records()}
+    layers = {part.layer for part in parts.parts}
+    blobs = {
+        record.data: settings.store.blob_of(record)
+        for record in settings.store.records()
+        if record.data in layers
+    }
     for part in parts.parts:
         if part.layer in blobs and part.digest not in ranges:
             with contextlib.suppress(OSError):

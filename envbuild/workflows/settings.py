@@ -11,6 +11,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit
+from envbuild.inputs.once import ReadOnce
 from envbuild.launch.runtimes.apptainer import apptainer_as_described, apptainer_of
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.spec.site import Site, SiteRuntime
@@ -34,6 +35,8 @@ class Settings:
     """A site file, or the name of a known site."""
     emit: Emit = field(default=events.ignore)
     """Receives progress."""
+    once: ReadOnce = field(default_factory=ReadOnce, compare=False)
+    """What this run has read."""
 
     @staticmethod
     def of(

@@ -15,7 +15,9 @@ own_system() {
 }
 
 own_system login
-mount --bind hosts /etc/hosts
+for file in hosts subuid subgid; do
+    mount --bind "$file" "/etc/$file"
+done
 ip link add bridge0 type bridge
 ip addr add 198.51.100.1/24 dev bridge0
 ip link set bridge0 up

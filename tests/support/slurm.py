@@ -43,6 +43,7 @@ NodeName=n2 NodeAddr=198.51.100.12 CPUs={cpus}
 PartitionName=all Nodes=n1,n2 Default=YES State=UP
 PartitionName=short Nodes=n1,n2 MaxTime=1 State=UP
 """
+_ROOT_SUBIDS = "root:1000:60000"
 _HOSTS = "127.0.0.1 localhost\n198.51.100.1 login\n198.51.100.11 n1\n198.51.100.12 n2\n"
 
 
@@ -114,6 +115,10 @@ def slurm_cluster(directory: Path, *, pinned: bool = False) -> Iterator[Cluster]
     key.write_bytes(secrets.token_bytes(1024))
     (directory / "state").mkdir()
     (directory / "hosts").write_text(_HOSTS)
+    for name in ("subuid", "subgid"):
+        # Of ids that exist there: root of the cluster makes namespaces, as users of a machine do.
+        others = [line for line in _lines(Path("/etc", name)) if not line.startswith("root:")]
+        (directory / name).write_text("\n".join([_ROOT_SUBIDS, *others, ""]))
     # Without control groups: the machine's are not the cluster's to change.
     (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     (directory / "slurm.conf").write_text(_CONF.format(directory=directory, cpus=CPUS))
@@ -144,6 +149,10 @@ def slurm_cluster(directory: Path, *, pinned: bool = False) -> Iterator[Cluster]
 def running() -> str:
     """Return the command lines of all that runs on this machine, clusters included."""
     return subprocess.run(["ps", "axo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def _child_of(process: subprocess.Popen[bytes]) -> int:

@@ -101,6 +101,7 @@ def manifest(**changes: object) -> Manifest:
         "jobs": (),
         "ranks": 2,
         "timeout_s": 300.0,
+        "launch": None,
         "labels": {"org.example.contact": "help@example.org"},
         "lock_digest": "sha256:" + "ab" * 32,
         **changes,

@@ -1,4 +1,4 @@
-"""The texts that start an image at a site: a module for each, whose `FORMAT` it is.
+"""The texts that start an image at a site: a module for each, whose `FORMAT` it is; of pods, with a `render`.
 
 Every command loads this module: it imports nothing slow.
 """
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from envbuild.launch.runtimes import SiteLaunch
 
-ScriptFormat = Literal["edf", "sbatch", "pbs"]
+ScriptFormat = Literal["edf", "sbatch", "pbs", "reframe"]
+# Of jobs of Kubernetes, which start an image that a registry has.
+PodFormat = Literal["jobset", "trainjob"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ def _render(launch: SiteLaunch, scheduler: Scheduler) -> str:
     work = work_for(
         launch.site,
         for_gpus=launch.for_gpus,
+        launch=launch.manifest.launch,
         name=launch.manifest.name,
         head=head_lines(launch),
         body=body,

@@ -47,6 +47,8 @@ class SiteLaunch:
 
     manifest: Manifest
     site: Site
+    site_argument: str
+    """Names the site for ``--site``: its name, or the path of its file."""
     runtime: SiteRuntime
     image: str
     """Names the image there: a path, a registry reference, ``id:…`` of Shifter, or the EDF."""

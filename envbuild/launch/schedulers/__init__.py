@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, RequestError
+from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site
 from envbuild.system.files import read_input
 
@@ -45,10 +46,18 @@ class Work:
     """Name of the job."""
     head: tuple[str, ...]
     """Comments at its beginning."""
+    command: tuple[str, ...] = ()
+    """The command that it runs if the user names none; empty if the user must."""
+    nodes: int = 0
+    """Count; 0 leaves it to the user."""
+    ranks: int = 0
+    """All ranks (count); 0 leaves it to the user."""
     ranks_per_node: int = 0
     """Count; 0 leaves it to the user."""
     gpus_per_node: int = 0
     """Count; 0 for none, or where the site's own options ask for them."""
+    time_min: int = 0
+    """Wall-clock limit in minutes; 0 leaves it to the user."""
     options: tuple[str, ...] = ()
     """The site's own options, in the scheduler's words."""
     body: tuple[str, ...]
@@ -76,19 +85,88 @@ class JobState:
     """The commands that say more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """Tasks to submit as one job: each runs the same script, which its index tells apart."""
+
+    name: str
+    """Name of the job."""
+    script: str
+    tasks: int
+    """Count, at least 1; their indices count from 0."""
+    at_once: int = 0
+    """So many run at the same time (count); 0 for as many as the scheduler likes."""
+    after: tuple[str, ...] = ()
+    """Jobs that have to end first, however they end."""
+    options: tuple[str, ...] = ()
+    """Further options, in the scheduler's words."""
+    directory: Path
+    """Working directory."""
+    logs: Path
+    """Where the output of each task goes: ``JOB_INDEX.log``."""
+    variables: Mapping[str, str]
+    """Everything that the tasks have in their environment, beside the scheduler's own variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedTask:
+    """A task of an array that waits or runs."""
+
+    job: str
+    """Id of the array."""
+    index: int
+    state: str
+    """In the scheduler's words (``PENDING``)."""
+    reason: str = ""
+    """Why it waits; empty if it does not, or for no stated reason."""
+    node: str = ""
+
+
 def work_for(
-    site: Site | None, *, for_gpus: bool, name: str = "", head: Sequence[str] = (), body: Sequence[str] = ()
+    site: Site | None,
+    *,
+    for_gpus: bool,
+    launch: LaunchSettings | None = None,
+    name: str = "",
+    head: Sequence[str] = (),
+    body: Sequence[str] = (),
 ) -> Work:
-    """Return work at a site: with its options, and for GPUs one rank for each of a node."""
-    stated, gpus = (site.scheduler, site.gpus) if site is not None else (None, None)
-    count = gpus.count or 0 if gpus is not None and for_gpus else 0
-    return Work(
+    """Return work at a site, with its options and the ranks of `launch`: by default one for each GPU.
+
+    RequestError: `launch` asks for more GPUs of a node than the site's nodes have.
+    """
+    gpus = site.gpus if site is not None else None
+    of_node = gpus.count or 0 if gpus is not None and for_gpus else 0
+    options = site.scheduler.batch_options if site is not None and site.scheduler is not None else ()
+    work = Work(
         name=name,
         head=tuple(head),
-        ranks_per_node=count,
-        gpus_per_node=count,
-        options=stated.batch_options if stated is not None else (),
+        ranks_per_node=of_node,
+        gpus_per_node=of_node,
+        options=options,
         body=tuple(body),
+    )
+    if launch is None:
+        return work
+    ranks_per_node = launch.ranks_on_node(of_node)
+    nodes = launch.node_count(ranks_per_node) or 0
+    gpus_per_node = of_node
+    if for_gpus and launch.gpus_per_rank is not None and ranks_per_node:
+        gpus_per_node = launch.gpus_per_rank * ranks_per_node
+    if of_node and gpus_per_node > of_node and site is not None:
+        raise RequestError(
+            f"{ranks_per_node} ranks on a node need {gpus_per_node} GPUs, and a node of `{site.name}` has"
+            f" {of_node}",
+            hint="state fewer `ranks_per_node` or `gpus_per_rank` in `launch` of the spec",
+        )
+    return replace(
+        work,
+        command=launch.command,
+        nodes=nodes,
+        ranks=launch.total_ranks or nodes * ranks_per_node,
+        ranks_per_node=ranks_per_node,
+        gpus_per_node=gpus_per_node,
+        time_min=launch.time_min or 0,
     )
 
 
@@ -128,6 +206,36 @@ class Submitter(Scheduler, Protocol):
 
     def cancel(self, job: str) -> None:
         """Cancel a job."""
+
+    def task_of(self, environ: Mapping[str, str]) -> tuple[str, int] | None:
+        """Return the array and the index of the task that runs with this environment; None without one."""
+
+    def check(self, array: Array) -> None:
+        """Ask whether an array would be accepted, and submit nothing; raises as `submit`."""
+
+    def submit_array(self, array: Array) -> str:
+        """Submit an array; return the job's id. Raises as `submit`."""
+
+    def most_tasks(self) -> int:
+        """Return how many tasks an array may have (count)."""
+
+    def queued(self, name: str) -> tuple[QueuedTask, ...]:
+        """Return the tasks of this user's arrays of a name that have not ended.
+
+        MachineError: the scheduler does not answer.
+        """
+
+    def stuck(self, name: str) -> QueuedTask | None:
+        """Return a task of arrays that were just submitted which waits for what will not come.
+
+        MachineError: the scheduler does not answer.
+        """
+
+    def ended(self, jobs: Sequence[str]) -> Mapping[tuple[str, int], str]:
+        """Return how tasks of arrays ended, in the scheduler's words: (job, index) → state.
+
+        Those of which it keeps no record are left out.
+        """
 
 
 def scheduler(name: str) -> Scheduler | None:

@@ -5,6 +5,7 @@ Read, not run: PBS Professional User's Guide 2022.1 (2.6 job attributes, 4.3 ``s
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from envbuild.launch.schedulers import Allocation, Work, lines_of
@@ -34,10 +35,16 @@ class Pbs:
         )
 
     def script(self, work: Work) -> str:
-        """Return a batch script; its command stands in ENVBUILD_COMMAND, as qsub passes no arguments on."""
-        node = [f"mpiprocs={work.ranks_per_node}"] if work.ranks_per_node else []
+        """Return a batch script; ENVBUILD_COMMAND has a user's command, as qsub passes no arguments on."""
+        # On one node, unless something says how many ranks each of several has.
+        per_node = work.ranks_per_node or (0 if work.nodes else work.ranks)
+        node = [f"mpiprocs={per_node}"] if per_node else []
         node += [f"ngpus={work.gpus_per_node}"] if work.gpus_per_node else []
-        options = [f"-N {work.name[:_NAME]}", *([f"-l select=1:{':'.join(node)}"] if node else [])]
+        options = [f"-N {work.name[:_NAME]}"]
+        if node or work.nodes:
+            options.append(f"-l select={':'.join([str(work.nodes or 1), *node])}")
+        if work.time_min:
+            options.append(f"-l walltime={work.time_min // 60:02}:{work.time_min % 60:02}:00")
         lines = [
             "#!/bin/sh",
             *work.head,
@@ -47,7 +54,9 @@ class Pbs:
             "",
             # The user's own words, as in a script that they write.
             '[ "$#" != 0 ] || eval "set -- ${ENVBUILD_COMMAND:-}"',
-            ': "${1:?qsub -v ENVBUILD_COMMAND=\\"COMMAND ARGUMENT ...\\" FILE}"',
+            f'[ "$#" != 0 ] || set -- {shlex.join(work.command)}'
+            if work.command
+            else ': "${1:?qsub -v ENVBUILD_COMMAND=\\"COMMAND ARGUMENT ...\\" FILE}"',
             'cd "${PBS_O_WORKDIR:-.}" || exit 2',
             '_eb_ranks=$(wc -l <"${PBS_NODEFILE:?this is not a job of PBS}") || exit 2',
             '_eb_nodes=$(sort -u "$PBS_NODEFILE" | wc -l) || exit 2',

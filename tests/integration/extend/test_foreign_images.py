@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from envbuild.image.file import ImageFile
+from envbuild.system.host import architecture
 from tests.support.elves import Elf
 from tests.support.images import read_sif
 from tests.support.mirrors import write_wheel
@@ -403,6 +404,13 @@ def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground:
     assert report["passed"]
     imported = [one["expected"] for one in report["findings"] if one["id"] == "image.imports"]
     assert imported == ["demo,space.part"]
+    done = ground.run(["exec", "mine.sif", "--", "python3", "-c", "import demo; print(demo.__file__)"], work)
+    assert done.stdout.endswith("/demo/__init__.py\n"), done.stderr
+    # Where a site is named, the rules on its host count, too.
+    other = {"amd64": "arm64", "arm64": "amd64"}[architecture()]
+    (work / "other.yaml").write_text(f"name: other\narchitecture: {other}\n")
+    report = judged(ground, work, "check", "--site", "other.yaml", code=4)
+    assert [one["id"] for one in report["findings"] if one["status"] == "FAIL"] == ["ARCH.same"]
 
 
 def test_only_what_the_addition_made_worse_fails(

@@ -241,7 +241,7 @@ def test_a_relative_root_becomes_absolute(put, tmp_path, monkeypatch):
 def test_what_to_run_next_is_shown(tmp_path, monkeypatch, capsys, put):
     installed = put()
     monkeypatch.setattr("envbuild.workflows.module.install_module", lambda *_, **__: installed)
-    install_command(Path("a.sif"), root=Path("sw"))
+    install_command([Path("a.sif")], root=Path("sw"))
     line = capsys.readouterr().err.splitlines()[-1]
     assert line == f"next: module use {tmp_path}/sw/modulefiles && module load pytorch-mpi/2026.11"
 

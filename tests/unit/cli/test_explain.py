@@ -223,6 +223,15 @@ def test_the_case_of_a_name_and_the_processors_own_are_understood(capsys: pytest
     assert document["verdict"] == "ok"
 
 
+@pytest.mark.parametrize("name", ["OpenMPI", "Open MPI", "openmpi", "open-mpi"])
+def test_names_of_mpis_are_understood_as_people_write_them(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"mpi: {{family: {name}, version: 5.0.3, source: image}}\npmi.offered: [pmi2]\n"
+    text += "scheduler: {name: SLURM, version: 24.05.4}\n"
+    assert rule(explained(capsys, text), "PMI.intersection")["verdict"] == "reject"
+
+
 @pytest.mark.parametrize(
     ("names", "architectures"),
     [

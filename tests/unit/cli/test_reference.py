@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 
+from envbuild.cli.groups import shown_commands
 from envbuild.cli.main import app, main
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cli.md"
@@ -18,7 +19,7 @@ LINE = "<!-- Written from the command, below this line: `pytest --update-golden 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of every command and group, in the order of the help."""
     yield words
-    for name, inner in getattr(command, "commands", {}).items():
+    for name, inner in shown_commands(command).items():
         yield from commands(inner, (*words, name))
 
 

@@ -149,18 +149,14 @@ def test_a_manifest_of_another_version_says_so() -> None:
 
 
 def test_an_image_of_the_format_before_keeps_its_identity() -> None:
-    """It has no script for ranks, and its jobs measure nothing; its digest is that of its text."""
-    torch = {"modules": None, "name": "torch", "requested": True, "version": "2.13.0"}
-    newer = {**json.loads(GOOD.to_json()), "python_packages": [torch]}
-    document = json.loads(json.dumps(newer))
-    for job in document["jobs"]:
-        del job["measures"]
+    """It states no program to launch, and starts nothing in pods; its digest is that of its text."""
+    document = json.loads(GOOD.to_json())
+    del document["launch"]
     text = canonical_json({**document, "format": MANIFEST_FORMAT - 1}) + "\n"
     manifest = Manifest.from_json(text)
     assert manifest.to_json() == text
-    assert manifest.rank_words == ()
-    assert Manifest.from_json(json.dumps(newer)).rank_words == ("sh", "/.envbuild/ranks.sh")
-    assert manifest.jobs == (replace(JOB, measures={}),)
+    assert not manifest.starts_in_pods
+    assert GOOD.starts_in_pods
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 

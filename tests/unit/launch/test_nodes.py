@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from envbuild.jobs.rank_reports import Reports
-from envbuild.launch.nodes import CPUS, HOSTS, NETWORK, PAYLOAD_BYTES, judge_nodes
+from envbuild.launch.nodes import CPUS, HOSTS, NETWORK, PAYLOAD_BYTES, judge_limits, judge_nodes
 from envbuild.spec.site import Site, SiteFabric
+from envbuild.system.host import Limits
 from tests.unit.jobs.stage import report, reports
 
 SLINGSHOT = Site(name="site", fabric=SiteFabric(name="slingshot-11", provider="cxi"))
@@ -84,3 +85,25 @@ def test_jobs_that_use_tcp_on_purpose_do_not_count() -> None:
     gloo = run("n1", "n2", received={"eth0": 2 * PAYLOAD_BYTES})
     results = judge_nodes({"pytorch.ddp": gloo}, 2, SLINGSHOT, threads=1)
     assert [result.status for result in results] == ["PASS", "PASS", "PASS"]
+
+
+@pytest.mark.parametrize(
+    ("locked_bytes", "open_files", "uses_fabric", "expected"),
+    [
+        (8 << 20, None, True, ["this job may lock 8192 KiB of memory (ulimit -l)"]),
+        (8 << 20, None, False, []),
+        (None, None, True, []),
+        (1 << 30, 1024, True, []),
+        (64 << 10, 512, True, ["this job may lock 64 KiB of memory", "this job may open 512 files"]),
+        (None, 512, False, ["this job may open 512 files (ulimit -n)"]),
+    ],
+)
+def test_limits_that_a_job_inherited(
+    locked_bytes: int | None, open_files: int | None, uses_fabric: bool, expected: list[str]
+) -> None:
+    limits = Limits(locked_bytes=locked_bytes, open_files=open_files)
+    warnings = judge_limits(limits, uses_fabric=uses_fabric)
+    assert len(warnings) == len(expected)
+    for warning, text in zip(warnings, expected, strict=True):
+        assert warning.text.startswith(text)
+        assert "--slurm=--propagate=NONE" in str(warning.hint)

@@ -21,8 +21,10 @@ import pytest
 import yaml
 
 from envbuild.cli.main import main
+from envbuild.image.model import ImagePackage
 from envbuild.launch.context import visible_variables
 from envbuild.launch.gpus import GPU_FLAGS
+from envbuild.spec.model import LaunchSettings
 from envbuild.system import host
 from tests.support.small_images import UNREAD, small_image
 
@@ -265,6 +267,60 @@ def test_launch_script_and_module_start_the_same_ranks(
     # Root starts in a user namespace. Where a script or a line starts, the user is not known to be root.
     by_root = ["--userns"] if os.geteuid() == 0 else []
     assert [flag for flag in module.flags if flag not in by_root] == expected
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "intel-mpi", ""])
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_launch_script_and_jobset_start_the_same_ranks(
+    mpi: str, on_gpus: bool, bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command on as many ranks of as many nodes, with as many GPUs and the same words before it."""
+    launch = LaunchSettings(command=("python", "a $b.py"), nodes=2, ranks_per_node=None if on_gpus else 3)
+    site = {
+        "name": "here",
+        "architecture": host.architecture(),
+        "scheduler": {"name": "slurm", "mpi_types": ["pmi2"]},
+        "gpus": {"vendor": "nvidia", "count": 4},
+        "kubernetes": {"run_as_user": 1000, "gpu_resource": "nvidia.com/gpu"},
+    }
+    Path("here.yaml").write_text(yaml.safe_dump(site))
+    torch = ImagePackage(name="torch", version="2.13.0", requested=True)
+    small_image(
+        bench, UNREAD, name="demo.sif", mpi=mpi, mpi_family=mpi, recipes={mpi: MPIS[mpi]} if mpi else {},
+        accelerator="cuda" if on_gpus else "cpu", architecture=host.architecture(), launch=launch,
+        python_packages=(torch,),
+    )  # fmt: skip
+    ranks_per_node = 4 if on_gpus else 3
+    line, refusal = output_or_refusal(capsys, "launch", "--dry-run", "--site", "here.yaml", "demo.sif")
+    assert not refusal
+    words = shlex.split(line)
+    assert words[words.index("-n") + 1] == str(2 * ranks_per_node)
+    assert "--nodes=2" in words
+    started = words[words.index(str(bench / "demo.sif")) + 1 :]
+
+    named = ["--image", f"registry.example.org/demo@sha256:{'1' * 64}"]
+    for form, more in (("sbatch", []), ("jobset", named)):
+        _, refusal = output_or_refusal(
+            capsys, "export", "demo.sif", "--format", form, "--site", "here.yaml", "-o", form, *more
+        )
+        assert not refusal
+    script = Path("sbatch").read_text()
+    options = re.findall("^#SBATCH --(nodes|ntasks-per-node|gpus-per-node)=([0-9]+)$", script, re.MULTILINE)
+    gpus = {"gpus-per-node": "4"} if on_gpus else {}
+    assert dict(options) == {"nodes": "2", "ntasks-per-node": str(ranks_per_node), **gpus}
+    assert f"set -- {shlex.join(launch.command)}\n" in script
+    assert shlex.split(script.rstrip().rpartition("\n")[2])[-3:-1] == started[:2]
+
+    (part,) = yaml.safe_load(Path("jobset").read_text())["spec"]["replicatedJobs"]
+    job = part["template"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert (job["completions"], variables["ENVBUILD_RANKS_PER_POD"]) == (2, str(ranks_per_node))
+    command = [word.replace("$$", "$") for word in container["command"]]
+    assert command[command.index("--") + 1 :] == started
+    assert container.get("resources") == ({"limits": {"nvidia.com/gpu": "4"}} if on_gpus else None)
+    # srun's nodes say where rank 0 is; of pods, these do.
+    assert variables["MASTER_ADDR"] == variables["ENVBUILD_POD_NAMES"].partition(",")[0]
 
 
 def output_or_refusal(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:

@@ -127,5 +127,5 @@ def test_a_report_that_is_wrong(text: str, problem: str) -> None:
 
 
 def test_reports_that_are_no_site_together() -> None:
-    with pytest.raises(RequestError, match="the nodes do not form one site: partitions.a-2.queues: `a` is a queue"):
+    with pytest.raises(RequestError, match=r"do not form one site: partitions\.a-2\.queues: `a` is a queue"):
         merge("cluster", report(), [report("a", glibc="2.34"), report("a", glibc="2.36")])

@@ -165,7 +165,8 @@ def test_that_a_login_node_has_no_gpu_is_a_comment(machine: Machine) -> None:
     probed = seen(machine)
     assert probed.site.gpus is None
     text = probed.text()
-    assert "# gpus: unknown: none is seen here, and compute nodes may have some: `site probe --partition NAME`\n" in text
+    fix = "`site probe --partition NAME`"
+    assert f"# gpus: unknown: none is seen here, and compute nodes may have some: {fix}\n" in text
     assert "vendor" not in text
 
 

@@ -196,3 +196,33 @@ def test_the_room_is_that_of_all(build: Build, monkeypatch: pytest.MonkeyPatch) 
     (directory, together), (_, alone) = rooms
     assert directory == Path("specs")
     assert together > alone
+
+
+def test_a_plan_counts_each_distinct_layer_once(
+    build: Build, specs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def plan(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", "specs", "--store", "store", *words])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    assert plan().splitlines() == [
+        "build  specs/one.yaml    3 of 3 layers",
+        "build  specs/three.yaml  2 of 2 layers",
+        "build  specs/two.yaml    3 of 3 layers",
+        "all, to fetch: nothing",
+        "all, to build: 5 distinct layers, which need about 0 MB; 0 in the store",
+    ]
+    build("specs/one.yaml")
+    document = json.loads(plan("--json"))
+    total = {"layers": 2, "cached": 3, "files": 0, "size_bytes": 0, "store_bytes": 0}
+    assert document["total"] == total
+    assert [member["result"]["image"] for member in document["members"]] == [
+        list(IMAGES[name]) for name in sorted(IMAGES)
+    ]
+    build()
+    assert plan().splitlines()[3:] == [
+        "all, to fetch: nothing",
+        "all, to build: nothing; 5 in the store",
+    ]

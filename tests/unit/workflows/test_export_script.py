@@ -12,6 +12,7 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.image.command_launchers import shell_text
+from envbuild.spec.model import LaunchSettings
 from tests.support.images import read_manifest
 from tests.support.small_images import UNREAD, small_image
 
@@ -381,7 +382,7 @@ def test_without_a_site_nothing_is_known(capsys: pytest.CaptureFixture[str]) -> 
     assert run("export", "demo.sif", "--format", "sbatch", "-o", "out") == 2
     assert "the site where the image starts is unknown" in capsys.readouterr().err
     assert run("export", "demo.sif", "--format", "squashfs", "--image", "x", "-o", "out") == 2
-    assert "--image and --runtime are for edf, sbatch and pbs" in capsys.readouterr().err
+    assert "--image names the image in a text that starts it" in capsys.readouterr().err
 
 
 def test_a_file_of_another_kind_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -423,3 +424,95 @@ def test_it_warns_of_a_slow_fabric_as_launch_does(capsys: pytest.CaptureFixture[
     an_image("mpich")
     export("sbatch", "perlmutter-gpu", runtime="shifter", named="id:0123abc")
     assert not any("FABRIC.image-mpi-on-slingshot" in line for line in warnings())
+
+
+STATED = LaunchSettings(
+    command=("python", "train.py", "--title=a b"), nodes=2, ranks_per_node=3, gpus_per_rank=1, time_min=90
+)
+
+
+def image_with_launch(launch: LaunchSettings, accelerator: str = "cuda") -> None:
+    small_image(
+        Path.cwd(),
+        UNREAD,
+        name="demo.sif",
+        accelerator=accelerator,
+        mpi="mpich",
+        mpi_family="mpich",
+        recipes={"mpich": MPIS["mpich"]},
+        launch=launch,
+    )
+
+
+@pytest.mark.parametrize(
+    ("launch", "options"),
+    [
+        (STATED, ["--nodes=2", "--ntasks-per-node=3", "--time=90", "--gpus-per-node=3"]),
+        (LaunchSettings(command=("a",)), ["--ntasks-per-node=4", "--gpus-per-node=4"]),
+        (
+            LaunchSettings(command=("a",), ranks=8),
+            ["--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4"],
+        ),
+        (
+            LaunchSettings(command=("a",), ranks=8, gpus_per_rank=2, nodes=4),
+            ["--nodes=4", "--ntasks-per-node=2", "--gpus-per-node=4"],
+        ),
+        (LaunchSettings(command=("a",), ranks=6), ["--ntasks=6", "--gpus-per-node=4"]),
+    ],
+    ids=lambda value: "",
+)
+def test_a_batch_script_asks_for_what_the_spec_states(launch: LaunchSettings, options: list[str]) -> None:
+    image_with_launch(launch)
+    text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
+    asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert asked == ["--job-name=demo", *options]
+
+
+def test_a_script_runs_the_stated_command_unless_it_gets_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_with_launch(STATED, accelerator="cpu")
+    (tmp_path / "bin").mkdir()
+    for name in ("srun", "mpiexec"):
+        program = tmp_path / "bin" / name
+        program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        program.chmod(0o755)
+    export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"), out="job")
+    export("pbs", PBS.replace("/opt/pals/bin/mpiexec", str(tmp_path / "bin/mpiexec")), out="job.pbs")
+    (tmp_path / "nodes").write_text("n1\nn2\n")
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    own = ["python", "train.py", "--title=a b"]
+    for file, more, words, expected in (
+        ("job", {}, [], own),
+        ("job", {}, ["echo", "x"], ["echo", "x"]),
+        ("job.pbs", {}, [], own),
+        ("job.pbs", {"ENVBUILD_COMMAND": "echo 'x y'"}, [], ["echo", "x y"]),
+    ):
+        done = subprocess.run(
+            ["sh", file, *words], env=env | more, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-len(expected) :] == expected
+    text = Path("job.pbs").read_text()
+    assert "#PBS -l select=2:mpiprocs=3\n#PBS -l walltime=01:30:00\n" in text
+
+
+def test_more_gpus_than_a_node_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    image_with_launch(LaunchSettings(command=("a",), ranks_per_node=4, gpus_per_rank=2))
+    assert export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]")) == "exit code 2"
+    assert "4 ranks on a node need 8 GPUs, and a node of `here` has 4" in capsys.readouterr().err
+
+
+def test_a_check_of_reframe_is_the_expected_text(golden: Callable[[Path, str], None]) -> None:
+    image_with_launch(STATED)
+    text = export("reframe", APPTAINER.replace("[pmix]", "[pmi2]"), named="/data/a b.sif")
+    compile(text, "check.py", "exec")
+    # ReFrame writes options into a shell script as they are.
+    assert "\"'/data/a b.sif'\"" in text
+    text = text.replace(read_manifest(Path("demo.sif")).digest, "sha256:…").replace(str(Path.cwd()), "…")
+    golden(GOLDEN / "reframe.py.txt", text)
+
+
+def test_a_check_of_reframe_is_for_apptainer(capsys: pytest.CaptureFixture[str]) -> None:
+    image_with_launch(STATED)
+    assert export("reframe", PYXIS, named="/x.sif") == "exit code 2"
+    assert "a check of ReFrame starts images by Apptainer, not by pyxis" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from envbuild.jobs.launchers import on_one_host
 from envbuild.launch import gpus, schedulers
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
+from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import (
     Site,
     SiteBind,
@@ -48,7 +49,8 @@ HOST_LIBS = HostLibraryPlan(
 class OpenedImage:
     """Stands in for an image file whose manifest is known."""
 
-    lock = None
+    lock = note = None
+    built_by_envbuild = True
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
@@ -82,12 +84,18 @@ class Bench:
         self.site(None)
 
     def is_for(
-        self, architecture: str, mpi: str = "mpich", version: str = "5.0.2", *, own: bool = True
+        self,
+        architecture: str,
+        mpi: str = "mpich",
+        version: str = "5.0.2",
+        *,
+        own: bool = True,
+        states: LaunchSettings | None = None,
     ) -> None:
         """Make the image one of an architecture and an MPI, with variables for it if it is our `own`."""
         table = default_environment(on_one_host(mpi) if own else {})
         fields = {"mpi": mpi, "mpi_family": mpi, "recipes": {mpi: version}, "environment": table}
-        image = manifest(architecture=architecture, **fields)
+        image = manifest(architecture=architecture, launch=states, **fields)
         facts = {"architecture.image": architecture, "mpi.family": mpi, "mpi.source": "image"}
         facts["mpi.version"] = version
         self._patch.setattr(ImageFile, "open", lambda path: OpenedImage(path, image))
@@ -124,6 +132,14 @@ class Bench:
             settings=settings,
         )
 
+    def stated_line(self, ranks: int | None = None) -> list[str]:
+        """Return the line for a start without a command."""
+        self.told.clear()
+        settings = Settings.of(store=self._store, emit=self.told.append)
+        return launch.launch_line(
+            Path("/i.sif"), [], ranks=ranks, from_host=HostLibraries(), settings=settings
+        )
+
     def line_for(self, site: str) -> list[str]:
         """Return the line of a dry run for a named site."""
         self.told.clear()
@@ -156,6 +172,36 @@ START = ["apptainer", "--silent", "exec"]
 def test_alone_the_image_starts_its_ranks(bench: Bench) -> None:
     assert bench.line() == [*START, "/i.sif", "mpiexec", "-n", "2", "job"]
     assert bench.line(ranks=None)[-3:] == ["-n", "1", "job"]
+
+
+def test_without_a_command_the_spec_s_starts_on_the_ranks_that_it_states(bench: Bench) -> None:
+    bench.is_for("amd64", states=LaunchSettings(command=("python", "a b.py"), ranks=4))
+    program = ["python", "a b.py"]
+    assert bench.stated_line() == [*START, "/i.sif", "mpiexec", "-n", "4", *program]
+    # The options come before the spec, and another command starts on no ranks of the spec's.
+    assert bench.stated_line(ranks=2)[-4:] == ["-n", "2", *program]
+    assert bench.line("job", ranks=None)[-3:] == ["-n", "1", "job"]
+    bench.is_for("amd64", states=None)
+    with pytest.raises(RequestError, match=r"there is no command to start: the spec of `i\.sif`"):
+        bench.stated_line()
+
+
+def test_stated_nodes_that_this_machine_is_not_are_told(bench: Bench) -> None:
+    bench.is_for("amd64", states=LaunchSettings(command=("job",), nodes=2, ranks_per_node=3))
+    assert bench.stated_line()[-3:] == ["-n", "6", "job"]
+    (warning,) = bench.warnings()
+    assert warning == "all 6 ranks start on this machine, in one container: its spec states 2 nodes"
+
+
+def test_under_srun_ranks_are_on_as_many_nodes_as_the_spec_states(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    bench.srun("MPI plugin types are...\n\tpmi2\n")
+    bench.is_for("amd64", states=LaunchSettings(command=("job",), nodes=2, ranks_per_node=3))
+    assert bench.stated_line()[:5] == ["srun", "--mpi=pmi2", "--nodes=2", "-n", "6"]
+    bench.site(Site(name="s", gpus=SiteGpus(vendor="nvidia", count=4)))
+    assert bench.stated_line(ranks=2)[:4] == ["srun", "--mpi=pmi2", "-n", "2"]
 
 
 def test_the_mpiexec_of_an_image_of_another_tool_is_kept_to_this_machine(

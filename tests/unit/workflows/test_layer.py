@@ -76,7 +76,7 @@ def test_layers_are_in_the_store_as_they_were_elsewhere(run: Run, layers: Store,
     # They may not be buildable here.
     with pytest.raises(SystemExit):
         main(["cache", "prune", "--older-than", "0s", "--store", str(store.path)])
-    assert len(store.records()) == 2
+    assert len(list(store.records())) == 2
 
 
 def test_what_is_there_stays(run: Run, layers: Store, store: Store) -> None:
@@ -172,7 +172,7 @@ TREES: tuple[object, ...] = (
 def test_what_is_no_record_is_refused(run: Run, layers: Store, store: Store, change: Change) -> None:
     rewrite(layers, layer(layers, "a"), change)
     code, _, err = run("import", layers.path)
-    assert (code, store.records()) == (2, [])
+    assert (code, list(store.records())) == (2, [])
     assert "a layer cannot be imported: " in err
 
 
@@ -240,7 +240,7 @@ def test_what_others_can_write_to_needs_trust_and_is_marked(
     path = layers.path / place
     path.chmod(path.stat().st_mode | 0o022)
     code, _, err = run("import", layers.path)
-    assert (code, store.records()) == (2, [])
+    assert (code, list(store.records())) == (2, [])
     assert "can write to" in err
     assert "--trust" in err
     assert run("import", layers.path, "--trust")[0] == 0
@@ -354,7 +354,7 @@ class TestExport:
         code, _, err = run("export", "x.yaml", "--to", layers.path)
         assert code == 5
         assert "layer a cannot be read: Permission denied" in err
-        assert layers.records() == []
+        assert list(layers.records()) == []
 
     def test_a_damaged_layer_is_not_exported(
         self, run: Run, layers: Store, store: Store, planned: LayerRecord
@@ -363,7 +363,7 @@ class TestExport:
         code, _, err = run("export", "x.yaml", "--to", layers.path)
         assert code == 2
         assert "layer a in the store is damaged" in err
-        assert layers.records() == []
+        assert list(layers.records()) == []
 
     def test_places_where_layers_do_not_belong(
         self, run: Run, store: Store, planned: LayerRecord, tmp_path: Path

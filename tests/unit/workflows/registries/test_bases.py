@@ -25,7 +25,8 @@ from envbuild.system.registry import Reference
 from envbuild.system.registry_logins import find_login
 from envbuild.workflows.fetch import fetch_pins
 from envbuild.workflows.lock import check_lock, lock_spec, read_locked
-from envbuild.workflows.plan import plan_image, show_plan
+from envbuild.workflows.members import Members
+from envbuild.workflows.plan import plan_image, show_plans
 from envbuild.workflows.settings import Settings
 from tests.support.oci_images import CONFIG, LAYER, OS_RELEASE, ROOT, Shelf, gzipped, tar, zstd
 from tests.support.registry import Registry
@@ -249,7 +250,8 @@ def test_a_plan_says_how_large_the_layers_are(
     spec = write(shelf.reference("1"))
     lock_spec(spec, settings)
     elsewhere = replace(settings, store=Store(tmp_path / "another-store"))
-    plan = show_plan(spec, elsewhere, offline=True)
+    plans, _ = show_plans(Members.of([spec], many=False), elsewhere, offline=True)
+    plan = plans.only
     assert (plan.files, plan.size_bytes) == (2, len(BELOW) + len(ABOVE))
 
 

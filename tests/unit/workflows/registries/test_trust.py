@@ -72,7 +72,7 @@ def test_an_image_that_a_required_key_signed_is_pulled(
     pull_image(name, tmp_path / "got.sif", settings)
     assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
     # An image may say which layers it has: none of them gets a key here.
-    assert settings.store.records() == []
+    assert list(settings.store.records()) == []
     require(site, other)
     with pytest.raises(RequestError, match="no key of it signed its provenance") as caught:
         pull_image(name, tmp_path / "more.sif", settings)

@@ -1,0 +1,1 @@
+complete --command envbuild --no-files --arguments "(env _ENVBUILD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) envbuild)" --condition "env _ENVBUILD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) envbuild"
