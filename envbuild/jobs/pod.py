@@ -6,6 +6,7 @@ the proxy of their own image's MPI. Without MPI each pod starts its ranks with t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -75,7 +76,7 @@ def _number(variables: Mapping[str, str], name: str, least: int, most: int) -> i
 
 
 def plain_variables(pod: Pod, local: int) -> dict[str, str]:
-    """Return the variables of a rank by which PyTorch's and JAX's ranks meet; `local` counts within its pod."""
+    """Return the variables of a rank of PyTorch and JAX; `local` counts within its pod."""
     rank, size = pod.index * pod.ranks + local, len(pod.names) * pod.ranks
     address = os.environ.get("MASTER_ADDR", pod.names[0])
     port = os.environ.get("MASTER_PORT", _MASTER_PORT)
@@ -129,7 +130,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def _secret() -> bytes:
     path = os.environ.get("ENVBUILD_POD_SECRET_FILE", "")
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             secret = file.read(4097).strip()
     except OSError as error:
         raise PodError(
@@ -148,7 +149,7 @@ def _programs() -> Path:
         if (directory / "hydra_pmi_proxy").is_file():
             return directory
     raise PodError(
-        "the image has no mpiexec of MPICH or Intel MPI: ranks of other MPIs do not start in pods; use one of these"
+        "the image has no mpiexec of MPICH or Intel MPI: ranks of other MPIs do not start in pods; use these"
     )
 
 
@@ -192,10 +193,8 @@ def _start(
 
 def _end(process: subprocess.Popen[bytes], token: str) -> None:
     # The session's group may be gone although its descendants are not.
-    try:
+    with contextlib.suppress(ProcessLookupError):
         end(process, token)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

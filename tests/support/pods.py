@@ -1,6 +1,6 @@
-"""Pods without a cluster: processes with their own network, mounts and PIDs, and without capabilities.
+"""Pods without a cluster: processes with their own namespaces, and without capabilities.
 
-To be started by `unshare -Urnm`, with a plan as JSON on stdin; writes the outcomes as JSON. Standard library only.
+`unshare -Urnm` starts it, with a plan as JSON on stdin; it writes the outcomes as JSON.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_pod_runs_the_proxy_of_its_own_image_against_pod_0(line: str, program:
     ],
 )
 def test_another_line_is_refused(line: str, old: str, new: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         read_line(line.replace(old, new).split(), HOSTS)
 
 
@@ -60,7 +60,7 @@ def test_another_line_is_refused(line: str, old: str, new: str) -> None:
 )
 def test_a_pod_checks_the_values_itself(change: dict[str, object]) -> None:
     _, values = read_line(MPICH.split(), HOSTS)
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         proxy_words({**values, **change}, 1, Path("/image/bin"), HOSTS[0])
 
 
