@@ -93,11 +93,15 @@ def command(
             _show_states(states, json=json)
             return
 
+        upgrades = dict.fromkeys((member.path for member in members.items), names)
+        if names and members.many:
+            upgrades = workflows.lock.upgrades_of(members, names, system_alone=system)
+
         def lock(member: Member[None], own: Settings) -> LockSummary:
             locked = workflows.lock.lock_spec(
                 member.path,
                 own,
-                upgrade=names,
+                upgrade=upgrades[member.path],
                 upgrades_system_alone=system,
                 offline=offline,
                 sources=sources or (),

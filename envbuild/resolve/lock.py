@@ -239,17 +239,21 @@ def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Ta
     return (*other_targets, *([previous] if previous is not None else []))
 
 
+def upgradable_names(targets: Sequence[Target], *, system_alone: bool) -> set[str]:
+    """Return the names of the packages that a lock has: with `system_alone`, of Debian's."""
+    debs = {pin.name for target in targets for pin in _debs(target)}
+    of_python = () if system_alone else targets
+    return debs | {pin.name for target in of_python for pin in (*target.python, *target.build_python)}
+
+
 def _upgradable(
     spec: Path, targets: Sequence[Target], upgrade: Sequence[str] | None, *, system_alone: bool
 ) -> Upgrade:
     """Return the packages as the lock names them; reject names that it does not have."""
     if not upgrade or not targets:
         return Upgrade() if upgrade is None else Upgrade(None, is_of_system=system_alone)
-    debs = {pin.name for target in targets for pin in _debs(target)}
-    of_python = () if system_alone else targets
-    wheels = {pin.name for target in of_python for pin in (*target.python, *target.build_python)}
-    known = sorted(debs | wheels)
-    names = [name if name in debs else str(canonicalize_name(name)) for name in upgrade]
+    known = sorted(upgradable_names(targets, system_alone=system_alone))
+    names = [name if name in known else str(canonicalize_name(name)) for name in upgrade]
     errors: list[EnvbuildError] = [
         RequestError(
             f"`{name}` is not locked, so it cannot be upgraded",

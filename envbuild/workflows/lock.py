@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from packaging.utils import canonicalize_name
+
 from envbuild.errors import EnvbuildError, RequestError, raise_all, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.metadata import image_jobs
@@ -33,7 +35,7 @@ from envbuild.resolve.context import ResolveContext
 from envbuild.resolve.debian import DebianRequest, debian_packages
 from envbuild.resolve.files import FileCache
 from envbuild.resolve.images import ImageBase, image_of_lock, resolve_image
-from envbuild.resolve.lock import make_lock
+from envbuild.resolve.lock import make_lock, upgradable_names
 from envbuild.resolve.origins import read_machine
 from envbuild.resolve.uv_errors import ResolutionError
 from envbuild.rules.from_lock import facts_of_lock
@@ -46,6 +48,7 @@ from envbuild.spec.spec_edits import recipes_by_name
 from envbuild.system.files import is_directory, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store, lock_path
 from envbuild.workflows.failures import explain_full
+from envbuild.workflows.members import Members
 from envbuild.workflows.recipes import list_recipes
 from envbuild.workflows.saving import (
     ATTEMPTS,
@@ -176,6 +179,28 @@ def lock_spec(
                 raise
             settings.emit(changed_meanwhile(spec))
     return locked
+
+
+def upgrades_of(
+    specs: Members[None], names: Sequence[str], *, system_alone: bool
+) -> dict[Path, tuple[str, ...] | None]:
+    """Return which of the packages to upgrade each spec has; None if it has none of them.
+
+    Packages that no lock has are left to all: locking reports them, as of one spec. So are all of a spec that
+    is not locked yet, or whose lock is damaged.
+    """
+    locked: dict[Path, set[str]] = {}
+    for member in specs.items:
+        with contextlib.suppress(EnvbuildError):
+            if (file := read_lock_file(member.path)) is not None:
+                locked[member.path] = upgradable_names([*file.targets.values()], system_alone=system_alone)
+    somewhere = set().union(*locked.values())
+    upgrades: dict[Path, tuple[str, ...] | None] = {}
+    for member in specs.items:
+        absent = somewhere - locked.get(member.path, somewhere)
+        kept = tuple(name for name in names if not {name, canonicalize_name(name)} & absent)
+        upgrades[member.path] = kept or None
+    return upgrades
 
 
 def _lock(

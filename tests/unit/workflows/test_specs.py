@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envbuild.errors import RequestError
 from envbuild.events import Event, Note, ignore
+from envbuild.image.sif import LOCK
+from envbuild.lock.model import LockFile
+from envbuild.lock.text import dump_file, load
 from envbuild.workflows import specs
+from envbuild.workflows.lock import upgrades_of
 from envbuild.workflows.specs import looks_like_spec, specs_of
+from tests.support.images import read_data
+from tests.support.resolved_specs import wheel
+from tests.support.small_images import UNREAD, small_image
 
 SPEC = 'name: demo\nversion: "1"\n'
 
@@ -132,3 +140,27 @@ def test_every_example_is_a_spec() -> None:
     examples = list(top.glob("examples/*.yaml"))
     assert examples
     assert [path for path in examples if not looks_like_spec(path)] == []
+
+
+def test_a_package_to_upgrade_is_that_of_the_specs_that_have_it(desk: Path) -> None:
+    write("d/one.yaml", "d/two.yaml", "d/new.yaml")
+    image = small_image(desk, UNREAD, name="demo.sif")
+    locked = load(read_data(image, LOCK), image)
+    for name, package in (("one", "tabulate"), ("two", "humanize")):
+        lock = replace(locked, python=(*locked.python, wheel(package)))
+        Path(f"d/{name}.lock.yaml").write_text(dump_file(LockFile.of(lock)))
+    members = specs_of([Path("d")], ignore)
+
+    def upgrades(*names: str) -> dict[str, tuple[str, ...] | None]:
+        found = upgrades_of(members, names, system_alone=False)
+        return {path.stem: kept for path, kept in found.items()}
+
+    # A spec without a lock takes newest versions anyway.
+    assert upgrades("Tabulate") == {"one": ("Tabulate",), "two": None, "new": ("Tabulate",)}
+    assert upgrades("tabulate", "humanize") == {
+        "one": ("tabulate",),
+        "two": ("humanize",),
+        "new": ("tabulate", "humanize"),
+    }
+    # What none has is an error of each, as of one.
+    assert set(upgrades("nowhere").values()) == {("nowhere",)}
