@@ -59,6 +59,13 @@ def command(
             help="For jobset and trainjob: whose pods they are [those that the site file names].",
         ),
     ] = "",
+    test: Annotated[
+        bool,
+        typer.Option(
+            "--test",
+            help="For jobset and trainjob: test the image; `envbuild test --collect` judges the logs.",
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Write an image in another form: for Charliecloud and enroot, Shifter, registries, or jobs of a site."""
@@ -73,9 +80,9 @@ def command(
             raise RequestError(
                 "--runtime is for edf, sbatch, pbs and reframe", hint=f"leave it out for {form}"
             )
-        if not is_job and (name or user):
+        if not is_job and (name or user or test):
             hint = f"leave them out for {form}"
-            raise RequestError("--name and --user are for jobset and trainjob", hint=hint)
+            raise RequestError("--name, --user and --test are for jobset and trainjob", hint=hint)
         if is_script and not named:
             workflows.images.check_is_a_file(image)
         image = workflows.images.image_file(image, settings)
@@ -86,7 +93,7 @@ def command(
                 )
             case "jobset" | "trainjob":
                 written = workflows.export_pods.export_pods(
-                    image, form, path, reference=named, name=name, user=user, settings=settings
+                    image, form, path, reference=named, name=name, user=user, test=test, settings=settings
                 )
             case "squashfs" | "shifter" | "oci":
                 written = workflows.export.export_image(image, form, path, settings.emit)

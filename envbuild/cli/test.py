@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from envbuild.workflows.settings import Settings
 
 
-def command(
+def command(  # noqa: PLR0915  # one statement for each option
     context: typer.Context,
     images: options.Images = None,
     root: options.ModuleRoot = None,
@@ -83,6 +83,14 @@ def command(
     account: options.Account = None,
     time: options.Time = None,
     slurm: options.SlurmOptions = None,
+    collect: Annotated[
+        str | None,
+        typer.Option(
+            "--collect",
+            metavar="FILE",
+            help="Judge the logs of a test that ran in pods (`export --test`); - reads standard input.",
+        ),
+    ] = None,
     vet: Annotated[
         bool, typer.Option("--vet", help="Measure the nodes, too; a bad one fails the test.")
     ] = False,
@@ -109,11 +117,14 @@ def command(
         raise RequestError(f"{given or more} is for jobs", hint=hint)
     if submit:
         _check_fits({"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
+    starts = {"--timeout": timeout, "--launcher": launcher, "--quick": quick, "--nodes": nodes}
+    starts |= {"--require-gpu": require_gpu, "--submit": submit, "--vet": vet, "--sign": sign}
+    _check_collects(collect, {**starts, "--mpi": mpi == "host", "--fabric": fabric == "host"})
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
-        if named.many and (nodes or report is not None):
-            option = "--nodes" if nodes else "--report"
+        if named.many and (nodes or report is not None or collect is not None):
+            option = "--nodes" if nodes else "--collect" if collect is not None else "--report"
             raise RequestError(
                 f"{option} is for one image", hint="test them one after the other, or leave it out"
             )
@@ -165,6 +176,9 @@ def command(
         def test(member: Member[NamedImage], settings: Settings) -> Report:
             if named.many:
                 settings.emit(Note(text="test"))
+            if collect is not None:
+                logs = None if collect == "-" else Path(collect)
+                return workflows.collect.collect_test(member.get().file(settings), logs, ranks, settings)
             request = workflows.test.TestRequest(
                 image=member.get().file(settings),
                 ranks=ranks,
@@ -203,6 +217,13 @@ def _row(result: Report) -> tuple[str, str]:
 
 def _code(result: Report) -> int:
     return 0 if result.passed else 4
+
+
+def _check_collects(logs: str | None, given: Mapping[str, object]) -> None:
+    """Raise a RequestError for an option on how jobs start, if those of a collected test have run."""
+    option = next((name for name, value in given.items() if value), None)
+    if logs is not None and option is not None:
+        raise RequestError(f"{option} is not for --collect: the jobs have run", hint=f"leave {option} out")
 
 
 def _check_fits(given: Mapping[str, object]) -> None:

@@ -86,13 +86,9 @@ def _test(
     """Test the image that this runs in; `manifest` is its manifest as JSON data."""
     sections = Sections(show)
     default_s = timeout_s or manifest["timeout_s"]
-    modules, tutorials = manifest["imports"], manifest["tutorials"]
-    sites = own_sites(manifest["python"])
-    packages = [Package.from_data({**data, "sites": sites}) for data in manifest["python_packages"]]
-    scripts = [tutorial_file(recipe) for recipe in tutorials]
-    tasks = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=default_s)
-    tried = try_imports(tasks, env=environment_of_ranks({}))
-    sections.add("imports", judge_imports(packages, modules, tutorials, tried))
+    packages, tried = import_all(manifest, default_s)
+    checks = judge_imports(packages, manifest["imports"], manifest["tutorials"], tried)
+    sections.add("imports", checks)
     gpus = 0
     if manifest["accelerator"] != "cpu":
         survey = GpuSurvey.from_data(envbuild_gpus.survey(kernel=True))
@@ -102,6 +98,16 @@ def _test(
     results = run_jobs(map(Job.from_data, manifest["jobs"]), host, sections)
     add_processes(sections, results)
     return Results(checks=sections.checks, outputs=sections.outputs, measured=sections.measured, gpus=gpus)
+
+
+def import_all(manifest: Mapping[str, Any], limit_s: float) -> tuple[list[Package], dict[str, Any]]:
+    """Import the packages of the image that this runs in; return them, and the result of `try_imports`."""
+    sites = own_sites(manifest["python"])
+    packages = [Package.from_data({**data, "sites": sites}) for data in manifest["python_packages"]]
+    scripts = [tutorial_file(recipe) for recipe in manifest["tutorials"]]
+    modules = manifest["imports"]
+    tasks = request(modules_to_import(packages), modules, scripts, sites=sites, limit_s=limit_s)
+    return packages, try_imports(tasks, env=environment_of_ranks({}))
 
 
 class _Host:
@@ -123,7 +129,7 @@ class _Host:
         """Return why a job cannot run; None if it can."""
         if not ranks_on_gpus(job, self._ranks, self._gpus):
             return skip_gpu_job(job, f"{self._gpus} GPUs here")
-        return None if self._words(job, 1) else skip_job(job, self._ranks)
+        return None if words_on_one_host(job, self._family, 1) else skip_job(job, self._ranks)
 
     def run(self, job: Job) -> JobResult:
         """Run a job and judge it."""
@@ -131,8 +137,8 @@ class _Host:
         def start(
             command: Sequence[str], count: int, directory: Path, variables: Mapping[str, str], limit_s: float
         ) -> LaunchResult:
-            words = [*self._words(job, count), *self._rank_words]
-            return _start_ranks([*words, *command], directory, variables, limit_s)
+            words = [*words_on_one_host(job, self._family, count), *self._rank_words]
+            return start_ranks([*words, *command], directory, variables, limit_s)
 
         limit_s = self._timeout_s or job.timeout_s or self._default_s
         ranks = ranks_on_gpus(job, self._ranks, self._gpus)
@@ -144,16 +150,18 @@ class _Host:
             with contextlib.suppress(OSError, RecursionError):
                 directory.cleanup()
 
-    def _words(self, job: Job, ranks: int) -> list[str]:
-        """Return the words that start the ranks of a job; none if nothing in the image does."""
-        if job.launcher != "torchrun" and self._family:
-            return mpiexec_words(self._family, ranks, root=os.geteuid() == 0, oversubscribe=True)
-        return [] if job.launcher == "mpiexec" else torchrun_words(ranks)
+
+def words_on_one_host(job: Job, family: str, ranks: int) -> list[str]:
+    """Return the words that start the ranks of a job here; none if nothing in the image does."""
+    if job.launcher != "torchrun" and family:
+        return mpiexec_words(family, ranks, root=os.geteuid() == 0, oversubscribe=True)
+    return [] if job.launcher == "mpiexec" else torchrun_words(ranks)
 
 
-def _start_ranks(
+def start_ranks(
     argv: Sequence[str], directory: Path, variables: Mapping[str, str], limit_s: float
 ) -> LaunchResult:
+    """Run a launcher whose ranks report to a directory; after the limit, or an exception, all of it ends."""
     process = subprocess.Popen(
         argv,
         env=environment_of_ranks({**variables, "ENVBUILD_RESULTS": str(directory)}),

@@ -7,6 +7,7 @@ the proxy of their own image's MPI. Without MPI each pod starts its ranks with t
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -33,6 +34,8 @@ PORT = 29501
 _MASTER_PORT = "29500"
 _WAIT_S = 600.0
 _AGENT = "ENVBUILD_POD_AGENT"
+TIMED_OUT = 124
+"""Exit code of a job that `ENVBUILD_POD_LIMIT_S` ended, as that of timeout(1)."""
 _MOST_WORDS_BYTES = 64 * 1024
 _MOST_UNKNOWN = 64
 
@@ -51,6 +54,8 @@ class Pod:
     """Of this pod (count)."""
     wait_s: float
     """How long pods wait for each other, in seconds."""
+    limit_s: float
+    """How long the ranks may run, in seconds; 0 for any time."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Pod:
@@ -63,7 +68,12 @@ class Pod:
         wait_s = _number(
             {"ENVBUILD_POD_WAIT_S": f"{_WAIT_S:.0f}", **variables}, "ENVBUILD_POD_WAIT_S", 1, 86_400
         )
-        return cls(names, index, ranks, float(wait_s))
+        limit_s = _number({"ENVBUILD_POD_LIMIT_S": "0", **variables}, "ENVBUILD_POD_LIMIT_S", 0, 86_400)
+        return cls(names, index, ranks, float(wait_s), float(limit_s))
+
+    def deadline(self) -> float:
+        """Return the time of the monotonic clock at which ranks that start now must have ended."""
+        return time.monotonic() + self.limit_s if self.limit_s else math.inf
 
 
 def _number(variables: Mapping[str, str], name: str, least: int, most: int) -> int:
@@ -100,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if _AGENT in os.environ:
         return _agent(words)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         if words[:1] != ["--"] or not words[1:]:
             raise PodError("usage: pod.py -- COMMAND [ARGUMENT ...]")
@@ -110,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run_plain(pod, words[1:])
         if start != "mpi":
             raise PodError(f"ENVBUILD_POD_START={start!a} is not `mpi` or `plain`: write the manifest again")
-        secret, programs = _secret(), _programs()
+        secret, programs = read_secret(os.environ), _programs()
         if pod.index:
             return _run_proxy(pod, secret, programs)
         return _Pod0(pod, secret, programs).run(words[1:])
@@ -122,13 +132,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stopped.code or 0)
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
+def _token() -> str:
+    """Return the word in the environment of all processes of a start, by which they are found and ended."""
+    return os.environ.get("ENVBUILD_TOKEN") or os.urandom(16).hex()
+
+
+def stop(number: int, _frame: FrameType | None) -> None:
+    """End this process by an exception, which ends what it started."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
-def _secret() -> bytes:
-    path = os.environ.get("ENVBUILD_POD_SECRET_FILE", "")
+def read_secret(variables: Mapping[str, str]) -> bytes:
+    """Return the secret of the job that the variables describe; PodError: there is none."""
+    path = variables.get("ENVBUILD_POD_SECRET_FILE", "")
     try:
         with Path(path).open("rb") as file:
             secret = file.read(4097).strip()
@@ -158,9 +175,10 @@ def _run_plain(pod: Pod, command: Sequence[str]) -> int:
     processes: list[tuple[subprocess.Popen[bytes], str]] = []
     try:
         for local in range(pod.ranks):
-            token = os.urandom(16).hex()
+            token = _token()
             variables = {**plain_variables(pod, local), "ENVBUILD_TOKEN": token}
             processes.append(_start(command, variables, token))
+        deadline = pod.deadline()
         while True:
             codes = [process.poll() for process, _ in processes]
             failed = [code for code in codes if code]
@@ -168,6 +186,8 @@ def _run_plain(pod: Pod, command: Sequence[str]) -> int:
                 return _exit_code(failed[0])
             if None not in codes:
                 return 0
+            if time.monotonic() > deadline:
+                return TIMED_OUT
             time.sleep(0.1)
     finally:
         threads = [threading.Thread(target=_end, args=pair) for pair in processes]
@@ -218,7 +238,7 @@ def _run_proxy(pod: Pod, secret: bytes, programs: Path) -> int:
                 if running or not isinstance(message["start"], dict):
                     raise PodError("pod 0 asks for a second proxy: start the job again")
                 words = proxy_words(message["start"], pod.index, programs, pod.names[0])
-                token = os.urandom(16).hex()
+                token = _token()
                 running.append(_start(words, {"ENVBUILD_TOKEN": token}, token))
     except LinkError as error:
         raise PodError(f"pod 0 ({pod.names[0]}) is gone: {error}; its log says why") from error
@@ -398,8 +418,10 @@ class _Pod0:
         hosts, ranks = ",".join(self.pod.names), self.pod.ranks
         words = [str(self.programs / "mpiexec"), "-launcher", "ssh", "-launcher-exec", str(agent)]
         words += ["-hosts", hosts, "-ppn", str(ranks), "-n", str(ranks * len(self.pod.names))]
-        token = os.urandom(16).hex()
+        token = _token()
         variables = {
+            # Those of an outer launcher are left out of the environment; these are the manifest's.
+            **{name: os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in os.environ},
             _AGENT: path,
             "ENVBUILD_TOKEN": token,
             # A tree would start proxies from pods other than this one.
@@ -408,9 +430,12 @@ class _Pod0:
         }
         pair = _start([*words, *command], variables, token)
         self.own.append(pair)
+        deadline = self.pod.deadline()
         while (code := pair[0].poll()) is None:
             if self.lost:
                 raise PodError(self.lost[0])
+            if time.monotonic() > deadline:
+                return TIMED_OUT
             time.sleep(0.1)
         # mpiexec may see first that a pod is gone, and cannot say which pod, or why.
         deadline = time.monotonic() + (1 if code else 0)
@@ -435,7 +460,7 @@ class _Pod0:
                 if index:
                     self.links[index].send({"start": values})
                 else:
-                    token = os.urandom(16).hex()
+                    token = _token()
                     line = proxy_words(values, 0, self.programs, self.pod.names[0])
                     pair = _start(line, {"ENVBUILD_TOKEN": token}, token)
                     self.own.append(pair)

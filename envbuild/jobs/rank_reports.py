@@ -17,6 +17,8 @@ MAX_ENTRIES = 65_536
 # Of a rank's output: a library's debug log is long, and names its transport near the start.
 MAX_LOG_BYTES = 16 << 20
 _END_BYTES = 64 * 1024
+# Of an output that travels by a pod's log.
+_KEPT_BYTES = 8 * 1024
 _OUTPUT = r"output-rank-[0-9]{1,9}-of-[0-9]+-.*\.txt"
 _FIELDS = {
     "rank": int,
@@ -91,6 +93,25 @@ def rank_outputs(directory: Path, *, lines: int = 20, most: int = 8) -> str:
         blocks.append("\n".join([f"--- {which} of {size}", text]))
     left = sum(len(ranks) for _, ranks in list(groups.values())[most:])
     return "\n".join([*blocks[:most], f"--- and {left} more ranks"] if left > 0 else blocks)
+
+
+def read_files(directory: Path, said: Sequence[str]) -> dict[str, str]:
+    """Return the report files of a directory, and of each output the end and the `said` texts in it."""
+    files: dict[str, str] = {}
+    for path in [*_files(directory, r"report-.*\.json"), *_files(directory, _OUTPUT)]:
+        try:
+            if path.suffix == ".json":
+                files[path.name] = _read_small(path).decode(errors="replace")
+                continue
+            log = _read_small(path, first=MAX_LOG_BYTES)
+            end = _read_small(path, last=_KEPT_BYTES)
+        except OSError as error:
+            # As a report it is unsound, and as an output it says why it is not there.
+            files[path.name] = f"not read: {error}"
+            continue
+        found = [text for text in said if text.encode() in log]
+        files[path.name] = "\n".join([*found, end.decode(errors="replace")])
+    return files
 
 
 def _without_numbers(text: str, rank: int) -> str:

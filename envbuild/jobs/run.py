@@ -38,10 +38,13 @@ def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
     return min(ranks, gpus // job.gpus_per_rank) if job.gpus_per_rank else ranks
 
 
-def run_job(job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s: float) -> JobResult:
+def run_job(
+    job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s: float, token: str = ""
+) -> JobResult:
     """Run a job and judge it; `limit_s` limits each run.
 
-    `directory` is empty and private, and all ranks see it; the caller removes it.
+    `directory` is empty and private, and all ranks see it; the caller removes it. `token` is in all
+    reports of the job, and is chosen here if it is empty.
     """
     try:
         command = job.command()
@@ -52,7 +55,7 @@ def run_job(job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s
     def run(name: str, count: int) -> tuple[Reports, LaunchResult, str]:
         results = directory / name
         results.mkdir(mode=0o700)
-        return _run(job, command, count, limit_s, start, results)
+        return _run(job, command, count, limit_s, start, results, token or secrets.token_hex(16))
 
     reports, ended, output = run("all-ranks", ranks)
     runs, single = [reports], None
@@ -71,9 +74,14 @@ def run_job(job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s
 
 
 def _run(
-    job: Job, command: Sequence[str], ranks: int, limit_s: float, start: StartRanks, results: Path
+    job: Job,
+    command: Sequence[str],
+    ranks: int,
+    limit_s: float,
+    start: StartRanks,
+    results: Path,
+    token: str,
 ) -> tuple[Reports, LaunchResult, str]:
-    token = secrets.token_hex(16)
     variables = {
         **job.environment,
         "ENVBUILD_TOKEN": token,

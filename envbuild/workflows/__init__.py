@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import cache as cache
     from envbuild.workflows import check as check
     from envbuild.workflows import choices as choices
+    from envbuild.workflows import collect as collect
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain

@@ -27,9 +27,19 @@ _RENDER = {"jobset": jobset.render, "trainjob": trainjob.render}
 
 
 def export_pods(
-    image: Path, form: PodFormat, path: Path, *, reference: str, name: str, user: str, settings: Settings
+    image: Path,
+    form: PodFormat,
+    path: Path,
+    *,
+    reference: str,
+    name: str,
+    user: str,
+    test: bool,
+    settings: Settings,
 ) -> Written:
     """Write a job of Kubernetes that runs what an image's spec states; the same input gives the same text.
+
+    With `test` its pods run the jobs by which the image is tested, on as many ranks.
 
     `reference` names the image in a registry, by digest; an empty one is that of the last push from this
     store. An empty `name` is the image's, and an empty `user` (``UID:GID``) that of the site. RequestError:
@@ -46,12 +56,14 @@ def export_pods(
     refuse_or_warn(judge(stack, "export", knowledge=read_knowledge()), settings.emit)
     refuse_or_warn(judge_own_fabric(stack), settings.emit)
     pulled = reference or pushed_reference(settings.store, manifest.digest)
-    launch = pod_launch(manifest, site, form, image=pulled, name=name, user=_ids_of(user))
+    launch = pod_launch(manifest, site, form, image=pulled, name=name, user=_ids_of(user), test=test)
     written = write_text(path, form, _RENDER[form](launch))
     if not reference:
         settings.emit(Note(text=f"the image is {pulled}; --image names another one"))
     for line in (*launch.lines_to_type, shell_line(["kubectl", "apply", "-f", str(path)])):
         settings.emit(Note(text=f"next: {line}"))
+    for line in launch.lines_to_judge(image):
+        settings.emit(Note(text=f"when its pods have ended: {line}"))
     return written
 
 

@@ -137,7 +137,7 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     with ImageFile.open(request.image) as image:
         report = _test(image, request, settings)
         if not request.quick:
-            _record(report, settings)
+            record_verdict(report, settings)
     if signing is not None:
         signed = signing.sign()
         text = f"{request.image}: signed by key {signed.key[7:19]}: {', '.join(signed.statements)}"
@@ -167,7 +167,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
     limit_s = request.timeout_s or runnable.timeout_s
     host = _fingerprint(container, slurm)
 
-    sections = Sections(lambda section: _show(section, settings))
+    sections = Sections(lambda section: show_section(section, settings))
     _check_image(sections, image, extended, container, request, settings)
     container, survey = with_gpus(container, launcher, site, limit_s=limit_s)
     if runnable.accelerator != "cpu" or request.require_gpu:
@@ -221,7 +221,7 @@ def _check_image(
     skipped: Sequence[CheckResult] = ()
     if extended is None:
         sections.add("image", _check_files(image, container, settings, request.from_host))
-        packages = _packages(image)
+        packages = packages_of(image)
     else:
         sections.add("image", extended.examined.preflight.checks())
         packages, skipped = packages_of_extended(extended), [*skipped_packages(extended)]
@@ -237,7 +237,8 @@ def _container(image: ImageFile, extended: ExtendedImage | None, apptainer: Appt
     return Container(image=path, runnable=image.manifest, apptainer=apptainer, file_name=image.path.name)
 
 
-def _show(section: Section, settings: Settings) -> None:
+def show_section(section: Section, settings: Settings) -> None:
+    """Show a section of a test when it ends."""
     brief, full = section.to_text(), section.to_text(verbose=True)
     settings.emit(Judged(status=section.status, text=brief, full=full))
 
@@ -276,16 +277,20 @@ def _check_nodes(
     """Judge the nodes of a test across nodes by the reports of its jobs; measure them if requested."""
     runnable = container.runnable
     if request.nodes:
-        # Of nested teams (`4,2`), the outer one.
-        threads = apply(runnable.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        threads_per_rank = int(threads) if threads.isdecimal() and int(threads) else None
         # Of each job the run on all ranks.
         reports = {job: result.reports[0] for job, result in results.by_job.items() if result.reports}
-        sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank))
+        sections.add("nodes", judge_nodes(reports, request.nodes, site, threads=threads_per_rank(runnable)))
     if request.vet and launcher is not None:
         limit_s = request.timeout_s or runnable.timeout_s
         vetting = vet_nodes(container, launcher, site, request.nodes or 1, limit_s)
         sections.add("vet", vet_checks(vetting))
+
+
+def threads_per_rank(runnable: Runnable) -> int | None:
+    """Return the threads that an image starts on each rank outside of tests ; None: it does not say."""
+    # Of nested teams (`4,2`), the outer one.
+    threads = apply(runnable.environment, {}).get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(threads) if threads.isdecimal() and int(threads) else None
 
 
 def _why_none(extended: ExtendedImage | None) -> str:
@@ -429,7 +434,7 @@ def _check_imports(
     return checks
 
 
-def _packages(image: ImageFile) -> list[Package]:
+def packages_of(image: ImageFile) -> list[Package]:
     """Return the Python packages of an image."""
     sites = own_sites(image.manifest.python)
     return [Package(**package.model_dump(), sites=sites) for package in image.manifest.python_packages]
@@ -503,7 +508,7 @@ def _any_failed(checks: Sequence[CheckResult]) -> bool:
     return any(check.status == "FAIL" for check in checks)
 
 
-def _record(report: Report, settings: Settings) -> None:
+def record_verdict(report: Report, settings: Settings) -> None:
     """Record the verdict; if the store cannot be written, the test still counts.
 
     A changed image carries the digest of the original: its result is not recorded.

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from envbuild.errors import EnvbuildError, RequestError, raise_all
@@ -14,6 +15,7 @@ from envbuild.image.model import METADATA_DIR, Manifest
 from envbuild.launch.formats import PodFormat
 from envbuild.launch.runtimes import WRITTEN
 from envbuild.launch.schedulers import Work, work_for
+from envbuild.quoting import shell_line
 from envbuild.spec.kubernetes import LONGEST_LABEL, RUN_DIRECTORY, SiteKubernetes
 from envbuild.spec.model import IMAGE
 from envbuild.spec.site import Site
@@ -21,6 +23,7 @@ from envbuild.spec.site import Site
 # Families of MPI whose ranks Hydra starts in pods.
 _BY_HYDRA = ("mpich", "intel-mpi")
 _START = ("/usr/bin/python3", "-I", f"{METADATA_DIR}/lib/envbuild/jobs/pod.py", "--")
+_TEST = ("/usr/bin/python3", "-I", f"{METADATA_DIR}/lib/envbuild/jobs/pod_test.py")
 _MASTER_PORT = "29500"
 # The kernel takes variables of up to 128 KiB.
 _LONGEST_VARIABLE = 100_000
@@ -31,6 +34,8 @@ _LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 # A pod's name ends in `-` and five characters that Kubernetes chooses.
 _SUFFIX = 6
 _FILE_NAME = "secret"
+# Of `kubectl logs` with a selector.
+_LOGS_AT_ONCE = 5
 # JSON allows these in texts, and YAML takes them for line breaks or leaves them out.
 _BREAKS_OF_YAML = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, 0xFEFF)}
 _WORD_OF_YAML = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z]+", re.IGNORECASE)
@@ -55,6 +60,8 @@ class PodLaunch:
     """Count."""
     ranks_per_pod: int
     """Count."""
+    test: bool = False
+    """Whether the pods run the jobs that test the image, instead of its command."""
 
     @property
     def replicated_job(self) -> str:
@@ -87,10 +94,21 @@ class PodLaunch:
             f" --from-file={_FILE_NAME}=/dev/stdin"
         ]
 
+    def lines_to_judge(self, image: Path) -> list[str]:
+        """Return the line that judges a test, typed when its pods have ended; none for another job."""
+        if not self.test:
+            return []
+        namespace = f" --namespace {self.cluster.namespace}" if self.cluster.namespace else ""
+        logs = f"kubectl logs{namespace} -l {_LABEL_OF_JOBSET}={self.name} --tail=-1"
+        # The most that kubectl reads at once without it is five.
+        many = f" --max-log-requests={self.pods}" if self.pods > _LOGS_AT_ONCE else ""
+        ranks = f"--ranks {self.pods * self.ranks_per_pod}"
+        return [f"{logs}{many} | {shell_line(['envbuild', 'test', str(image)])} {ranks} --collect -"]
+
     @property
     def command(self) -> list[str]:
         """The words that start the ranks of a pod; Kubernetes would replace ``$(NAME)`` in them."""
-        words = [*_START, *self.manifest.rank_words, *self.work.command]
+        words = [*_TEST] if self.test else [*_START, *self.manifest.rank_words, *self.work.command]
         return [word.replace("$", "$$") for word in words]
 
     @property
@@ -104,6 +122,8 @@ class PodLaunch:
             "ENVBUILD_POD_START": "mpi" if self.by_mpi else "plain",
             "ENVBUILD_RANKS_PER_POD": str(self.ranks_per_pod),
         }
+        if self.test:
+            values["ENVBUILD_POD_IMAGE"] = self.manifest.digest
         if self.secret:
             values["ENVBUILD_POD_SECRET_FILE"] = f"{RUN_DIRECTORY}/{_FILE_NAME}"
         if self.manifest.rank_words and self.pods * self.ranks_per_pod > 1:
@@ -206,12 +226,19 @@ def labels_and_annotations(labels: Mapping[str, str], annotations: Mapping[str, 
 
 
 def pod_launch(
-    manifest: Manifest, site: Site, form: PodFormat, *, image: str, name: str, user: tuple[int, int] | None
+    manifest: Manifest,
+    site: Site,
+    form: PodFormat,
+    *,
+    image: str,
+    name: str,
+    user: tuple[int, int] | None,
+    test: bool = False,
 ) -> PodLaunch:
-    """Return the pods of an image's job at a site.
+    """Return the pods of an image's job at a site, or of its test on as many ranks.
 
-    An empty `name` is the image's; without `user`, its id and that of its group are the site's. RequestError:
-    all that Kubernetes would refuse, or that would start other ranks, at once.
+    An empty `name` is the image's, with `-test` for a test; without `user`, its id and that of its group are
+    the site's. RequestError: all that Kubernetes would refuse, or that would start other ranks, at once.
     """
     cluster = site.kubernetes
     errors: list[EnvbuildError] = []
@@ -227,7 +254,7 @@ def pod_launch(
     pods = work.nodes or 1
     ranks_per_pod = work.ranks_per_node or (work.ranks // pods) or 1
     user_id, group_id = user or (cluster.run_as_user, cluster.run_as_group or cluster.run_as_user)
-    chosen = name or re.sub(r"[._]+", "-", manifest.name)
+    chosen = name or re.sub(r"[._]+", "-", manifest.name) + ("-test" if test else "")
     errors += [
         *_problems_of_image(manifest, image),
         *_problems_of_name(chosen, _REPLICATED_JOBS[form], pods),
@@ -258,6 +285,7 @@ def pod_launch(
         work=work,
         pods=pods,
         ranks_per_pod=ranks_per_pod,
+        test=test,
     )
     if sum(len(pod) + 1 for pod in launch.pod_names) > _LONGEST_VARIABLE:
         raise RequestError(
