@@ -61,6 +61,7 @@ TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/jobs/imports.py": frozenset({"os.killpg", "signal", "subprocess", "time"}),
     "envbuild/jobs/pod.py": frozenset({"signal", "socket", "subprocess", "time"}),
     "envbuild/jobs/pod_link.py": frozenset({"socket", "time"}),
+    "envbuild/jobs/pod_test.py": frozenset({"platform", "signal", "socket"}),
 }
 # Run by the Python of an image, with its packages.
 SCRIPTS = ("envbuild/launch/node_check.py",)

@@ -1,7 +1,7 @@
 """The jobs of an image in pods: each pod writes what its ranks report to its log.
 
-All pods run this, and `envbuild test --collect` judges the logs. Each run of a job is one start of `pod.py` in
-each pod. Nothing is judged here.
+All pods run this, and `envbuild test --collect` judges the logs. A run of a job starts `pod.py` in each pod.
+Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_MPI = "the image has no MPI that starts ranks in pods"
 
 def why_not_in_pods(job: Job, family: str, text: str) -> str:
     """Return why a job does not run in pods, by the image's MPI and the job's text; or nothing."""
-    if job.own_mpi:
+    if job.own_mpi or job.launcher == "torchrun":
         return BY_ITSELF
     if "await_published" in text:
         return NO_SHARED_DIRECTORY
@@ -149,10 +149,9 @@ class _PodTest:
         words = [*rank_words(package["name"] for package in self.manifest["python_packages"]), *command]
         if alone:
             return start_ranks([*words_on_one_host(job, family, 1), *words], results, variables, limit_s)
-        by_mpi = family and job.launcher != "torchrun"
         names = "MASTER_ADDR", "MASTER_PORT"
         extra = {name: os.environ[name] for name in names if name in os.environ}
-        extra["ENVBUILD_POD_START"] = "mpi" if by_mpi else "plain"
+        extra["ENVBUILD_POD_START"] = "mpi" if family else "plain"
         extra["ENVBUILD_POD_LIMIT_S"] = str(math.ceil(limit_s))
         start = [sys.executable, "-I", str(Path(__file__).absolute().with_name("pod.py")), "--", *words]
         most_s = limit_s + self.pod.wait_s + _END_S

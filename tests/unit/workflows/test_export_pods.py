@@ -264,6 +264,20 @@ def test_it_says_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert "secret" not in Path("job.yaml").read_text()
 
 
+def test_a_test_runs_the_jobs_of_the_image_on_the_same_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    image = an_image("mpich", launch=TRAIN)
+    assert export("jobset", BARE, "--test") == 0
+    check(yaml.safe_load(Path("job.yaml").read_text()))
+    container = container_of(Path("job.yaml"))
+    assert container["command"][-1] == "/.envbuild/lib/envbuild/jobs/pod_test.py"
+    values = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert values["ENVBUILD_POD_IMAGE"] == read_manifest(image).digest
+    assert values["ENVBUILD_POD_NAMES"] == "demo-test-ranks-0-0.demo-test,demo-test-ranks-0-1.demo-test"
+    shown = capsys.readouterr().err
+    logs = "kubectl logs -l jobset.sigs.k8s.io/jobset-name=demo-test --tail=-1"
+    assert f"{logs} | envbuild test {image} --ranks 8 --collect -" in shown
+
+
 def test_one_name_of_a_job_is_that_of_its_pods() -> None:
     an_image()
     assert export("jobset", BARE, "--name", "b-2") == 0
@@ -367,7 +381,7 @@ def test_options_of_other_forms_are_refused(capsys: pytest.CaptureFixture[str]) 
     assert export("jobset", BARE, "--runtime", "apptainer") == 2
     assert "--runtime is for edf, sbatch, pbs and reframe" in capsys.readouterr().err
     assert export("sbatch", BARE, "--name", "x") == 2
-    assert "--name and --user are for jobset and trainjob" in capsys.readouterr().err
+    assert "--name, --user and --test are for jobset and trainjob" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_a_job_is_kept() -> None:
