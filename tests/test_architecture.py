@@ -59,6 +59,8 @@ TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/jobs/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
     "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
     "envbuild/jobs/imports.py": frozenset({"os.killpg", "signal", "subprocess", "time"}),
+    "envbuild/jobs/pod.py": frozenset({"signal", "socket", "subprocess", "time"}),
+    "envbuild/jobs/pod_link.py": frozenset({"socket", "time"}),
 }
 # Run by the Python of an image, with its packages.
 SCRIPTS = ("envbuild/launch/node_check.py",)
