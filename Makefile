@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers torture redteam docs lint format bench mutants release clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -79,6 +79,10 @@ travel: venv ## send images through registries, and compare them bit for bit (fi
 travel-peers: venv ## have tools of others take what envbuild pushed and signed (two minutes; first ten more)
 	@$(SETUP)/system.py --check
 	@$(BIN)/python -m benchmarks.travel_peers
+
+reframe: venv ## have ReFrame run checks that are exported for it (minutes; first it is installed below build/)
+	@$(SETUP)/system.py --check
+	@$(BIN)/python -m benchmarks.reframe $(ARGS)
 
 torture: venv ## build under hostile conditions (15 minutes); ARGS="--only crowd"
 	@$(SETUP)/system.py --check

@@ -1,10 +1,11 @@
-"""Measure commands over a large store, whose records are synthetic: `cache ls|verify|prune`, `build`.
+"""Measure commands over a large store, whose records are synthetic: `cache ls|du|verify|prune`, `build`.
 
-    python -m benchmarks.large_store                  # 25,000 and 100,000 layers
+    python -m benchmarks.large_store                  # 0, 25,000 and 100,000 layers
     python -m benchmarks.large_store --layers 1000    # to see that it works
 
 A store of N layers has N / 100 images, each of which needs 100 layers. Each case is measured at each size:
-seconds, and the peak memory of the command. Rows of these sizes go to `benchmarks/results/`.
+seconds, and the peak memory of the command. `build` writes an image of Debian 12, whose layers
+are in the store. Rows of these sizes go to `benchmarks/results/`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from envbuild.store.records import LayerRecord, blob_name, record_name, record_t
 from envbuild.store.store import Store
 from tests.support.small_images import UNREAD, small_image
 
-SIZES = (25_000, 100_000)
+SIZES = (0, 25_000, 100_000)
 # Paths of a layer: half of the wheels on the index have fewer.
 PATHS = 50
 LAYERS_PER_IMAGE = 100
@@ -65,6 +66,8 @@ def fill(store: Store, layers: int, images: Path) -> None:
             target.write_bytes(data)
             os.utime(target, (old_s, old_s))
     images.mkdir()
+    if not layers:
+        return
     first = small_image(images, UNREAD)
     with ImageFile.open(first) as opened:
         identity = opened.manifest.digest
@@ -111,7 +114,13 @@ def main() -> None:
         if not store.path.exists():
             place.mkdir(parents=True, exist_ok=True)
             fill(store, layers, place / "images")
+        spec = place / "plain.yaml"
+        spec.write_text('name: plain\nversion: "1"\nbase: debian-12\n')
+        build = ["build", "plain.yaml"]
+        measure([*build, "--store", str(store.path)], place)
+        spec.with_suffix(".sif").unlink()
         cases = {
+            "build": build,
             "cache ls": ["cache", "ls"],
             "cache du": ["cache", "du"],
             "cache verify": ["cache", "verify"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
-from envbuild.workflows.choices import FORM_OF_RUNTIME, AnyFormat, PodFormat, ScriptFormat
+from envbuild.workflows.choices import FORM_OF_RUNTIME, POD_FORMATS, SCRIPT_FORMATS, AnyFormat
 
 
 def command(
@@ -41,7 +41,8 @@ def command(
         typer.Option(
             "--image",
             metavar="NAME",
-            help="For these: the image at the site, by path, reference or EDF.",
+            help="For these: the image at the site, by path, reference or EDF; for jobset and trainjob"
+            " HOST/NAME@sha256:… [the last push].",
         ),
     ] = "",
     name: Annotated[
@@ -63,7 +64,7 @@ def command(
     """Write an image in another form: for Charliecloud and enroot, Shifter, registries, or jobs of a site."""
     path = Path(output) if form == "shifter" else workflows.arguments.output_path(output)
     with session(json=json, site=site) as settings:
-        is_script, is_job = form in get_args(ScriptFormat), form in get_args(PodFormat)
+        is_script, is_job = form in SCRIPT_FORMATS, form in POD_FORMATS
         if not (is_script or is_job) and named:
             raise RequestError(
                 "--image names the image in a text that starts it", hint=f"leave it out for {form}"

@@ -108,7 +108,7 @@ def command(
                 print_message(f"{exported}: {len(locked.lock.python)} Python packages")
             return locked.summary
 
-        locked = members.each(lock, settings, last=True)
+        locked = members.each(lock, settings, threads=workflows.lock.LOCKED_AT_ONCE, last=True)
     state = _State(outdated=outdated, dry_run=dry_run)
     if locked.many:
         finish_members(

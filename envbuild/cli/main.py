@@ -143,11 +143,15 @@ def _options(
     pass
 
 
+# Options of `lock` with a value of their own.
+_LOCK_VALUES = ("--export", "--to", "--from", "--store", "--recipes", "--site")
+
+
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
     """Rewrite ``lock --upgrade [NAME…]`` as one ``--upgrade=NAME`` for each name, or ``=*`` without names.
 
     Names end at the next option or at the first spec: a word with a YAML suffix, a file, or a directory that
-    is written with a slash. The last word is a directory of specs, too, if no path stands before `--upgrade`.
+    is written with a slash. If no spec is named elsewhere, the last one may be a directory without a slash.
     """
     words = list(arguments)
     own = list(itertools.takewhile(lambda word: word != "--", words))
@@ -155,9 +159,11 @@ def expand_upgrade(arguments: Sequence[str]) -> list[str]:
         return words
     at = words.index("--upgrade")
     names = list(itertools.takewhile(_is_name, own[at + 1 :]))
+    others = ["lock", *words[1:at], *words[at + 1 + len(names) :]]
+    pairs = itertools.pairwise(others)
+    has_spec = any(not word.startswith("-") and before not in _LOCK_VALUES for before, word in pairs)
     # A directory of a package's name, as of its sources, must not stand for specs if there are others.
-    is_last = names and at + len(names) == len(own) - 1
-    if is_last and Path(names[-1]).is_dir() and not any(Path(word).exists() for word in own[1:at]):
+    if names and not has_spec and Path(names[-1]).is_dir():
         names.pop()
     return [*words[:at], *(f"--upgrade={name}" for name in names or ["*"]), *words[at + 1 + len(names) :]]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from envbuild.cli.output import columns, print_data, print_json, print_message, print_messages
+from envbuild.cli.output import columns, escape, print_data, print_json, print_message, print_messages
 from envbuild.errors import EnvbuildError, pluralize, render, some
 
 if TYPE_CHECKING:
@@ -78,4 +78,4 @@ def _print_errors(members: Members[T]) -> None:
         if isinstance(member.error, EnvbuildError):
             names.setdefault(render(member.error), []).append(member.name)
     for text, owners in names.items():
-        print_messages(f"{some(owners, _NAMED)}:\n{text}", problem=True)
+        print_messages(f"{escape(some(owners, _NAMED))}:\n{text}", problem=True)

@@ -20,9 +20,7 @@ _NAMED = 4
 
 Submit = Annotated[
     bool,
-    typer.Option(
-        "--submit", help="Run as arrays of Slurm jobs over this store; end once they are submitted."
-    ),
+    typer.Option("--submit", help="Run as arrays of Slurm jobs over this store, and do not wait."),
 ]
 AtOnce = Annotated[
     int | None,

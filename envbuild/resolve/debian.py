@@ -43,7 +43,8 @@ _TIMEOUT_S = 600.0
 _STUCK = 10  # looks at a full disk, half a second apart
 _MOST_HINTS = 20  # looking for similar names takes a while
 _NEAR = 3  # difference in length of a misspelt name, in characters
-_WAITING = Note(text="another command resolves Debian packages over this store: waiting for it")
+# Another command, or another spec of this one.
+_WAITING = Note(text="waiting until other Debian packages are resolved over this store", detail=True)
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _SEARCH = "`apt-cache search WORD` on a machine of that distribution finds names"
 

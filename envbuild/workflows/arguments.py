@@ -9,6 +9,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
 from envbuild.system.files import exists, free_bytes, is_below, is_directory
+from envbuild.system.quota import quota_free_bytes
 from envbuild.workflows.settings import default_root
 
 _LITTLE_BYTES = 1_000_000  # so little space is shown with `-v` alone
@@ -65,19 +66,23 @@ def check_room(
 ) -> None:
     """Say how much space new files need in a directory, which need not exist; MachineError if there is less.
 
-    If that is an estimate, `least` is what they need in any case, in bytes. A quota may leave less than the
-    file system has, and shared blocks need less.
+    If that is an estimate, `least` is what they need in any case, in bytes. A quota that can be read
+    counts if it leaves less than the file system has; shared blocks need less.
     """
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if exists(path))
-    free = free_bytes(there)
+    free, where = free_bytes(there), "free"
+    if (quota := quota_free_bytes(there)) is not None and quota < free:
+        free, where = quota, "free in your quota"
     about, least = ("", needed) if least is None else ("about ", least)
-    text = f"{about}{_megabytes(needed)} are needed in `{directory}`, {_megabytes(free)} are free"
+    text = f"{about}{_megabytes(needed)} are needed in `{directory}`, {_megabytes(free)} are {where}"
     is_little = needed < _LITTLE_BYTES
     emit(
         Note(text=text, detail=is_little) if free >= needed or free < least else Warned(text=text, hint=hint)
     )
     if free < least:
-        problem = f"there is no space for {_megabytes(least)} in `{directory}`: {_megabytes(free)} are free"
+        problem = (
+            f"there is no space for {_megabytes(least)} in `{directory}`: {_megabytes(free)} are {where}"
+        )
         raise MachineError(problem, hint=hint)
 
 

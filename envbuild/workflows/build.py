@@ -33,7 +33,14 @@ from envbuild.system.space import temporary_directories
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
 from envbuild.workflows.fetch import fetch_pins, locator
 from envbuild.workflows.gc_roots import root_of_build
-from envbuild.workflows.lock import Locked, check_tools, lock_spec, read_locked, report_choices
+from envbuild.workflows.lock import (
+    LOCKED_AT_ONCE,
+    Locked,
+    check_tools,
+    lock_spec,
+    read_locked,
+    report_choices,
+)
 from envbuild.workflows.make import judge_image, make_image, make_layers, raise_failure
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.plan import absent_files, needed_pins, plan_image, plan_name
@@ -133,7 +140,7 @@ def check_images(specs: Members[None], request: BuildRequest, settings: Settings
 
 def plan_images(images: Members[Path], request: BuildRequest, settings: Settings) -> Members[PlannedImage]:
     """Lock and plan images, fetch the layers that registries have, and find the images that are made."""
-    planned = images.each(lambda image, own: _plan(image, request, own), settings)
+    planned = images.each(lambda image, own: _plan(image, request, own), settings, threads=LOCKED_AT_ONCE)
     if not request.rebuild:
         fetch_layers(LayerGraph.of(member.get().plan for member in planned.done), settings)
     return planned.each(lambda member, own: _reused(member.get(), request, own), settings)

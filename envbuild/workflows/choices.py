@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from envbuild.launch.formats import PodFormat, ScriptFormat
 from envbuild.launch.launchers import launcher_names
@@ -21,5 +21,7 @@ FORM_OF_RUNTIME: dict[RuntimeName, ExportFormat] = {
 AnyFormat = Literal[ExportFormat, ScriptFormat, PodFormat, RuntimeName]
 # Of an image in a registry; the last two are names of `oci`.
 PushFormat = Literal["sif", "oci", "podman", "docker"]
+SCRIPT_FORMATS: tuple[str, ...] = get_args(ScriptFormat)
+POD_FORMATS: tuple[str, ...] = get_args(PodFormat)
 LAUNCHERS = launcher_names()
 SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock", "knowledge"]

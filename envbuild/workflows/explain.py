@@ -46,8 +46,8 @@ class Explanation:
     def verdict(self) -> Verdict:
         """``reject`` and ``warn`` if a rule says so, ``ok`` if rules decide and none is left undecided.
 
-        A rule is undecided if it lacks knowledge. That others lack facts is no verdict on the stack: they are
-        listed.
+        Rules that read facts of the site alone do not make it ``ok``. A rule is undecided if it lacks
+        knowledge. That others lack facts is no verdict on the stack: they are listed.
         """
         return verdict_on(self.results)
 
@@ -92,7 +92,13 @@ def verdict_on(results: Sequence[RuleResult]) -> Verdict:
         return "reject"
     if "warn" in verdicts:
         return "warn"
-    return "ok" if "ok" in verdicts and not any(map(is_undecided, results)) else "unknown"
+    of_stack = any(verdict_of(result) == "ok" and _is_of_stack(result) for result in results)
+    return "ok" if of_stack and not any(map(is_undecided, results)) else "unknown"
+
+
+def _is_of_stack(result: RuleResult) -> bool:
+    """Return whether a rule has read more than facts of the site, which say nothing of an image."""
+    return any(not fact.source.startswith("site:") for fact in result.facts.values())
 
 
 def is_undecided(result: RuleResult) -> bool:

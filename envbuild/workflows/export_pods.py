@@ -8,10 +8,12 @@ from envbuild.errors import RequestError
 from envbuild.events import Note
 from envbuild.image.export import Written
 from envbuild.image.file import ImageFile
+from envbuild.image.pushed import pushed_reference
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.formats import PodFormat, jobset, trainjob
 from envbuild.launch.formats.pods import pod_launch
 from envbuild.launch.runtimes import WRITTEN
+from envbuild.quoting import shell_line
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
@@ -29,9 +31,10 @@ def export_pods(
 ) -> Written:
     """Write a job of Kubernetes that runs what an image's spec states; the same input gives the same text.
 
-    `reference` names the image in a registry, by digest. An empty `name` is the image's, and an empty `user`
-    (``UID:GID``) that of the site. RequestError: it is not an image of envbuild's, no site is named, it does
-    not fit the site, or Kubernetes would refuse the job.
+    `reference` names the image in a registry, by digest; an empty one is that of the last push from this
+    store. An empty `name` is the image's, and an empty `user` (``UID:GID``) that of the site. RequestError:
+    it is not an image of envbuild's, no site is named, it does not fit the site, or Kubernetes would refuse
+    the job.
     """
     with ImageFile.open(image) as opened:
         manifest, facts = opened.manifest, facts_of_lock(opened.lock)
@@ -42,9 +45,12 @@ def export_pods(
     stack = stack_facts(facts, site)
     refuse_or_warn(judge(stack, "export", knowledge=read_knowledge()), settings.emit)
     refuse_or_warn(judge_own_fabric(stack), settings.emit)
-    launch = pod_launch(manifest, site, form, image=reference, name=name, user=_ids_of(user))
+    pulled = reference or pushed_reference(settings.store, manifest.digest)
+    launch = pod_launch(manifest, site, form, image=pulled, name=name, user=_ids_of(user))
     written = write_text(path, form, _RENDER[form](launch))
-    for line in (*launch.lines_to_type, f"kubectl apply -f {path}"):
+    if not reference:
+        settings.emit(Note(text=f"the image is {pulled}; --image names another one"))
+    for line in (*launch.lines_to_type, shell_line(["kubectl", "apply", "-f", str(path)])):
         settings.emit(Note(text=f"next: {line}"))
     return written
 

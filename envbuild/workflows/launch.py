@@ -138,7 +138,7 @@ def _launch_line(
     knows_job = job is not None and job.scheduler == launcher.scheduler
     tasks = job.tasks if job is not None and (launcher.spans_nodes or job.nodes == 1) else 1
     # As a batch script asks for them.
-    work = work_for(site, for_gpus=image.manifest.accelerator != "cpu", launch=None if ranks else stated)
+    work = work_for(site, for_gpus=container.runnable.accelerator != "cpu", launch=None if ranks else stated)
     ranks = ranks or work.ranks or None
     count = ranks or (0 if knows_job else tasks)
     nodes = job.nodes if job is not None and knows_job else None if launcher.spans_nodes else 1

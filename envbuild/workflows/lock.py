@@ -57,6 +57,8 @@ from envbuild.workflows.saving import (
 )
 from envbuild.workflows.settings import Settings
 
+LOCKED_AT_ONCE = 3
+"""Specs that are locked at a time: resolving waits for indexes more than it computes."""
 # Changes of a lock that are listed without being asked for.
 _FEW = 3
 

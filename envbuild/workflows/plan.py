@@ -19,7 +19,7 @@ from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
-from envbuild.workflows.lock import Locked, lock_spec, report_choices
+from envbuild.workflows.lock import LOCKED_AT_ONCE, Locked, lock_spec, report_choices
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -87,7 +87,7 @@ def show_plans(
         report_choices(locked, own.emit)
         return planner.show(locked, plan_image(locked, compression=compression))
 
-    plans = specs.each(show, settings, last=True)
+    plans = specs.each(show, settings, threads=LOCKED_AT_ONCE, last=True)
     return plans, planner.total
 
 

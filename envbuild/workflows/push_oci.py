@@ -12,6 +12,7 @@ from envbuild.events import Emit, task
 from envbuild.image.file import ImageFile
 from envbuild.image.oci import LayerContent, OciLayer, layer_contents, layer_file, oci_image, pack_layer
 from envbuild.image.packed import packed_layer, record_packed
+from envbuild.image.pushed import record_pushed
 from envbuild.image.verify import check_image_is_whole
 from envbuild.store.store import Store
 from envbuild.system.process import thread_pool
@@ -64,6 +65,9 @@ def push_oci_image(
             pushing.detail = f"{sum(sent) / 1e6:.1f} MB sent"
         opened.check_unchanged()
         document = repository.put_manifest(converted.document, reference.tag)
+        # `export --format jobset` names the image by it.
+        by_digest = f"{reference.host}/{reference.repository}@{document.digest}"
+        record_pushed(store, opened.manifest.digest, by_digest)
     return Pushed(
         reference=str(reference),
         digest=document.digest,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import sys
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from envbuild.spec.model import MAX_NAME, NAME
 from envbuild.spec.partitions import common_site, each_partition
 from envbuild.spec.site import QUEUE_NAME, Site
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system import process
+from envbuild.system import host, process
 from envbuild.system.files import exists, is_directory, read_input, write_new
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
@@ -139,7 +138,7 @@ def probe_machine(*, name: str = "here", mpi: Sequence[Path] = ()) -> SiteDraft:
 def report_node(*, mpi: Sequence[Path]) -> dict[str, Any]:
     """Return the facts of this machine as data, for `probe_cluster` to merge; errors as `probe_machine`."""
     draft = probe_machine(mpi=mpi)
-    return NodeReport.of(draft, node=platform.node(), queue=queue_of_job()).to_data()
+    return NodeReport.of(draft, node=host.name(), queue=queue_of_job()).to_data()
 
 
 def probe_cluster(request: ClusterRequest, *, name: str, mpi: Sequence[Path], emit: Emit) -> ClusterProbe:
@@ -160,7 +159,7 @@ def probe_cluster(request: ClusterRequest, *, name: str, mpi: Sequence[Path], em
             known = did_you_mean(queue, tuple(slurm.partitions)) or f"known: {some([*slurm.partitions], 20)}"
             raise RequestError(f"Slurm has no partition `{queue}`", hint=known)
     draft = probe_machine(name=name, mpi=mpi)
-    login = NodeReport.of(draft, node=platform.node(), queue="")
+    login = NodeReport.of(draft, node=host.name(), queue="")
     failures: dict[str, str] = {}
     if queues:
         slurm.pmi_types()  # before the threads ask

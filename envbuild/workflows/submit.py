@@ -416,12 +416,8 @@ def _submit(
                 submission = submission.model_copy(update={"arrays": (*submission.arrays, added)})
                 write_submission(store, submission)
         # sbatch may accept more time than the partition allows.
-        queued = scheduler.queued(submission.job_name) if tasks else ()
-        stuck = [task for task in queued if task.never_starts]
-        if stuck:
-            problem = (
-                f"{scheduler.title} job {stuck[0].job} cannot start as it is asked for: {stuck[0].reason}"
-            )
+        if tasks and (stuck := scheduler.stuck(submission.job_name)) is not None:
+            problem = f"{scheduler.title} job {stuck.job} cannot start as it is asked for: {stuck.reason}"
             raise RequestError(problem, hint=HINT_LIMITS)
     except BaseException:
         for submitted in submission.arrays:

@@ -31,6 +31,8 @@ _LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 # A pod's name ends in `-` and five characters that Kubernetes chooses.
 _SUFFIX = 6
 _FILE_NAME = "secret"
+# JSON allows these in texts, and YAML takes them for line breaks or leaves them out.
+_BREAKS_OF_YAML = {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, 0xFEFF)}
 _WORD_OF_YAML = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z]+", re.IGNORECASE)
 
 
@@ -103,7 +105,7 @@ class PodLaunch:
             "ENVBUILD_RANKS_PER_POD": str(self.ranks_per_pod),
         }
         if self.secret:
-            values["ENVBUILD_POD_FILE_NAME"] = f"{RUN_DIRECTORY}/{_FILE_NAME}"
+            values["ENVBUILD_POD_SECRET_FILE"] = f"{RUN_DIRECTORY}/{_FILE_NAME}"
         if self.manifest.rank_words and self.pods * self.ranks_per_pod > 1:
             values |= {"MASTER_ADDR": names[0], "MASTER_PORT": _MASTER_PORT}
         return [{"name": name, "value": value} for name, value in sorted(values.items())]
@@ -168,8 +170,9 @@ class PodLaunch:
             },
             "volumes": volumes,
         }
-        if cluster.node_selector:
-            settings["nodeSelector"] = dict(sorted(cluster.node_selector.items()))
+        # An image is for one architecture, and clusters may have nodes of several.
+        nodes = {"kubernetes.io/arch": self.manifest.architecture, **cluster.node_selector}
+        settings["nodeSelector"] = dict(sorted(nodes.items()))
         if cluster.pull_secrets:
             settings["imagePullSecrets"] = [{"name": name} for name in cluster.pull_secrets]
         return settings
@@ -210,7 +213,8 @@ def pod_launch(
     An empty `name` is the image's; without `user`, its id and that of its group are the site's. RequestError:
     all that Kubernetes would refuse, or that would start other ranks, at once.
     """
-    cluster, errors = site.kubernetes, []
+    cluster = site.kubernetes
+    errors: list[EnvbuildError] = []
     if cluster is None:
         hint = "describe the cluster in the site file: `kubernetes: {gpu_resource: nvidia.com/gpu}`"
         errors.append(RequestError(f"the site `{site.name}` has no `kubernetes` section", hint=hint))
@@ -263,7 +267,7 @@ def pod_launch(
 
 
 def _problems_of_image(manifest: Manifest, image: str) -> Iterator[RequestError]:
-    push = "`envbuild push --format oci` prints the digest; --image takes HOST/NAME@sha256:…"
+    push = "`envbuild push --format oci` sends it there; --image takes HOST/NAME@sha256:…, as that prints it"
     if not image:
         yield RequestError("Kubernetes pulls images from a registry, and none is named", hint=push)
     elif not re.fullmatch(IMAGE, image):
@@ -335,4 +339,4 @@ def _yaml_lines(value: Any, indent: str = "") -> Iterator[str]:  # noqa: ANN401 
                 yield f"{indent}{name}"
                 yield from _yaml_lines(entry, f"{indent}  ")
         else:
-            yield f"{indent}{name} {json.dumps(entry, ensure_ascii=False)}"
+            yield f"{indent}{name} {json.dumps(entry, ensure_ascii=False).translate(_BREAKS_OF_YAML)}"

@@ -119,8 +119,6 @@ class QueuedTask:
     """In the scheduler's words (``PENDING``)."""
     reason: str = ""
     """Why it waits; empty if it does not, or for no stated reason."""
-    never_starts: bool = False
-    """Whether it waits for what will not come."""
     node: str = ""
 
 
@@ -223,6 +221,12 @@ class Submitter(Scheduler, Protocol):
 
     def queued(self, name: str) -> tuple[QueuedTask, ...]:
         """Return the tasks of this user's arrays of a name that have not ended.
+
+        MachineError: the scheduler does not answer.
+        """
+
+    def stuck(self, name: str) -> QueuedTask | None:
+        """Return a task of arrays that were just submitted which waits for what will not come.
 
         MachineError: the scheduler does not answer.
         """

@@ -37,6 +37,9 @@ _HINT_CLUSTER = "is this a machine of the cluster? Load Slurm's module"
 _HINT_PMI_TYPES = (
     "is this a machine of the cluster? a site file may name the types (`scheduler: {mpi_types: […]}`)"
 )
+# The reason of a task that conflicts with its partition, until the scheduler says how.
+_NOT_JUDGED = "PartitionConfig"
+_LOOKS, _LOOK_EVERY_S = 10, 0.5
 _QUEUE_COLUMNS = 5  # that `queued` asks for
 _GPU_OPTION = re.compile(r"--(gpus|gres)")
 _LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STAGE_OUT"}
@@ -152,12 +155,21 @@ class Slurm:
                 index=int(index),
                 state=state,
                 reason=reason if state == "PENDING" and reason != "None" else "",
-                never_starts=state == "PENDING" and reason in _NEVER_STARTS,
                 node=node,
             )
             for job, index, state, reason, node in (row for row in rows if len(row) == _QUEUE_COLUMNS)
             if index.isdecimal()
         )
+
+    def stuck(self, name: str) -> QueuedTask | None:
+        """Ask squeue, for a few seconds while the scheduler has not looked at a task yet."""
+        for _ in range(_LOOKS):
+            tasks = self.queued(name)
+            never = next((task for task in tasks if task.reason in _NEVER_STARTS), None)
+            if never is not None or not any(task.reason == _NOT_JUDGED for task in tasks):
+                return never
+            process.pause(_LOOK_EVERY_S)
+        return None
 
     def ended(self, jobs: Sequence[str]) -> Mapping[tuple[str, int], str]:
         """Ask the accounting, which not every cluster has."""

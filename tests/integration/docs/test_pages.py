@@ -23,6 +23,7 @@ SLOW = {
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
     "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",
     "howto/train.md": "tests/integration/slurm/test_torch.py",
+    "howto/operate-many.md": "tests/integration/activate and tests/unit/cli/test_many_images.py",
     "howto/modules.md": "tests/integration/activate/test_workflow.py",
     "tutorials/extend.md": "tests/integration/extend",
     "tutorials/first-image.md": "`make demo` and tests/integration/main_job",

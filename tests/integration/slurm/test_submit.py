@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,7 @@ MEMBERS = {"one": "alpha", "two": "beta", "both": "alpha, beta"}
 @pytest.fixture
 def front(login: Desk, ground: Ground) -> Desk:
     """A desk on the login node with specs on a tiny base; its path has a space."""
-    place = ground.place / "front desk"
-    place.mkdir()
+    place = Path(tempfile.mkdtemp(prefix="front desk ", dir=ground.place))
     (place / "no-locks").mkdir()
     (place / "no-locks/sitecustomize.py").write_text(NO_LOCKS)
     env = {
@@ -62,7 +62,7 @@ def records(desk: Desk) -> dict[str, int]:
 
 
 def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
-    slow = front.write("slow.sh", "sleep 30\n")
+    slow = front.write("slow.sh", "#!/bin/sh\nsleep 60\n")
     blocker: list[str | Path] = ["sbatch", "--parsable", "--nodes=2", "--exclusive", slow]
     job = front.run(blocker).stdout.strip()
     # Nothing starts meanwhile.

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from envbuild import __version__
-from envbuild.cli.main import expand_upgrade, main
+from envbuild.cli.main import app, expand_upgrade, main
 from envbuild.cli.options import read_timeout
 from envbuild.errors import (
     BuildError,
@@ -525,6 +526,11 @@ class TestUpgrade:
             ("lock --upgrade torch specs", "lock --upgrade=torch specs"),
             ("lock --upgrade torch specs/ more/", "lock --upgrade=torch specs/ more/"),
             ("lock --upgrade .", "lock --upgrade=* ."),
+            ("lock --upgrade torch specs --dry-run", "lock --upgrade=torch specs --dry-run"),
+            ("lock --store more --upgrade specs --json", "lock --store more --upgrade=* specs --json"),
+            ("lock --upgrade specs --store more", "lock --upgrade=* specs --store more"),
+            ("lock --upgrade torch -- specs", "lock --upgrade=torch -- specs"),
+            ("lock torch --upgrade specs", "lock torch --upgrade=specs"),
             ("lock specs --upgrade torch", "lock specs --upgrade=torch"),
             ("lock a.yaml --upgrade torch specs", "lock a.yaml --upgrade=torch --upgrade=specs"),
         ],
@@ -537,6 +543,20 @@ class TestUpgrade:
             (tmp_path / name).mkdir()
         (tmp_path / "a.yaml").touch()
         assert expand_upgrade(words.split()) == expanded.split()
+
+    def test_every_option_with_a_value_is_told_from_a_spec(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "specs").mkdir()
+        command = typer.main.get_command(app).commands["lock"]  # type: ignore[attr-defined]
+        options = [option for option in command.params if option.param_type_name == "option"]
+        with_value = [option.opts[0] for option in options if not option.is_flag]
+        assert len(with_value) > 3
+        for name in with_value:
+            if name != "--upgrade":
+                words = ["lock", name, "specs", "--upgrade", "specs"]
+                assert expand_upgrade(words) == ["lock", name, "specs", "--upgrade=*", "specs"], name
 
     def test_what_is_given_stays_as_it_is(self) -> None:
         given = ["lock", "--upgrade"]

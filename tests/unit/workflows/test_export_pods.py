@@ -13,7 +13,9 @@ from kubeflow_trainer_api import models as trainer
 
 from envbuild.cli.main import main
 from envbuild.image.model import MANIFEST_FORMAT, ImagePackage
+from envbuild.image.pushed import record_pushed
 from envbuild.spec.model import LaunchSettings
+from envbuild.store.store import Store
 from tests.support.images import read_manifest
 from tests.support.small_images import UNREAD, small_image
 
@@ -77,6 +79,7 @@ JOBS: dict[str, tuple[str, str, str, bool, LaunchSettings]] = {
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -190,6 +193,22 @@ def test_no_value_is_read_as_a_number() -> None:
     assert '"on": "1e3"' in Path("job.yaml").read_text()
 
 
+def test_any_word_comes_back_from_the_text() -> None:
+    words = ("ü 😀", "a\u2028b\u2029c\ufeff", "'\"\\", "# no comment", "- a", "{x: 1}", "&a *b !c %d @e", "~")
+    an_image("", launch=LaunchSettings(command=words))
+    assert export("jobset", BARE) == 0
+    command = container_of(Path("job.yaml"))["command"]
+    assert tuple(command[command.index("--") + 1 :]) == words
+
+
+def test_pods_run_where_the_architecture_is_the_image_s() -> None:
+    an_image()
+    for form in ("jobset", "trainjob"):
+        assert export(form, GPUS) == 0
+        assert "nodeSelector:\n" in Path("job.yaml").read_text()
+        assert '"kubernetes.io/arch": "amd64"\n' in Path("job.yaml").read_text()
+
+
 def test_a_pod_has_no_privilege() -> None:
     an_image()
     assert export("jobset", BARE) == 0
@@ -213,6 +232,23 @@ def test_the_user_of_the_command_line_comes_before_the_site_s() -> None:
         text = Path("job.yaml").read_text()
         assert f"runAsUser: {ids[0]}\n" in text
         assert f"runAsGroup: {ids[1]}\n" in text
+
+
+def test_a_pod_has_the_variables_that_its_starter_reads() -> None:
+    an_image()
+    assert export("jobset", BARE) == 0
+    assert {entry["name"]: entry["value"] for entry in container_of(Path("job.yaml"))["env"]} == {
+        "ENVBUILD_POD_NAMES": "demo-ranks-0-0.demo,demo-ranks-0-1.demo",
+        "ENVBUILD_POD_SECRET_FILE": "/run/envbuild/secret",
+        "ENVBUILD_POD_START": "mpi",
+        "ENVBUILD_RANKS_PER_POD": "4",
+        "HOME": "/tmp",
+    }
+    an_image("")
+    assert export("jobset", BARE) == 0
+    variables = {entry["name"]: entry["value"] for entry in container_of(Path("job.yaml"))["env"]}
+    assert variables["ENVBUILD_POD_START"] == "plain"
+    assert "ENVBUILD_POD_SECRET_FILE" not in variables
 
 
 def test_it_says_what_to_type_next(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,6 +344,16 @@ def test_what_would_not_run_is_refused_with_all_reasons(
     assert all(problem in err for problem in problems), err
     assert err.count("hint: ") >= len(problems)
     assert not Path("job.yaml").exists()
+
+
+def test_the_image_is_the_one_that_was_pushed(capsys: pytest.CaptureFixture[str]) -> None:
+    image = an_image()
+    record_pushed(Store(Path.cwd() / "store"), read_manifest(image).digest, REFERENCE)
+    assert export("jobset", BARE, image="") == 0
+    assert container_of(Path("job.yaml"))["image"] == REFERENCE
+    assert f"the image is {REFERENCE}; --image names another one" in capsys.readouterr().err
+    an_image("")
+    assert export("jobset", BARE, image="") == 2
 
 
 def test_a_trainjob_needs_a_runtime(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ import pytest
 from envbuild.cli.main import main
 from envbuild.errors import BuildError, MachineError, RequestError
 from envbuild.inputs.tools import tool_pins
+from envbuild.launch.schedulers import slurm as slurm_module
 from envbuild.lock.model import ToolPin
 from envbuild.plan.model import BuildPlan, Compression, Layer, layer_key
 from envbuild.store.store import Store
@@ -235,11 +236,15 @@ def test_a_job_that_slurm_refuses_leaves_none(desk: Desk, slurm: FakeSlurm) -> N
     assert set(desk.states().values()) == {"failed"}
 
 
-def test_a_job_that_would_wait_for_ever_is_cancelled(desk: Desk, slurm: FakeSlurm) -> None:
-    # It is in the queue as soon as it was submitted.
-    sbatch = slurm.place / "bin/sbatch"
-    row = "1|0|PENDING|PartitionTimeLimit|"
-    sbatch.write_text(sbatch.read_text() + f"echo '{row}' >$FAKE_SLURM/queue\n")
+def test_a_job_that_would_wait_for_ever_is_cancelled(
+    desk: Desk, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_module, "_LOOK_EVERY_S", 0.01)
+    # It is in the queue as soon as it was submitted, and judged later.
+    sbatch, squeue = slurm.place / "bin/sbatch", slurm.place / "bin/squeue"
+    sbatch.write_text(sbatch.read_text() + "echo '1|0|PENDING|PartitionConfig|' >$FAKE_SLURM/queue\n")
+    judged = "sed -i 's/PartitionConfig/PartitionTimeLimit/' $FAKE_SLURM/queue\n"
+    squeue.write_text(squeue.read_text() + judged)
     with pytest.raises(RequestError, match="job 1 cannot start as it is asked for: PartitionTimeLimit"):
         desk.submit("one")
     assert slurm.asked[-2:] == ["cancelled 1", "cancelled 2"]

@@ -13,10 +13,12 @@ import pytest
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import ignore
+from envbuild.image.pushed import pushed_reference
 from envbuild.store.store import Store
 from envbuild.workflows import push_oci
 from envbuild.workflows.push_oci import push_oci_image
 from envbuild.workflows.settings import Settings
+from tests.support.images import read_manifest
 from tests.support.registry import Registry
 from tests.support.small_images import BASE, small_image
 from tests.unit.workflows.registries.conftest import NOISE, PACKAGE
@@ -51,6 +53,9 @@ def test_the_registry_has_the_files_of_the_image(registry: Registry, image: Path
     assert config["architecture"] == "amd64"
     assert pushed.sent == pushed.parts == len(config["rootfs"]["diff_ids"])
     assert f"lab/one@{pushed.digest}" in registry.manifests
+    # For jobs of Kubernetes, which name it so.
+    digest = read_manifest(image).digest
+    assert pushed_reference(store, digest) == f"{registry.host}/lab/one@{pushed.digest}"
 
 
 def test_again_nothing_is_packed_or_sent(
