@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,13 +101,13 @@ def command(
     PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
     other machines or speed: see "What PASS does not say" in the documentation.
     """
-    given = options.first_job_option(partition, account, time, slurm, at_once=at_once)
-    more = options.first_job_option(None, None, None, None, ranks_per_node=ranks_per_node)
+    given = options.first_given(partition=partition, account=account, time=time, slurm=slurm, at_once=at_once)
+    more = options.first_given(ranks_per_node=ranks_per_node)
     if (given and nodes is None and not submit) or (more and nodes is None):
         hint = "add --submit, or --nodes N" if given else "add --nodes N"
         raise RequestError(f"{given or more} is for jobs", hint=hint)
     if submit:
-        _check_fits({"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
+        _check_can_submit(options.first_given(nodes=nodes, vet=vet, sign=sign, report=report))
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
@@ -205,9 +204,8 @@ def _code(result: Report) -> int:
     return 0 if result.passed else 4
 
 
-def _check_fits(given: Mapping[str, object]) -> None:
-    """Raise a RequestError for an option that a submitted test does not have."""
-    option = next((name for name, value in given.items() if value), None)
-    if option is not None:
+def _check_can_submit(option: str) -> None:
+    """Raise a RequestError for an option that a submitted test does not have; none if it is empty."""
+    if option:
         hint = f"submit the test without it, or run `envbuild test {option}` for one image"
         raise RequestError(f"{option} is not for --submit", hint=hint)

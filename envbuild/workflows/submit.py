@@ -21,7 +21,7 @@ from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestErro
 from envbuild.events import Note, Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
-from envbuild.launch.schedulers import Array, QueuedTask, Submitter, work_for
+from envbuild.launch.schedulers import Array, QueuedTask, Submitter, own_command, work_for
 from envbuild.launch.schedulers.follow import submitter
 from envbuild.launch.schedulers.slurm import HINT_LIMITS, SCHEDULER, job_options
 from envbuild.lock.model import all_pins
@@ -56,7 +56,7 @@ from envbuild.workflows.build import (
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
-from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
+from envbuild.workflows.nodes import facts_of_host, options_of_test
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import statuses
 from envbuild.workflows.test import TestRequest
