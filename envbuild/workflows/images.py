@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.installed import InstalledModule, find_installed
+from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
 from envbuild.errors import EnvbuildError, MachineError, RequestError, collected, raise_all
 from envbuild.events import Warned
@@ -109,14 +109,7 @@ def _unique(named: Iterable[tuple[str, NamedImage]]) -> Iterator[Member[NamedIma
 def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedImage]]:
     modules = find_installed(_existing(root))
     known = {name for module in modules for name in (module.layout.name, module.layout.label)}
-    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
-    raise_all(
-        [
-            RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
-            for name in dict.fromkeys(names)
-            if name not in known
-        ]
-    )
+    raise_all([not_installed(name, root) for name in dict.fromkeys(names) if name not in known])
     return [
         (module.layout.label, NamedImage.of(module))
         for module in modules

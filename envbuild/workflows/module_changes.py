@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from envbuild.activate.installed import InstalledModule, find_installed
+from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
 from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.image.file import ImageFile
-from envbuild.quoting import shell_path
 from envbuild.rules.package_query import Ecosystem
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.module import existing_root, judge_module
@@ -87,14 +86,12 @@ def _pair(
     versions: Sequence[InstalledModule], name: str, version: str | None, before: str | None, root: Path
 ) -> tuple[InstalledModule, InstalledModule]:
     by_version = {module.layout.version: module for module in versions}
-    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
     if not versions or (version is not None and version not in by_version):
-        raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
+        raise not_installed(name, root)
     new = _current(versions) if version is None else by_version[version]
     if before is not None:
         if before not in by_version:
-            base = new.layout.name
-            raise RequestError(f"no module `{base}/{before}` is installed in `{root}`", hint=hint)
+            raise not_installed(f"{new.layout.name}/{before}", root)
         return by_version[before], new
     at = versions.index(new)
     if at == 0:
