@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envbuild.activate.installed import InstalledModule, find_installed
 from envbuild.activate.layout import parse_module
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.image.file import ImageFile
 from envbuild.quoting import shell_path
 from envbuild.rules.package_query import Ecosystem
@@ -71,11 +71,9 @@ def module_changes(
         current = {name: _current(versions) for name, versions in by_name.items()}
         names = [name for name, versions in by_name.items() if versions.index(current[name]) > 0]
     for name in dict.fromkeys(names):
-        try:
+        with collected(errors):
             base, version = parse_module(name)
             pairs.append(_pair(by_name.get(base, []), name, version, before, root))
-        except RequestError as error:
-            errors.append(error)
     raise_all(errors)
     return tuple(_change(old, new, settings) for old, new in pairs)
 
@@ -121,8 +119,7 @@ def _change(old: InstalledModule, new: InstalledModule, settings: Settings) -> M
 
 
 def _packages(module: InstalledModule, settings: Settings) -> KnownPackages:
-    named = NamedImage(path=module.image or module.layout.home, module=module)
-    with ImageFile.open(named.file(settings)) as image:
+    with ImageFile.open(NamedImage.of(module).file(settings)) as image:
         return packages_of(image)
 
 
