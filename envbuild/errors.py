@@ -7,7 +7,8 @@ A leaf module. Loaders collect errors and raise them together; `envbuild.cli` re
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -174,6 +175,15 @@ def is_user_error(error: OSError) -> bool:
     """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
     return not isinstance(error, BrokenPipeError) and (error.filename is not None or full)
+
+
+@contextmanager
+def collected(errors: list[EnvbuildError]) -> Iterator[None]:
+    """Add an error of the block to others, which `raise_all` reports together."""
+    try:
+        yield
+    except EnvbuildError as error:
+        errors.append(error)
 
 
 def raise_all(errors: Sequence[EnvbuildError]) -> None:

@@ -110,7 +110,7 @@ class MemberDone(Event):
 
     member: str
     problem: str = ""
-    """What is wrong, if it failed."""
+    """The error, if it failed."""
 
 
 Emit = Callable[[Event], None]

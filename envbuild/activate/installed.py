@@ -34,6 +34,7 @@ from envbuild.activate.layout import (
     version_order,
 )
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
+from envbuild.quoting import shell_path
 from envbuild.spec.model import NAME, VERSION
 from envbuild.system.files import list_directory
 from envbuild.system.removal import remove
@@ -80,6 +81,12 @@ def find_installed(root: Path) -> tuple[InstalledModule, ...]:
     names = {*list_directory(root / "modulefiles"), *list_directory(root / "envs")}
     valid = [name for name in sorted(names) if re.fullmatch(NAME, name, re.ASCII)]
     return tuple(module for name in valid for module in _versions_of(root, name))
+
+
+def not_installed(name: str, root: Path) -> RequestError:
+    """Return the error that a module is not installed below a root."""
+    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
+    return RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
 
 
 def select(root: Path, name: str, version: str | None, *, every: bool) -> tuple[Layout, ...]:

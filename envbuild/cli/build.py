@@ -73,7 +73,9 @@ def command(
     """
     if key is not None and not push_layers:
         raise RequestError("--key signs pushed layers", hint="add --push-layers HOST/NAME")
-    given = options.first_job_option(partition, account, time, slurm, at_once=at_once, test=test)
+    given = options.first_given(
+        partition=partition, account=account, time=time, slurm=slurm, at_once=at_once, test=test
+    )
     if given and not submit:
         raise RequestError(f"{given} is for jobs", hint="add --submit")
     if submit and (rebuild or push_layers):

@@ -155,11 +155,13 @@ def expand_upgrade(arguments: Sequence[str]) -> list[str]:
     """
     words = list(arguments)
     own = list(itertools.takewhile(lambda word: word != "--", words))
-    if words[:1] != ["lock"] or "--upgrade" not in own:
+    # Options of the command itself stand before its verb: `-q`, `-v`.
+    verb = next((word for word in own if not word.startswith("-")), "")
+    if verb != "lock" or "--upgrade" not in own:
         return words
     at = words.index("--upgrade")
     names = list(itertools.takewhile(_is_name, own[at + 1 :]))
-    others = ["lock", *words[1:at], *words[at + 1 + len(names) :]]
+    others = [*words[words.index(verb) : at], *words[at + 1 + len(names) :]]
     pairs = itertools.pairwise(others)
     has_spec = any(not word.startswith("-") and before not in _LOCK_VALUES for before, word in pairs)
     # A directory of a package's name, as of its sources, must not stand for specs if there are others.

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Names that stand before an error that several members have.
-_NAMED = 4
-
 
 def finish_members(
     members: Members[T],
@@ -78,4 +75,4 @@ def _print_errors(members: Members[T]) -> None:
         if isinstance(member.error, EnvbuildError):
             names.setdefault(render(member.error), []).append(member.name)
     for text, owners in names.items():
-        print_messages(f"{escape(some(owners, _NAMED))}:\n{text}", problem=True)
+        print_messages(f"{escape(some(owners))}:\n{text}", problem=True)

@@ -215,15 +215,9 @@ def with_image(words: Sequence[str], named: Path, image: Path) -> list[str]:
     return [str(image) if Path(word) == named else word for word in words]
 
 
-def first_job_option(
-    partition: str | None, account: str | None, time: str | None, slurm: str | None, **more: object
-) -> str:
-    """Return the first option of a job that was given; empty if none was.
-
-    `more` are further ones: ``ranks_per_node``.
-    """
-    named = {"partition": partition, "account": account, "time": time, "slurm": slurm, **more}
-    given = next((name for name, value in named.items() if value), "")
+def first_given(**values: object) -> str:
+    """Return the first option that was given, by the name of its parameter; empty if none was."""
+    given = next((name for name, value in values.items() if value), "")
     return f"--{given.replace('_', '-')}" if given else ""
 
 

@@ -95,7 +95,8 @@ def probe(
     if json and (on_nodes or output is not None):
         hint = "leave --json out; the draft has the facts of all nodes"
         raise RequestError("--json writes the facts of this node alone", hint=hint)
-    if not (partition or all_partitions) and (given := options.first_job_option(None, account, time, slurm)):
+    given = options.first_given(account=account, time=time, slurm=slurm)
+    if given and not (partition or all_partitions):
         raise RequestError(f"{given} is for jobs on compute nodes", hint="add --partition NAME")
     errors: Sequence[EnvbuildError] = ()
     with session() as settings:

@@ -15,8 +15,8 @@ from envbuild.errors import some
 if TYPE_CHECKING:
     from envbuild.workflows.submit import JobOptions, MemberState, SubmissionState
 
-# Names that stand before a failure that several members have.
-_NAMED = 4
+# Logs that are named behind a failure that several members have.
+_MOST_LOGS = 4
 
 Submit = Annotated[
     bool,
@@ -67,10 +67,10 @@ def _print_problems(state: SubmissionState) -> None:
         if member.state == "failed":
             failed.setdefault(member.problem, []).append(member)
     for text, names in warned.items():
-        print_message(f"warning: {some(names, _NAMED)}: {text}", problem=True)
+        print_message(f"warning: {some(names)}: {text}", problem=True)
     for text, members in failed.items():
-        print_messages(f"{some([member.name for member in members], _NAMED)}: {text}", problem=True)
-        for log in sorted({member.log for member in members} - {""})[:_NAMED]:
+        print_messages(f"{some([member.name for member in members])}: {text}", problem=True)
+        for log in sorted({member.log for member in members} - {""})[:_MOST_LOGS]:
             print_message(f"log: {log}", problem=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from envbuild.workflows.settings import Settings
 
 
-def command(  # noqa: PLR0915  # one statement for each option
+def command(
     context: typer.Context,
     images: options.Images = None,
     root: options.ModuleRoot = None,
@@ -110,16 +109,26 @@ def command(  # noqa: PLR0915  # one statement for each option
     PASS says that they ran right on this machine and on this many ranks, and nothing about other programs,
     other machines or speed: see "What PASS does not say" in the documentation.
     """
-    given = options.first_job_option(partition, account, time, slurm, at_once=at_once)
-    more = options.first_job_option(None, None, None, None, ranks_per_node=ranks_per_node)
+    given = options.first_given(partition=partition, account=account, time=time, slurm=slurm, at_once=at_once)
+    more = options.first_given(ranks_per_node=ranks_per_node)
     if (given and nodes is None and not submit) or (more and nodes is None):
         hint = "add --submit, or --nodes N" if given else "add --nodes N"
         raise RequestError(f"{given or more} is for jobs", hint=hint)
     if submit:
-        _check_fits({"--nodes": nodes, "--vet": vet, "--sign": sign, "--report": report})
-    starts = {"--timeout": timeout, "--launcher": launcher, "--quick": quick, "--nodes": nodes}
-    starts |= {"--require-gpu": require_gpu, "--submit": submit, "--vet": vet, "--sign": sign}
-    _check_collects(collect, {**starts, "--mpi": mpi == "host", "--fabric": fabric == "host"})
+        _check_can_submit(options.first_given(nodes=nodes, vet=vet, sign=sign, report=report))
+    starts = options.first_given(
+        timeout=timeout,
+        launcher=launcher,
+        quick=quick,
+        nodes=nodes,
+        require_gpu=require_gpu,
+        submit=submit,
+        vet=vet,
+        sign=sign,
+        mpi=mpi == "host",
+        fabric=fabric == "host",
+    )
+    _check_collects(collect, starts)
     options.check_key(key, sign=sign)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named = workflows.images.named_images(settings, images or (), root=root, every=every or ())
@@ -219,16 +228,14 @@ def _code(result: Report) -> int:
     return 0 if result.passed else 4
 
 
-def _check_collects(logs: str | None, given: Mapping[str, object]) -> None:
+def _check_collects(logs: str | None, option: str) -> None:
     """Raise a RequestError for an option on how jobs start, if those of a collected test have run."""
-    option = next((name for name, value in given.items() if value), None)
-    if logs is not None and option is not None:
+    if logs is not None and option:
         raise RequestError(f"{option} is not for --collect: the jobs have run", hint=f"leave {option} out")
 
 
-def _check_fits(given: Mapping[str, object]) -> None:
-    """Raise a RequestError for an option that a submitted test does not have."""
-    option = next((name for name, value in given.items() if value), None)
-    if option is not None:
+def _check_can_submit(option: str) -> None:
+    """Raise a RequestError for an option that a submitted test does not have; none if it is empty."""
+    if option:
         hint = f"submit the test without it, or run `envbuild test {option}` for one image"
         raise RequestError(f"{option} is not for --submit", hint=hint)

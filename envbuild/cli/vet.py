@@ -33,7 +33,8 @@ def command(
 
     Without --nodes it measures the nodes of the job that it runs in, or else this machine.
     """
-    if nodes is None and (given := options.first_job_option(partition, account, time, slurm)):
+    given = options.first_given(partition=partition, account=account, time=time, slurm=slurm)
+    if given and nodes is None:
         raise RequestError(f"{given} is for a job on several nodes", hint="add --nodes N")
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         named, pinned = image, workflows.images.by_digest(image) if nodes else image

@@ -20,7 +20,7 @@ PAYLOAD_BYTES = 32 << 20
 LOCKED_BYTES = 1 << 30
 """Memory that buffers of MPI and NCCL are locked in; common defaults are 64 KiB and 8 MiB."""
 OPEN_FILES = 1024
-"""Of a run that assembles an image."""
+"""Files that a run which assembles an image may have open (count)."""
 # libfabric's providers, and UCX, whose messages no interface of the kernel's network carries.
 _BYPASS = ("cxi", "efa", "verbs", "psm2", "psm3", "opx", "ucx", "shm")
 

@@ -289,7 +289,7 @@ def run_external_job(
 
     The files of jobs are bound over the image's own, or where it would have them.
     """
-    texts = embedded_files() | {f"jobs/{job.recipe}/{job.file}": content}
+    texts = {**embedded_files(), f"jobs/{job.recipe}/{job.file}": content}
     with _results_of(launcher) as directory:
         for name, text in texts.items():
             path = directory / "envbuild" / name

@@ -26,7 +26,10 @@ _CLAUSE = re.compile(r"(>=|<=|==|!=|<|>) *([A-Za-z0-9][A-Za-z0-9.+~:_-]*(?:\.\*)
 # Most ranges: numbers alone, which every scheme compares.
 _PLAIN = re.compile(r"(?:(?:^|,)(?:>=|<=|==|!=|<|>)[0-9]+(?:\.[0-9]+)*)+")
 # Behind an epoch (`1:4.1.4`) and one letter.
-_NUMBERS = re.compile(r"(?:[0-9]+:)?[^0-9]?([0-9]+(?:\.[0-9]+)*)")
+_NUMBERS = re.compile(r"(?:[0-9]+:)?[A-Za-z]?([0-9]+(?:\.[0-9]+)*)")
+# Signs and words of ranges and lists: `<580`, `535, 580`, `535/580`, `2.8 or 2.9`, `2.x`. A kernel's
+# `5.14.0-503.el9.x86_64` is one version.
+_SEVERAL = re.compile(r"[<>=^*,;|&]|[0-9]/[0-9]|\s(?:-|to|or|and)\s|\.[xX](?![0-9A-Za-z])")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -64,7 +67,7 @@ def is_version(text: str, scheme: Scheme) -> bool:
         return False
     if scheme == "pep440":
         return _python_version(text) is not None
-    return scheme == "debian" or bool(_numbers(text))
+    return scheme == "debian" or bool(_numbers_of_one(text))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -96,14 +99,14 @@ def _python_version(text: str) -> Version | None:
     try:
         return Version(text)
     except InvalidVersion:
-        numbers = _NUMBERS.match(text)
-        return Version(numbers[1]) if numbers else None
+        numbers = _numbers_of_one(text)
+        return Version(".".join(map(str, numbers))) if numbers else None
 
 
 def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | None:
     if scheme == "debian":
         return _COMPARE[operation](_debian_key(version), _debian_key(limit))
-    known, bound = _numbers(version), _numbers(limit)
+    known, bound = _numbers_of_one(version), _numbers(limit)
     if not known:
         return None
     says_less = scheme == "branch" and len(known) < len(bound) and bound[: len(known)] == known
@@ -116,6 +119,11 @@ def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | N
     size = max(len(known), len(bound))
     padded = [(*numbers, *[0] * (size - len(numbers))) for numbers in (known, bound)]
     return _COMPARE[operation](*padded)
+
+
+def _numbers_of_one(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version; none of a range or list, which decides nothing."""
+    return () if _SEVERAL.search(version) else _numbers(version)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ class Submission(_Model):
     format: Literal[1] = 1
     scheduler: str
     job_name: str
-    """Of all its arrays."""
+    """The name that all its arrays have."""
     members: tuple[SubmittedMember, ...]
     tasks: tuple[SubmittedTask, ...]
     """By level."""
@@ -108,14 +108,14 @@ class Submission(_Model):
 
 
 class TaskResult(_Model):
-    """What a task wrote of itself."""
+    """The state of a task, as it wrote it."""
 
     outcome: Outcome
     job: str
     """The array and the index, as the scheduler writes them: ``12_3``."""
     node: str
     text: str = ""
-    """What went wrong, and what to do; of a test its last line."""
+    """The error, with what to do; of a test its last line."""
     warnings: tuple[str, ...] = ()
     code: int = 0
     """Exit code."""

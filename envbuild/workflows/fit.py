@@ -14,7 +14,7 @@ from envbuild.rules.knowledge import Knowledge
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
 from envbuild.workflows.explain import Verdict, is_undecided, verdict_of, verdict_on
-from envbuild.workflows.forecast import KnownImage, known_images, rule_data
+from envbuild.workflows.forecast import KnownImage, known_image, rule_data
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.members import Member, Members
@@ -94,7 +94,7 @@ def judge_fits(
         )
 
     def fit(member: Member[NamedImage], settings: Settings) -> SiteFit:
-        (image,) = known_images(Members(items=(member,), many=False), settings)
+        image = known_image(member, settings)
         # A thousand images have more facts than memory should hold.
         return SiteFit(
             image=replace(image, facts=None), partitions=_verdicts(image, sites, from_host, knowledge)

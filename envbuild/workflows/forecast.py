@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.image.file import ImageFile
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
@@ -36,7 +35,7 @@ from envbuild.spec.site import Site
 from envbuild.workflows.explain import Verdict, verdict_of
 from envbuild.workflows.images import NamedImage, named_images
 from envbuild.workflows.inputs import sites_of
-from envbuild.workflows.members import Members
+from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
@@ -239,7 +238,8 @@ def forecast(
     pairs, changed, members = _asked(directories, settings, then=then, changes=changes)
     knowledge = read_knowledge()
     images = []
-    for image in known_images(members, settings):
+    for member in members.items:
+        image = known_image(member, settings)
         judged = partial(outlook, image, knowledge=knowledge, changed=changed, from_host=from_host)
         images.append((image, tuple(judged(now, site) for now, site in pairs)))
     return Forecast(
@@ -255,34 +255,25 @@ def _asked(
     """Return each partition as it is and as it will be, the facts that change, and the images."""
     errors: list[EnvbuildError] = []
     members: Members[NamedImage] = Members(items=(), many=True)
-    with _collected(errors):
+    with collected(errors):
         members = named_images(settings, every=directories)
     changed: dict[str, Fact | None] = {}
     pairs: list[tuple[Site, Site]] = []
-    with _collected(errors):
+    with collected(errors):
         changed = parse_changes(changes)
     if then is None and not changes:
         hint = "--change driver.version=580.65, or --then FILE"
         errors.append(RequestError("no change is given", hint=hint))
-    with _collected(errors):
+    with collected(errors):
         later = None
         if then is not None:
-            with _collected(errors):
+            with collected(errors):
                 later = sites_of(replace(settings, site=then))
         sites = sites_of(settings)
         if then is None or later is not None:
             pairs = _pairs(sites, sites if later is None else later)
     raise_all(errors)
     return pairs, changed, members
-
-
-@contextmanager
-def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
-    """Add an error of the block to others, which are reported together."""
-    try:
-        yield
-    except EnvbuildError as error:
-        errors.append(error)
 
 
 def _pairs(sites: Sequence[Site], later: Sequence[Site]) -> list[tuple[Site, Site]]:
@@ -314,19 +305,11 @@ def _differences(
     return found
 
 
-def known_images(members: Members[NamedImage], settings: Settings) -> Iterator[KnownImage]:
-    """Yield images with their facts, one at a time: those that they carry, or else those of a scan."""
-    for member in members.items:
-        try:
-            path = member.get().file(settings)
-        except EnvbuildError as error:
-            yield KnownImage(name=member.name, path=member.path, problem=error.problem)
-        else:
-            yield _known(member.name, path, settings)
-
-
-def _known(name: str, path: Path, settings: Settings) -> KnownImage:
+def known_image(member: Member[NamedImage], settings: Settings) -> KnownImage:
+    """Return an image with its facts: those that it carries, or else those of a scan."""
+    name, path = member.name, member.path
     try:
+        path = member.get().file(settings)
         with ImageFile.open(path) as image:
             kept = kept_facts(image, settings.store)
             facts = image_facts(image, settings.store) if kept is None else kept
@@ -399,7 +382,7 @@ def _touches(result: RuleResult, changed: Collection[str]) -> bool:
 def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibraries = NO_HOST_LIBS) -> Needs:
     """Return what the images below directories need of a machine; raises as `named_images`."""
     members = named_images(settings, every=directories)
-    knowledge, images = read_knowledge(), list(known_images(members, settings))
+    knowledge, images = read_knowledge(), [known_image(member, settings) for member in members.items]
     found: dict[Need | UndecidedNeed, list[str]] = {}
     for image in images:
         if image.facts is not None:

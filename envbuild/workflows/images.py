@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.activate.installed import InstalledModule, find_installed
+from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
-from envbuild.errors import EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, MachineError, RequestError, collected, raise_all
 from envbuild.events import Warned
 from envbuild.quoting import shell_path
 from envbuild.store.images import image_of_file, image_of_manifest, mark_image, new_image
@@ -38,6 +38,11 @@ class NamedImage:
     """The file, or a reference; the directory of a module that does not say which image it starts."""
     module: InstalledModule | None = None
     """The module that starts it; None for a file."""
+
+    @classmethod
+    def of(cls, module: InstalledModule) -> NamedImage:
+        """Return the image of a module."""
+        return cls(path=module.image or module.layout.home, module=module)
 
     def file(self, settings: Settings) -> Path:
         """Return the file, as `image_file`; RequestError for a module that has none."""
@@ -71,13 +76,13 @@ def named_images(
     named: list[tuple[str, NamedImage]] = []
     many = len(words) > 1 or bool(every)
     if root is not None:
-        with _collected(errors):
+        with collected(errors):
             modules = _modules_named([str(word) for word in words], root)
             named += modules
             many = many or len(modules) > 1
     else:
         for word in words:
-            with _collected(errors):
+            with collected(errors):
                 if is_directory(word):
                     many = True
                     below = _all_below(word, settings)
@@ -86,7 +91,7 @@ def named_images(
                     _check_not_a_module(word)
                     named.append((str(word), NamedImage(path=word)))
     for directory in every:
-        with _collected(errors):
+        with collected(errors):
             named += _all_below(directory, settings)
     raise_all(errors)
     return Members(items=tuple(_unique(named)), many=many)
@@ -97,28 +102,19 @@ def _unique(named: Iterable[tuple[str, NamedImage]]) -> Iterator[Member[NamedIma
     images = {(image.path, image.module is None): (name, image) for name, image in named}
     counts = Counter(name for name, _ in images.values())
     for name, image in images.values():
-        place = image.path if image.module is None else image.module.layout.home
-        unique = name if counts[name] == 1 else str(place)
-        yield Member(name=unique, path=image.path, result=image)
+        path = image.path if image.module is None else image.module.layout.home
+        yield Member(name=name if counts[name] == 1 else str(path), path=image.path, result=image)
 
 
 def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedImage]]:
-    modules = [(module.layout, module) for module in find_installed(_existing(root))]
-    known = {name for layout, _ in modules for name in (layout.name, layout.label)}
-    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
-    raise_all(
-        [
-            RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
-            for name in dict.fromkeys(names)
-            if name not in known
-        ]
-    )
-    return [_of_module(module) for layout, module in modules if {layout.name, layout.label} & {*names}]
-
-
-def _of_module(module: InstalledModule) -> tuple[str, NamedImage]:
-    path = module.image or module.layout.home
-    return module.layout.label, NamedImage(path=path, module=module)
+    modules = find_installed(_existing(root))
+    known = {name for module in modules for name in (module.layout.name, module.layout.label)}
+    raise_all([not_installed(name, root) for name in dict.fromkeys(names) if name not in known])
+    return [
+        (module.layout.label, NamedImage.of(module))
+        for module in modules
+        if {module.layout.name, module.layout.label} & {*names}
+    ]
 
 
 def _all_below(directory: Path, settings: Settings) -> list[tuple[str, NamedImage]]:
@@ -147,7 +143,7 @@ def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
             problem = f"`{directory}` holds more than {_MAX_DIRECTORIES:,} directories"
             raise RequestError(problem, hint="name one further down")
         modules = find_installed(Path(path)) if {"modulefiles", "envs"} & {*directories} else ()
-        yield from (_of_module(module) for module in modules)
+        yield from ((module.layout.label, NamedImage.of(module)) for module in modules)
         own = {"modulefiles", "envs"} if modules else set()
         directories[:] = sorted(name for name in directories if name[0] != "." and name not in own)
         for name in sorted(files):
@@ -174,15 +170,6 @@ def _check_not_a_module(image: Path) -> None:
         return  # reading it as an image reports why
     hint = f"a module is named with its root: `{shell_path(image)} --root DIR`"
     raise RequestError(f"there is no image `{image}`", hint=hint)
-
-
-@contextlib.contextmanager
-def _collected(errors: list[EnvbuildError]) -> Iterator[None]:
-    """Add an error of the block to others, which are reported together."""
-    try:
-        yield
-    except EnvbuildError as error:
-        errors.append(error)
 
 
 def image_file(argument: Path, settings: Settings) -> Path:

@@ -112,7 +112,7 @@ class Locked:
 
     @property
     def summary(self) -> LockSummary:
-        """What is shown of it."""
+        """The summary, which commands show."""
         return LockSummary(
             spec=self.resolved.path,
             path=self.path,

@@ -30,7 +30,7 @@ from envbuild.activate.installed import (
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import VERDICT, Layout, parse_module, read_default
 from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.events import Note, Warned, task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, added_python, identity_of
@@ -353,11 +353,9 @@ def _selected(root: Path, names: Sequence[str]) -> list[InstalledModule]:
     errors: list[EnvbuildError] = []
     layouts: dict[Layout, None] = {}
     for name in names:
-        try:
+        with collected(errors):
             base, version = parse_module(name)
             layouts |= dict.fromkeys(select(root, base, version, every=False))
-        except RequestError as error:
-            errors.append(error)
     raise_all(errors)
     return [module for module in find_installed(root) if module.layout in layouts]
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from envbuild.activate.installed import InstalledModule, find_installed
+from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
-from envbuild.errors import EnvbuildError, RequestError, raise_all
+from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.image.file import ImageFile
-from envbuild.quoting import shell_path
 from envbuild.rules.package_query import Ecosystem
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.module import existing_root, judge_module
@@ -71,11 +70,9 @@ def module_changes(
         current = {name: _current(versions) for name, versions in by_name.items()}
         names = [name for name, versions in by_name.items() if versions.index(current[name]) > 0]
     for name in dict.fromkeys(names):
-        try:
+        with collected(errors):
             base, version = parse_module(name)
             pairs.append(_pair(by_name.get(base, []), name, version, before, root))
-        except RequestError as error:
-            errors.append(error)
     raise_all(errors)
     return tuple(_change(old, new, settings) for old, new in pairs)
 
@@ -89,14 +86,12 @@ def _pair(
     versions: Sequence[InstalledModule], name: str, version: str | None, before: str | None, root: Path
 ) -> tuple[InstalledModule, InstalledModule]:
     by_version = {module.layout.version: module for module in versions}
-    hint = f"`envbuild module ls --root {shell_path(root)}` lists the modules"
     if not versions or (version is not None and version not in by_version):
-        raise RequestError(f"no module `{name}` is installed in `{root}`", hint=hint)
+        raise not_installed(name, root)
     new = _current(versions) if version is None else by_version[version]
     if before is not None:
         if before not in by_version:
-            base = new.layout.name
-            raise RequestError(f"no module `{base}/{before}` is installed in `{root}`", hint=hint)
+            raise not_installed(f"{new.layout.name}/{before}", root)
         return by_version[before], new
     at = versions.index(new)
     if at == 0:
@@ -121,8 +116,7 @@ def _change(old: InstalledModule, new: InstalledModule, settings: Settings) -> M
 
 
 def _packages(module: InstalledModule, settings: Settings) -> KnownPackages:
-    named = NamedImage(path=module.image or module.layout.home, module=module)
-    with ImageFile.open(named.file(settings)) as image:
+    with ImageFile.open(NamedImage.of(module).file(settings)) as image:
         return packages_of(image)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from envbuild.launch.schedulers import (
     default_launcher,
     nodes_here,
     other_nodes,
+    own_command,
     site_reaches_nodes,
     work_for,
 )
@@ -89,12 +89,6 @@ def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str
     """Return the options of sbatch for a test: nodes and ranks, GPUs of a site, its own options."""
     shape = [f"--nodes={nodes}", f"--ntasks-per-node={RANKS_PER_NODE}"]
     return [*shape, *job_options(work_for(site, for_gpus=accelerator != "cpu"))]
-
-
-def own_command(arguments: Sequence[str]) -> list[str]:
-    """Return the words of a job that runs a command line of envbuild."""
-    # -P: files of the directory that the job runs in are not modules of ours.
-    return [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments]
 
 
 def facts_of_host(settings: Settings) -> dict[str, str]:

@@ -66,12 +66,12 @@ def find_packages(
     queries = [PackageQuery.parse(question) for question in questions]
 
     def answer(member: Member[NamedImage], settings: Settings) -> PackageAnswer:
-        if images.many:
-            try:
-                return _answer(member.get(), queries, settings)
-            except EnvbuildError as error:
-                return PackageAnswer(found=(), undecided=(), gaps=(error.problem,))
-        return _answer(member.get(), queries, settings)
+        try:
+            return _answer(member.get(), queries, settings)
+        except EnvbuildError as error:
+            if not images.many:
+                raise
+            return PackageAnswer(found=(), undecided=(), gaps=(error.problem,))
 
     return images.each(answer, settings)
 
@@ -106,9 +106,8 @@ def packages_of(image: ImageFile) -> KnownPackages:
     if any(str(component.get("bom-ref", "")).startswith("root:") for component in components):
         # The packages of a finished root: Debian's by its list, Python's by the scan of its files.
         facts = carried_facts(image)
-        packages |= {
-            *_python_of_facts(facts or {}, {one.name for one in packages if one.ecosystem == "pypi"})
-        }
+        listed = {package.name for package in packages if package.ecosystem == "pypi"}
+        packages.update(_python_of_facts(facts or {}, listed))
         if not any(one.ecosystem == "deb" for one in packages):
             gaps["deb"] = "its root has no list of Debian packages"
         if facts is None:

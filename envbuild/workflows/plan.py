@@ -49,14 +49,14 @@ class Plan:
     files: int = 0
     """Locked files that would be fetched (count)."""
     size_bytes: int = 0
-    """Of these files."""
+    """Size of these files."""
     rule_results: tuple[RuleResult, ...] = ()
     """The rules on the lock and its site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTotal:
-    """What builds of several specs would cost together: each distinct layer and file counts once."""
+    """The cost of building several specs together: each distinct layer and file counts once."""
 
     layers: int
     """To build."""
@@ -65,7 +65,7 @@ class PlanTotal:
     files: int
     """To fetch."""
     size_bytes: int
-    """Of these files."""
+    """Size of these files."""
     store_bytes: int
     """About what the layers need in the store."""
 

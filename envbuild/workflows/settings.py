@@ -36,7 +36,7 @@ class Settings:
     emit: Emit = field(default=events.ignore)
     """Receives progress."""
     once: ReadOnce = field(default_factory=ReadOnce, compare=False)
-    """What this run has read."""
+    """The inputs that this run has read."""
 
     @staticmethod
     def of(

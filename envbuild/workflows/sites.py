@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from envbuild.errors import EnvbuildError, RequestError, did_you_mean, pluralize
 from envbuild.events import Emit, task
 from envbuild.inputs.sites import read_site_file, read_sites
 from envbuild.jobs.report import CheckResult
-from envbuild.launch.schedulers import allocation, queue_of_job
+from envbuild.launch.schedulers import allocation, own_command, queue_of_job
 from envbuild.launch.schedulers.slurm import SlurmHere
 from envbuild.rules.from_site import facts_of_site
 from envbuild.site.compare import compare
@@ -224,8 +223,7 @@ def _read_report(path: Path) -> NodeReport:
 def _ask_node(slurm: SlurmHere, queue: str, options: Sequence[str], mpi: Sequence[Path]) -> NodeReport | str:
     """Return the report of a node of a partition, or why there is none."""
     named = [word for path in mpi for word in ("--mpi", str(path.absolute()))]
-    # -P: files of the directory that the job runs in are not modules of ours.
-    words = [sys.executable, "-P", "-m", "envbuild.cli.main", "site", "probe", "--json", *named]
+    words = own_command(["site", "probe", "--json", *named])
     done = slurm.run_on_node(words, queue=queue, options=options, timeout_s=_NODE_S)
     if done.timed_out:
         return f"no node answered within {_NODE_S:g} s"

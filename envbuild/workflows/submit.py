@@ -21,7 +21,7 @@ from envbuild.errors import BuildError, EnvbuildError, MachineError, RequestErro
 from envbuild.events import Note, Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import accelerator_of
-from envbuild.launch.schedulers import Array, QueuedTask, Submitter, work_for
+from envbuild.launch.schedulers import Array, QueuedTask, Submitter, own_command, work_for
 from envbuild.launch.schedulers.follow import submitter
 from envbuild.launch.schedulers.slurm import HINT_LIMITS, SCHEDULER, job_options
 from envbuild.lock.model import all_pins
@@ -56,7 +56,7 @@ from envbuild.workflows.build import (
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
-from envbuild.workflows.nodes import facts_of_host, options_of_test, own_command
+from envbuild.workflows.nodes import facts_of_host, options_of_test
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.status import statuses
 from envbuild.workflows.test import TestRequest
@@ -88,7 +88,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """What has become of a member of a submission."""
+    """The state of a member of a submission, or of one of its tasks."""
 
     name: str
     image: str
@@ -101,7 +101,7 @@ class MemberState:
     jobs: tuple[str, ...] = ()
     """Ids of the jobs that its remaining tasks belong to."""
     problem: str = ""
-    """What went wrong in the task that failed, and what to do."""
+    """The error of the task that failed, with what to do."""
     log: str = ""
     """Its log."""
     warnings: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionState:
-    """What has become of the last submission over a store."""
+    """The state of the last submission over a store."""
 
     job_name: str
     members: tuple[MemberState, ...]
@@ -459,7 +459,7 @@ def _task_state(
             state=outcome,
             text=text,
             problem=text if outcome == "failed" else "",
-            jobs=(id_,) if id_ else (),
+            jobs=(job[0],) if job is not None else (),
             log=str(store.path / DIRECTORY / f"logs/{id_}.log") if outcome == "failed" and id_ else "",
             warnings=result.warnings if result is not None else (),
             code=code,
@@ -512,7 +512,7 @@ def _member_state(member: SubmittedMember, states: Mapping[str, MemberState]) ->
         text=text,
         done=done,
         tasks=len(tasks),
-        jobs=tuple(dict.fromkeys(job.partition("_")[0] for task in left for job in task.jobs)),
+        jobs=tuple(dict.fromkeys(job for task in left for job in task.jobs)),
         problem=failed.problem if failed is not None else "",
         log=failed.log if failed is not None else "",
         warnings=tuple(dict.fromkeys(warning for task in tasks for warning in task.warnings)),

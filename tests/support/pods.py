@@ -92,9 +92,11 @@ def main() -> None:
         _run("ip", "link", "set", f"pod{index}", "master", "pods0", "up")
         processes.append(process)
     for process in processes:
+        assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.flush()
-    started, ends = time.monotonic(), [None] * len(processes)
+    started = time.monotonic()
+    ends: list[float | None] = [None] * len(processes)
     killed_at = None
     while None in ends and time.monotonic() - started < plan["limit_s"]:
         for index, process in enumerate(processes):

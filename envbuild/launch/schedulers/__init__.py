@@ -7,6 +7,7 @@ One that envbuild submits jobs to is a `Submitter`, too.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -264,6 +265,12 @@ def default_launcher(site: Site | None) -> str:
     """Return the launcher of the job that this runs in, else of the site's scheduler, else ``mpiexec``."""
     found = scheduler_of(site)
     return found.launcher if found is not None else "mpiexec"
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a job that runs a command line of envbuild."""
+    # -P: files of the directory that the job runs in are not modules of ours.
+    return [sys.executable, "-P", "-m", "envbuild.cli.main", *arguments]
 
 
 def queue_of_job() -> str:

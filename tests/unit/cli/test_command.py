@@ -533,6 +533,8 @@ class TestUpgrade:
             ("lock torch --upgrade specs", "lock torch --upgrade=specs"),
             ("lock specs --upgrade torch", "lock specs --upgrade=torch"),
             ("lock a.yaml --upgrade torch specs", "lock a.yaml --upgrade=torch --upgrade=specs"),
+            ("-q lock --upgrade --system specs", "-q lock --upgrade=* --system specs"),
+            ("-v lock --upgrade torch specs", "-v lock --upgrade=torch specs"),
         ],
     )
     def test_a_directory_of_specs_is_not_a_package_unless_specs_are_named_before(

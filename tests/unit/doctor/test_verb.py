@@ -70,8 +70,8 @@ def test_what_only_hampers_keeps_no_verb_from_working(
 
 
 def test_every_verb_of_the_command_is_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    commands = [each for each in app.registered_commands if not each.hidden]
-    named = [each.name for each in (*commands, *app.registered_groups)]
+    named = [command.name for command in app.registered_commands if not command.hidden]
+    named += [group.name for group in app.registered_groups]
     assert sorted(VERBS) == sorted(filter(None, named))
     code, out, _ = run(capsys, "schema", "--store", str(tmp_path / "store"))
     assert (code, out) == (0, "schema can work here\n")

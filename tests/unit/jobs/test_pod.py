@@ -15,12 +15,14 @@ from envbuild.jobs.proxy import proxy_words, read_line
 
 HOSTS = ["a.job", "b.job"]
 MPICH = (
-    '-x b.job "/opt/bin/hydra_pmi_proxy" --control-port vm:36859 --rmk user --launcher ssh --launcher-exec /tmp/agent'
+    '-x b.job "/opt/bin/hydra_pmi_proxy" --control-port vm:36859 --rmk user'
+    " --launcher ssh --launcher-exec /tmp/agent"
     " --demux poll --pgid 0 --retries 10 --usize -1 --pmi-port 0 --gpus-per-proc -2 --gpu-subdevs-per-proc -2"
     " --proxy-id 1"
 )
 INTEL = (
-    "-q -x b.job /opt/bin//hydra_bstrap_proxy --upstream-host vm --upstream-port 40551 --pgid 0 --launcher ssh"
+    "-q -x b.job /opt/bin//hydra_bstrap_proxy --upstream-host vm --upstream-port 40551 --pgid 0"
+    " --launcher ssh"
     " --launcher-number 0 --launcher-exec /tmp/agent --base-path /opt/bin/ --tree-width 16 --tree-level 1"
     " --time-left -1 --launch-type 2 --proxy-id 1 --node-id 1 --subtree-size 1 /opt/bin//hydra_pmi_proxy"
     " --usize -1 --auto-cleanup 1 --abort-signal 9"

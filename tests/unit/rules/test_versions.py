@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envbuild.rules.versions import Scheme, in_range, range_problem
+from envbuild.rules.versions import Scheme, in_range, is_version, range_problem
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,44 @@ def test_a_version_of_thousands_of_digits_decides_nothing(scheme: Scheme) -> Non
     assert in_range("9" * 5000, ">=1", scheme) is None
     assert range_problem(f">={'9' * 5000}", scheme) == "it is longer than 256 characters"
     assert in_range("1" * 200, ">=1", scheme) is True
+
+
+@pytest.mark.parametrize("scheme", ["pep440", "vendor", "branch"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<580",
+        ">580",
+        "~580",
+        "^580",
+        "-580",
+        "535, 580",
+        "535/580",
+        "535 or 580",
+        "535 - 580",
+        "580.*",
+        "580.x",
+        ">=535,<580",
+    ],
+)
+def test_a_range_or_a_list_is_not_a_version(text: str, scheme: Scheme) -> None:
+    assert not is_version(text, scheme)
+    assert in_range(text, ">=1", scheme) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "580.65.06-0ubuntu1",
+        "1:580.65",
+        "R580",
+        "v2.19.3",
+        "3.4a2",
+        "5.14.0-503.el9.x86_64",
+        "6.1.0+",
+        "2.8~rc1",
+    ],
+)
+def test_forms_of_one_version_are_compared(text: str) -> None:
+    assert is_version(text, "vendor")
+    assert in_range(text, ">=1", "vendor") is True

@@ -275,7 +275,7 @@ def test_a_test_runs_the_jobs_of_the_image_on_the_same_pods(capsys: pytest.Captu
     assert values["ENVBUILD_POD_NAMES"] == "demo-test-ranks-0-0.demo-test,demo-test-ranks-0-1.demo-test"
     shown = capsys.readouterr().err
     logs = "kubectl logs -l jobset.sigs.k8s.io/jobset-name=demo-test --tail=-1"
-    assert f"{logs} | envbuild test {image} --ranks 8 --collect -" in shown
+    assert f"{logs} | envbuild test {image.name} --ranks 8 --collect -" in shown
 
 
 def test_one_name_of_a_job_is_that_of_its_pods() -> None:
