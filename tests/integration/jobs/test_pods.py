@@ -58,6 +58,11 @@ def test_ranks_of_four_pods_are_counted(tmp_path: Path) -> None:
     assert lines == [f"{rank}/8 job-ranks-0-0.job" for rank in range(8)]
 
 
+def test_ranks_end_at_their_limit(tmp_path: Path) -> None:
+    limit = {"ENVBUILD_POD_LIMIT_S": "1"}
+    assert _run(tmp_path, 2, ["sleep", "25"], {0: limit, 1: limit}, "plain")["codes"] == [124, 124]
+
+
 def test_a_pod_that_states_the_index_of_another_does_not_join(tmp_path: Path) -> None:
     outcomes = _run(tmp_path, 3, ["true"], {1: {"JOB_COMPLETION_INDEX": "2"}}, "mpi")
     assert outcomes["codes"] == [1, 1, 1]

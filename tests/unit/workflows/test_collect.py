@@ -30,8 +30,7 @@ Lines = list[list[str]]
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     layer = {**BASE, "/.envbuild/manifest.json": INNER}
-    changes: dict[str, object] = {"jobs": (JOB,), "python_packages": (), "imports": (), "tutorials": ()}
-    return small_image(tmp_path, layer, **changes)
+    return small_image(tmp_path, layer, jobs=(JOB,), python_packages=(), imports=(), tutorials=())
 
 
 def _digest(image: Path) -> str:
