@@ -61,6 +61,7 @@ def records(desk: Desk) -> dict[str, int]:
     return {path.stem: path.stat().st_ino for path in (desk.store / "layers").glob("*/*.json")}
 
 
+@pytest.mark.slow  # `make cluster` does so with 20 specs
 def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
     slow = front.write("slow.sh", "#!/bin/sh\nsleep 60\n")
     blocker: list[str | Path] = ["sbatch", "--parsable", "--nodes=2", "--exclusive", slow]
