@@ -61,6 +61,11 @@ class PackageQuery:
             raise RequestError(f"--package: {next(iter(problems.values()))}", hint=_HINT)
         return cls(text=text.strip(), ecosystems=fitting, name=name, versions=versions)
 
+    @property
+    def has_epochs(self) -> bool:
+        """Whether each bound states an epoch (``1:1.2.14``)."""
+        return all(":" in bound for bound in self.versions.split(","))
+
     def names(self, package: Package) -> bool:
         """Return whether the name fits: Python's as PEP 503 normalises it, others in lower case."""
         if package.ecosystem not in self.ecosystems:
@@ -78,6 +83,10 @@ class PackageQuery:
         if not self.versions:
             return True
         if not package.version:
+            return None
+        epoch, colon, _ = package.version.rpartition(":")
+        if package.ecosystem == "deb" and colon and epoch != "0" and not self.has_epochs:
+            # An advisory's version without its epoch is below all that have one: that would be a wrong "no".
             return None
         return in_range(package.version, self.versions, ECOSYSTEMS[package.ecosystem])
 

@@ -52,7 +52,11 @@ class PackageAnswer:
     @property
     def text(self) -> str:
         """The packages, or why it is not known."""
-        undecided = [f"{package} cannot be compared" for package in self.undecided]
+        undecided = [
+            f"{package} cannot be compared"
+            + (": write the range with its epoch, as in `<1:2.0`" if ":" in package.version else "")
+            for package in self.undecided
+        ]
         return "; ".join([", ".join(map(str, self.found))] * bool(self.found) + undecided + [*self.gaps])
 
 

@@ -52,6 +52,15 @@ def test_a_version_that_is_not_known_decides_nothing() -> None:
     )
 
 
+def test_a_range_without_the_epoch_of_a_package_decides_nothing() -> None:
+    zlib = package("deb zlib1g 1:1.2.13.dfsg-1")
+    assert PackageQuery.parse("zlib1g<1.2.14").asks_for(zlib) is None
+    assert PackageQuery.parse("zlib1g<1:1.2.14").asks_for(zlib) is True
+    assert PackageQuery.parse("zlib1g>=1:1.2,<1:1.2.13").asks_for(zlib) is False
+    assert PackageQuery.parse("zlib1g>=1.2,<1:1.2.14").asks_for(zlib) is None
+    assert PackageQuery.parse("zlib1g<1.2.14").asks_for(package("deb zlib1g 0:1.2.13")) is True
+
+
 def test_an_epoch_of_strange_digits_is_compared() -> None:
     # What an image says is untrusted: a superscript is a digit, and not a number.
     assert PackageQuery.parse("x<2").asks_for(package("deb x ²:1")) in (True, False, None)
