@@ -26,6 +26,7 @@ from envbuild.workflows.settings import Settings
 
 _MAX_DIRECTORIES = 100_000
 
+_HINT_NO_IMAGES = "name a directory of modules (`module install --root`), or of SIF files"
 # Of a path, which keeps one slash; the other names of images are those of other programs.
 _SCHEME = re.compile(r"^(docker|oras):/(?=[^/])")
 
@@ -62,10 +63,10 @@ def named_images(
 
     A word is a file, a reference, or a directory for all that is below it; with `root`, the module
     ``NAME/VERSION`` there, or ``NAME`` for all its versions. Each image is there once, and named once: if
-    two would have one name, by their paths. A directory without any is warned of.
+    two would have one name, by their paths. A directory of `every` without any is warned of.
 
-    RequestError: nothing is named, a directory cannot be read, or a module is not installed; all are reported
-    at once.
+    RequestError: nothing is named, a directory has no image or cannot be read, or a module is not installed;
+    all are reported at once.
     """
     if not words and not every:
         hint = "name files, directories, or modules with --root DIR"
@@ -85,7 +86,10 @@ def named_images(
             with collected(errors):
                 if is_directory(word):
                     many = True
-                    below = _all_below(word, settings)
+                    below = list(images_below(word))
+                    if not below:
+                        # What judges nothing must not end as what judged all.
+                        raise RequestError(f"there are no images in `{word}`", hint=_HINT_NO_IMAGES)
                     named += ((name if image.module else str(image.path), image) for name, image in below)
                 else:
                     _check_not_a_module(word)
@@ -120,8 +124,7 @@ def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedIma
 def _all_below(directory: Path, settings: Settings) -> list[tuple[str, NamedImage]]:
     images = list(images_below(directory))
     if not images:
-        hint = "name a directory of modules (`module install --root`), or of SIF files"
-        settings.emit(Warned(text=f"there are no images in `{directory}`", hint=hint))
+        settings.emit(Warned(text=f"there are no images in `{directory}`", hint=_HINT_NO_IMAGES))
     return images
 
 

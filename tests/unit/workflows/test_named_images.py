@@ -108,6 +108,14 @@ def test_a_directory_without_images_is_named(settings: Settings, tmp_path: Path,
     assert [event.text for event in events if isinstance(event, Warned)] == ["there are no images in `empty`"]
 
 
+def test_a_directory_that_is_named_alone_and_has_no_image_is_an_error(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match="there are no images in `empty`"):
+        names(settings, "empty")
+
+
 def test_all_errors_are_reported_at_once(settings: Settings) -> None:
     with pytest.raises(EnvbuildError) as caught:
         names(settings, "solver/1", every=("nowhere", "elsewhere"))
