@@ -59,6 +59,8 @@ TRAVELLERS: dict[str, frozenset[str]] = {
     "envbuild/jobs/envbuild_job.py": frozenset({"ctypes", "platform", "runpy", "socket", "time"}),
     "envbuild/jobs/inside.py": frozenset({"signal", "subprocess", "time", "os.kill", "os.killpg"}),
     "envbuild/jobs/imports.py": frozenset({"os.killpg", "signal", "subprocess", "time"}),
+    "envbuild/jobs/counters.py": frozenset({"ctypes", "os.cpu_count"}),
+    "envbuild/jobs/observe.py": frozenset({"signal", "time", "os.execvp", "os.fork", "os.uname"}),
     "envbuild/jobs/pod.py": frozenset({"signal", "socket", "subprocess", "time"}),
     "envbuild/jobs/pod_link.py": frozenset({"socket", "time"}),
     "envbuild/jobs/pod_test.py": frozenset({"platform", "signal", "socket"}),

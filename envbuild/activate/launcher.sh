@@ -125,7 +125,19 @@ esac
 case $_eb_mpi in openmpi) _eb_unnumbered=2 ;; *) _eb_unnumbered=1 ;; esac
 _eb_check_start "$@" || exit 2
 
+# --- should the ranks be observed? Those of a command in the image are already.
+_eb_observer=
+if [ -n "${ENVBUILD_OBSERVE:-}" ] && [ "$_eb_action" = exec ] && ! [ -d /.singularity.d ]; then
+    [ -n "$_eb_observer_words" ] ||
+        _eb_fail 2 "ENVBUILD_OBSERVE is set, and the image of $_eb_label has no recorder" "unset it"
+    case $ENVBUILD_OBSERVE in /*) ;; *) ENVBUILD_OBSERVE=$PWD/$ENVBUILD_OBSERVE ;; esac
+    mkdir -p -- "$ENVBUILD_OBSERVE" || exit 2
+    export ENVBUILD_OBSERVE ENVBUILD_OBSERVE_LAUNCHED="${ENVBUILD_OBSERVE_LAUNCHED-$(date +%s.%N)}"
+    _eb_observer=$_eb_observer_words
+fi
+
 # --- ranks of an image with PyTorch get the variables by which they meet
+_eb_rank_words="$_eb_observer${_eb_observer:+${_eb_rank_words:+ }}$_eb_rank_words"
 if [ -n "$_eb_rank_words" ] && [ "$_eb_action" = exec ]; then
     if [ "${_eb_c_outside:-1}" -gt 1 ]; then
         # shellcheck disable=SC2086
@@ -151,6 +163,9 @@ if [ -n "$_eb_rank_words" ] && [ "$_eb_action" = exec ]; then
             if [ "$_eb_next" != -1 ]; then _eb_next=$((_eb_next - 1)); fi
             if [ "$_eb_next" = -1 ] && [ "$_eb_i" = : ]; then _eb_next=0; fi
         done
+    elif [ -n "$_eb_observer" ]; then
+        # shellcheck disable=SC2086
+        set -- $_eb_observer "$@"
     fi
 fi
 
@@ -228,7 +243,7 @@ if [ -n "${ENVBUILD_KERNEL:-}" ]; then
     done
 fi
 # Apptainer brings home, /tmp and the working directory by itself.
-for _eb_i in "$_eb_connection" "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_used" "$_eb_self"; do
+for _eb_i in "$_eb_connection" "${TMPDIR:-}" "${PMIX_SERVER_TMPDIR:-}" "${JUPYTER_RUNTIME_DIR:-}" "${_eb_observer:+$ENVBUILD_OBSERVE}" "${ENVBUILD_KERNEL:-}" "$_eb_venv" "$_eb_used" "$_eb_self"; do
     case $_eb_i in
         / | /tmp | /tmp/ | /var/tmp | *\"*) ;;
         /*) if [ -d "$_eb_i" ]; then set -- --mount "type=bind,\"src=$_eb_i\",\"dst=$_eb_i\"" "$@"; fi ;;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError
 from envbuild.quoting import shell_line
 
 
@@ -40,6 +42,20 @@ def command(
             "--no-torch-env", help="Leave RANK, WORLD_SIZE, MASTER_ADDR and their like unset for PyTorch."
         ),
     ] = False,
+    observe: Annotated[
+        Path | None,
+        typer.Option(
+            "--observe",
+            metavar="DIR",
+            help="Record there what ranks, nodes and GPUs use, each second; `envbuild observe` shows it.",
+        ),
+    ] = None,
+    time: Annotated[
+        float | None,
+        typer.Option(
+            "--time", metavar="TIME", parser=options.read_timeout, help="Record no longer: 90s, 2min, 1h."
+        ),
+    ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     dry_run: options.DryRun = False,
@@ -49,6 +65,9 @@ def command(
     json: options.Json = False,
 ) -> None:
     """Start a command on an image's ranks: by srun, the host's mpiexec or the image's."""
+    if time is not None and observe is None:
+        raise RequestError("--time limits what --observe records", hint="add --observe DIR, or leave it out")
+    observation = workflows.observe.Observation(observe, time) if observe is not None else None
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         line = workflows.launch.launch_line(
             workflows.images.image_file(image, settings),
@@ -59,8 +78,9 @@ def command(
             from_host=options.host_libraries(mpi, fabric),
             settings=settings,
             dry_run=dry_run,
+            observation=observation,
         )
     if dry_run:
         print_json(line) if json else print_data(shell_line(line))
     else:
-        workflows.launch.launch(line)
+        workflows.launch.launch(line, observed=observation is not None)

@@ -51,6 +51,8 @@ _FORMAT_BEFORE: Final = 12
 METADATA_DIR = "/.envbuild"
 JUDGE = f"{METADATA_DIR}/judge.py"
 MANIFEST_PATH = f"{METADATA_DIR}/manifest.json"
+OBSERVER = f"{METADATA_DIR}/lib/envbuild/jobs/observe.py"
+"""Records what ranks use."""
 
 _Seconds = Annotated[float, Field(gt=0, le=86_400)]
 _Length = Annotated[int, Field(ge=0)]
@@ -205,6 +207,11 @@ class Manifest(Model):
     def rank_words(self) -> tuple[str, ...]:
         """The words before the command of a rank; see `jobs.launchers.rank_words`."""
         return rank_words(package.name for package in self.python_packages)
+
+    @property
+    def observer_words(self) -> tuple[str, ...]:
+        """The words before the command of a rank that is observed."""
+        return ("/usr/bin/python3", "-I", OBSERVER)
 
     @property
     def starts_in_pods(self) -> bool:

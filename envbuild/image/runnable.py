@@ -124,6 +124,10 @@ class Runnable(Protocol):
         """The words before the command of a rank; see `jobs.launchers.rank_words`."""
 
     @property
+    def observer_words(self) -> tuple[str, ...]:
+        """The words before the command of a rank that is observed; none in images of other tools."""
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """Further Python modules that must import."""
 
@@ -167,6 +171,7 @@ class DescribedImage(Model):
     commands: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     rank_words: tuple[str, ...] = ()
+    observer_words: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     tutorials: tuple[str, ...] = ()
     ranks: int = 2

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from envbuild.workflows import module_changes as module_changes
     from envbuild.workflows import names as names
     from envbuild.workflows import nodes as nodes
+    from envbuild.workflows import observe as observe
+    from envbuild.workflows import observe_page as observe_page
     from envbuild.workflows import packages as packages
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull

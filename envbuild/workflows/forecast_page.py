@@ -41,9 +41,12 @@ _FOOT = (
 )
 
 
-def check_page(path: Path, settings: Settings) -> None:
-    """Raise a RequestError for a path that `write_page` cannot or should not write, before any work."""
-    hint = "name another file with --html FILE.html"
+def check_page(path: Path, settings: Settings, *, option: str = "--html") -> None:
+    """Raise a RequestError for a path that a page cannot or should not be written to, before any work.
+
+    `option` is that which names the path.
+    """
+    hint = f"name another file with {option} FILE.html"
     check_target(path, keep=(), is_one=_looks_like_page, what="page", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
 

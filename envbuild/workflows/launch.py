@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +16,7 @@ from envbuild.image.command_launchers import lone_launcher, ranks_outside
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import DescribedImage, Runnable, describe_start
 from envbuild.inputs.knowledge import read_knowledge
+from envbuild.jobs.observe import LAUNCHED
 from envbuild.launch import start
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext, visible_variables
 from envbuild.launch.gpus import gpu_flags
@@ -48,6 +50,7 @@ from envbuild.workflows.hosting import (
     warn_of_absent_binds,
 )
 from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.observe import Observation
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 
@@ -62,6 +65,7 @@ def launch_line(
     launcher_name: str | None = None,
     torch_env: bool = True,
     dry_run: bool = False,
+    observation: Observation | None = None,
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
@@ -70,7 +74,8 @@ def launch_line(
     are the tasks of the allocation, else 1, and the launcher is that of the job, of the site or of the
     image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is
     false. The host libraries `from_host` replace the image's own. For a `dry_run` with a named site, the line
-    is for that site, on any machine.
+    is for that site, on any machine. With an `observation` the ranks are recorded in its directory, which is
+    made unless this is a `dry_run`.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
@@ -89,6 +94,7 @@ def launch_line(
             launcher_name=launcher_name,
             torch_env=torch_env,
             dry_run=dry_run,
+            observation=observation,
         )
 
 
@@ -114,6 +120,7 @@ def _launch_line(
     launcher_name: str | None,
     torch_env: bool,
     dry_run: bool,
+    observation: Observation | None,
 ) -> list[str]:
     site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
@@ -160,11 +167,17 @@ def _launch_line(
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
+    variables: Mapping[str, str] = {}
+    if observation is not None:
+        observation.check(image, make=not dry_run)
+        command, variables = [*runnable.observer_words, *command], observation.variables(runnable.digest)
+        container = replace(container, binds=(*container.binds, observation.bind))
     return line_of_ranks(
         container,
         launcher,
         command,
         Shape(ranks=count, nodes=work.nodes),
+        variables=variables,
         user_set=os.environ,
         torch_env=torch_env,
     )
@@ -364,7 +377,11 @@ def _judge_start(
         yield from judge_own_fabric(facts)
 
 
-def launch(line: Sequence[str]) -> NoReturn:
-    """Become the process of a launch line, without variables of the user that would mislead an image."""
+def launch(line: Sequence[str], *, observed: bool = False) -> NoReturn:
+    """Become the process of a launch line, without variables of the user that would mislead an image.
+
+    Ranks that are `observed` are told when they were launched.
+    """
     kept = visible_variables(tuple(os.environ))
-    process.become(line, env={name: os.environ[name] for name in kept})
+    now = {LAUNCHED: f"{time.time():.3f}"} if observed else {}
+    process.become(line, env={**{name: os.environ[name] for name in kept}, **now})

@@ -395,3 +395,25 @@ def test_tasks_of_srun_get_the_variables_of_pytorch(launcher, place):
     image = str(command.parents[1] / "image.sif")
     assert words(place.run(command, "train.py", env=step))[2:-1] == [image, *BY_SCRIPT, "python", "train.py"]
     assert words(place.run(command, "train.py"))[2:-1] == [image, "python", "train.py"]
+
+
+OBSERVED = ["/usr/bin/python3", "-I", "/.envbuild/lib/envbuild/jobs/observe.py"]
+
+
+def test_ranks_of_an_observed_command_start_with_the_recorder(launcher, place):
+    command = launcher(manifest=TORCH, commands=(*OWN_COMMANDS, "mpiexec"))
+    image, records = str(command.parents[1] / "image.sif"), str(place.path / "records")
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMI_FD": "3", "ENVBUILD_OBSERVE": records}
+    mount = ["--mount", f'type=bind,"src={records}","dst={records}"']
+    alone = words(place.run(command, "train.py", env={"ENVBUILD_OBSERVE": records}))
+    assert alone[2:-1] == [*mount, image, *OBSERVED, "python", "train.py"]
+    assert words(place.run(command, "a", env=step))[2:-1] == [
+        *mount,
+        image,
+        *OBSERVED,
+        *BY_SCRIPT,
+        "python",
+        "a",
+    ]
+    ranks = place.run(command.with_name("mpiexec"), "-n", "2", "a b", env={"ENVBUILD_OBSERVE": records})
+    assert words(ranks)[2:-1] == [*mount, image, "mpiexec", "-n", "2", *OBSERVED, *BY_SCRIPT, "a b"]

@@ -311,7 +311,7 @@ def test_options_behind_a_program_are_its_own(
     lines: list[list[str]] = []
     monkeypatch.setattr(launch, "program_line", lambda _image, line, _settings: line)
     monkeypatch.setattr(launch, "launch_line", lambda _image, line, **_options: line)
-    monkeypatch.setattr(launch, "launch", lines.append)
+    monkeypatch.setattr(launch, "launch", lambda line, **_options: lines.append(line))
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert (ended.value.code, lines) == (0, [command])

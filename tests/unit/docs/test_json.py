@@ -14,10 +14,13 @@ import typer
 
 from envbuild.cli.check import finish_fits
 from envbuild.cli.members import finish_members
+from envbuild.cli.output import print_json
 from envbuild.cli.status import finish_packages, status_data
 from envbuild.errors import Location, RequestError
 from envbuild.image.runnable import Runnable
 from envbuild.jobs.report import CheckResult, Measured
+from envbuild.observe.records import read_record
+from envbuild.observe.screening import screen
 from envbuild.preflight.problems import mismatch
 from envbuild.preflight.report import PreflightReport
 from envbuild.rules.facts import Fact
@@ -32,6 +35,7 @@ from envbuild.workflows.explain import Explanation
 from envbuild.workflows.fit import PartitionVerdict, SiteFit
 from envbuild.workflows.forecast import Forecast, KnownImage, Needs, Outlook
 from envbuild.workflows.members import Member, Members
+from envbuild.workflows.observe import Observed
 from envbuild.workflows.packages import PackageAnswer
 from envbuild.workflows.status import Status
 
@@ -100,6 +104,17 @@ def test_the_keys_of_a_test() -> None:
     document = json.loads(report.to_json())
     assert keys_of_page("envbuild test --json") == keys(document)
     assert f"| `schema` | `{document['schema']}` |" in section_of_page("envbuild test --json")
+
+
+def test_the_keys_of_observed_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    first = b'{"format":1,"kind":"rank","rank":0,"size":2,"image":"sha256:1","job":"7"}\n'
+    records = (read_record("rank-0.jsonl", first),)
+    observed = Observed(
+        directory=Path("a"), records=records, unread={"rank-1.jsonl": "why"}, screening=screen(records)
+    )
+    print_json(observed.document())
+    found = {key.replace("rank-1.jsonl", "NAME") for key in keys(json.loads(capsys.readouterr().out))}
+    assert keys_of_page("envbuild observe --json") == found
 
 
 def test_the_keys_of_a_check() -> None:
