@@ -1,6 +1,6 @@
 """What `launch --observe` costs: CPU time of recorded ranks and of others, alternating, with an interval.
 
-    python benchmarks/observe.py IMAGE [--runs 20] [--rounds 12000]
+    python -m benchmarks.observe IMAGE [--runs 20] [--rounds 12000]
 
 Each run does the same work on two ranks. The CPU time is that of the launcher and all its processes; that of
 the recorders, which are nobody's children, comes from their records. The interval holds the median with 95 %,
@@ -19,6 +19,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks.page import write
+from benchmarks.results import record
 
 WORK = "import hashlib\nfor _ in range({rounds}): hashlib.sha256(bytes(1 << 20)).digest()\n"
 
@@ -46,14 +49,16 @@ def main() -> None:
             walls[1].append(wall)
     ratios = [later / earlier - 1 for earlier, later in zip(plain, observed, strict=True)]
     rows = {
-        "CPU time, more": ratios,
-        "CPU time of the recorders": own,
-        "wall-clock time, more": [b / a - 1 for a, b in zip(*walls, strict=True)],
+        "CPU time of all processes": ratios,
+        "of this, of the recorders": own,
+        "wall-clock time": [b / a - 1 for a, b in zip(*walls, strict=True)],
     }
     for label, values in rows.items():
         low, high = interval(values)
-        print(f"{label}: median {statistics.median(values):.2%}, 95 % of the median {low:.2%} to {high:.2%}")
-    print(json.dumps({"plain_cpu_s": plain, "observed_cpu_s": observed, "recorders": own, "wall_s": walls}))
+        row = {"median": statistics.median(values), "low": low, "high": high, "runs": 2 * len(values)}
+        print(label, row)
+        record("observe", label, row)
+    write()
 
 
 def run_ranks(image: Path, script: Path, more: Sequence[str]) -> tuple[float, float]:

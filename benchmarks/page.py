@@ -50,6 +50,14 @@ of the run had. *Exact* counts test results without tolerance. *Difference* is t
 deviation from the result of one rank, and the permitted one.
 
 """
+OBSERVED = """
+## Recorded ranks
+
+`python -m benchmarks.observe IMAGE` does the same work on two ranks with and without `launch --observe`,
+alternating. CPU time is that of all processes, the recorders' with it. The interval holds the median with
+95 %, by order statistics. Other programs used the machine meanwhile.
+
+"""
 CELLS = """
 ## MPI implementations
 
@@ -176,6 +184,7 @@ def text() -> str:
         (TRAVEL, _travel_lines(travel)),
         (PEERS, _peer_lines(peers)),
         (LARGE_STORE, _store_lines(stores)),
+        (OBSERVED, _observed_lines(newest("observe"))),
         (TORTURE, _torture_lines(torture)),
         ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel, **peers})),
     )
@@ -345,6 +354,22 @@ def _store_lines(rows: Mapping[str, Row]) -> list[str]:
         for row in sorted(rows.values(), key=lambda row: (row["command"], row["layers"]))
     ]
     return _table(("command", "layers", "images", "seconds", "CPU seconds", "MB", "date"), table)
+
+
+def _observed_lines(rows: Mapping[str, Row]) -> list[str]:
+    """Return the table of what records cost."""
+    table = [
+        (
+            name,
+            f"{row['median']:.2%}",
+            f"{row['low']:.2%} to {row['high']:.2%}",
+            str(row["runs"]),
+            row["date"],
+        )
+        for name, row in rows.items()
+    ]
+    head = ("added by records", "median", "interval", "runs", "date")
+    return _table(head, table) if table else []
 
 
 def _torture_lines(rows: Mapping[str, Row]) -> list[str]:

@@ -44,7 +44,7 @@ def launch(desk: Desk, small_image: Path, tmp_path: Path) -> Any:
     def launch(script: str, *, code: int | None = 0) -> dict[str, Any]:
         (tmp_path / "script.py").write_text(script)
         records = tmp_path / "records"
-        words = ["launch", small_image, "-n", "2", "--observe", records, "--", "python3"]
+        words: list[str | Path] = ["launch", small_image, "-n", "2", "--observe", records, "--", "python3"]
         desk.envbuild(*words, tmp_path / "script.py", code=code)
         found: dict[str, Any] = json.loads(desk.envbuild("observe", records, "--json").stdout)
         return found
