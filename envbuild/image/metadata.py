@@ -27,7 +27,7 @@ from envbuild.jobs.judge import JOBS, Job, tutorial_file
 from envbuild.jobs.launchers import on_one_host
 from envbuild.lock.model import Lock
 from envbuild.lock.text import dump
-from envbuild.plan.model import InlineFile
+from envbuild.plan.model import ENV_PREFIX, InlineFile
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.locales import has_locales
 from envbuild.spec.recipe_rules import TUTORIAL
@@ -118,7 +118,19 @@ def top_layer(
                 entries.append(_shared(f"{JOBS}/{chosen.recipe.name}/{name}", content))
             elif path == TUTORIAL:
                 entries.append(_shared(tutorial_file(chosen.recipe.name), content))
+            elif path.startswith("plugins/"):
+                entries.append(_shared(_plugin_path(chosen.recipe.name, path, lock.base.python), content))
     return entries
+
+
+def _plugin_path(recipe: str, path: str, python: str) -> str:
+    """Return where a module of a recipe's plug-ins lies, or their ``entry_points.txt``.
+
+    Python finds entry points in a directory `.dist-info`. It has no METADATA, for it is no distribution.
+    """
+    name = path.removeprefix("plugins/")
+    site = f"{ENV_PREFIX}/lib/python{python}/site-packages"
+    return f"{site}/{name}" if name.endswith(".py") else f"{site}/envbuild_{recipe}-1.dist-info/{name}"
 
 
 def renewed_layer(files: Iterable[InlineFile], lock: Lock, manifest: Manifest) -> list[InlineFile]:

@@ -188,9 +188,9 @@ def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
     reading = ErrorCollector()
     names = [
         f"{kind}/{file}"
-        for kind, suffix in (("verify", ".py"), ("patches", ".patch"))
+        for kind, suffixes in (("verify", ".py"), ("patches", ".patch"), ("plugins", (".py", ".txt")))
         for file in list_directory(directory / kind)
-        if file.endswith(suffix)
+        if file.endswith(suffixes)
     ]
     files: dict[str, bytes] = {}
     if exists(directory / TUTORIAL):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from envbuild.image.metadata import embedded_files
 from envbuild.image.model import METADATA_DIR
@@ -199,7 +199,13 @@ def environment_of(launcher: Launcher | None) -> dict[str, str]:
     return host.environment(extra=variables_of_job(launcher.job_variables if launcher is not None else ()))
 
 
-def program_line(container: Container, command: Sequence[str], *, prompt: str = "") -> list[str]:
+def program_line(
+    container: Container,
+    command: Sequence[str],
+    *,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    prompt: str = "",
+) -> list[str]:
     """Return the command line that starts one program of the user in an image; a shell with a `prompt`."""
     of_mpi = own_mpiexec_variables(container.runnable)
     own = {name: value for name, value in of_mpi.items() if name not in os.environ}
@@ -209,7 +215,7 @@ def program_line(container: Container, command: Sequence[str], *, prompt: str = 
         action="shell" if prompt else "exec",
         flags=container.gpu_flags,
         binds=container.binds,
-        env={**own, **({"PS1": prompt} if prompt else {})},
+        env={**own, **variables, **({"PS1": prompt} if prompt else {})},
         network=True,
         isolated=False,
     )

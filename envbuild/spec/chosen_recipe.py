@@ -57,7 +57,7 @@ class ChosenRecipe:
     """Accelerator (``cpu``, ``cuda-13.0``)."""
     variant: Variant
     files: dict[str, bytes]
-    """Relative path → content of recipe.yaml, tutorial.py and everything under verify/ and patches/."""
+    """Relative path → content of recipe.yaml, tutorial.py and the files under verify/, patches/, plugins/."""
     digest: str
     """``sha256:…`` over `files`."""
     at: Location

@@ -40,7 +40,7 @@ class RecipeSource:
     """Name of its directory; the recipe must have the same."""
     loaded: Loaded[Recipe]
     files: dict[str, bytes]
-    """Relative path → content of recipe.yaml, tutorial.py, ``verify/*.py`` and ``patches/*.patch``."""
+    """Relative path → content of recipe.yaml, tutorial.py, and the rest that images or builds get."""
     headers: dict[str, Loaded[JobHeader]] = field(default_factory=dict)
     """File under ``verify/`` → its header, of the files that are jobs."""
 

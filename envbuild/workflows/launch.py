@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -41,6 +41,7 @@ from envbuild.rules.rulebook import judge
 from envbuild.site.binds import binds_of
 from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site, SiteBind
+from envbuild.store import verdicts
 from envbuild.system import host, process
 from envbuild.system.files import exists
 from envbuild.workflows.hosting import (
@@ -167,10 +168,13 @@ def _launch_line(
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
-    variables: Mapping[str, str] = {}
+    variables = _identity(runnable, site, settings, here=elsewhere is None)
     if observation is not None:
         observation.check(image, make=not dry_run)
-        command, variables = [*runnable.observer_words, *command], observation.variables(runnable.digest)
+        command, variables = (
+            [*runnable.observer_words, *command],
+            {**variables, **observation.variables(runnable.digest)},
+        )
         container = replace(container, binds=(*container.binds, observation.bind))
     return line_of_ranks(
         container,
@@ -304,7 +308,22 @@ def _program_line(
     refuse_or_warn(judged, settings.emit)
     flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)
     container = replace(container, gpu_flags=flags)
-    return start.program_line(container, command, prompt=f"{container.label}> " if is_shell else "")
+    prompt = f"{container.label}> " if is_shell else ""
+    variables = _identity(runnable, site, settings, here=True)
+    return start.program_line(container, command, variables=variables, prompt=prompt)
+
+
+def _identity(runnable: Runnable, site: Site | None, settings: Settings, *, here: bool) -> dict[str, str]:
+    """Return the variables by which MLflow's runs know the image, its site, and its verdict on this host."""
+    if "mlflow" not in runnable.recipes:
+        return {}
+    variables = {"ENVBUILD_INSIDE": runnable.digest}
+    if site is not None:
+        variables["ENVBUILD_SITE"] = site.name
+    if here:
+        verdict = verdicts.latest(settings.store, runnable.digest, here=settings.this_host())
+        variables["ENVBUILD_VERDICT"] = verdicts.state(verdict)
+    return variables
 
 
 def _container(

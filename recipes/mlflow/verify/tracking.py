@@ -11,12 +11,14 @@
 #   most_a_step: r + 1
 #   large_metric: 2**53 - 1 - r
 #   artifact_bytes: 1000 + r
+#   knows_image: 1
 # hint: what was logged is not what is read back
 # controls:
 #   another run beside it: [runs]
 #   the parameter of rank 0: {fails: [parameter], least_ranks: 2}
 #   two values that make up for one another: [least_a_step, most_a_step]
 #   a rounded metric: [large_metric]
+#   a run that does not know its image: [knows_image]
 # ///
 """A run is logged with MLflow and read back exactly.
 
@@ -24,6 +26,7 @@ Each rank has its own store, a SQLite file in its own directory: several writers
 which shared file systems do not promise.
 """
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -50,6 +53,7 @@ def log(rank: int, directory: Path) -> None:
         # control a rounded metric: mlflow.log_metric("large", 2**53 - 2**20)
         mlflow.log_metric("large", 2**53 - 1 - rank)
         mlflow.log_text("x" * (1000 + rank), "notes.txt")
+        # control a run that does not know its image: mlflow.set_tag("envbuild.lock_digest", "unknown")
 
 
 def main() -> None:
@@ -66,6 +70,7 @@ def main() -> None:
         runs = client.search_runs([experiment.experiment_id])
         run = runs[0]
         multiples = client.get_metric_history(run.info.run_id, "multiple")
+        manifest = json.loads(Path("/.envbuild/manifest.json").read_text(encoding="utf-8"))
         notes = Path(client.download_artifacts(run.info.run_id, "notes.txt")).read_text(encoding="utf-8")
         envbuild_job.report(
             rank=rank,
@@ -79,6 +84,7 @@ def main() -> None:
             most_a_step=max(metric.value / metric.step for metric in multiples),
             large_metric=int(run.data.metrics["large"]),
             artifact_bytes=notes.count("x"),
+            knows_image=int(run.data.tags.get("envbuild.lock_digest") == manifest["lock_digest"]),
         )
 
 
