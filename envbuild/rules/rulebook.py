@@ -796,9 +796,9 @@ def image_mpi_on_slingshot(stack: Stack) -> None:
 
 # Provider of a fabric → those with which an MPI drives it. Slingshot has a rule of its own.
 _DRIVES = {
-    "verbs": ("verbs", "ucx", "mlx", "psm3"),
-    "ucx": ("ucx", "mlx", "verbs", "psm3"),
-    "mlx": ("ucx", "mlx", "verbs", "psm3"),
+    "verbs": ("openib", "verbs", "ucx", "mlx", "psm3"),
+    "ucx": ("openib", "ucx", "mlx", "verbs", "psm3"),
+    "mlx": ("openib", "ucx", "mlx", "verbs", "psm3"),
     "psm3": ("psm3", "verbs", "ucx", "mlx"),
     "psm2": ("psm2", "opx"),
     "opx": ("opx", "psm2"),
