@@ -1351,20 +1351,16 @@ def _selected(setting: str) -> list[str]:
 )
 def selected_components_exist(stack: Stack) -> None:
     """The components that the image's variables select are in its Open MPI."""
-    settings = {path: stack.get(path) for path in _SELECTIONS.values()}
-    selected = [
-        (framework, component)
-        for framework, path in _SELECTIONS.items()
-        for component in _selected(str(settings[path] or ""))
-    ]
-    if selected:
-        version = stack.text("mpi.version")
-        for framework, component in selected:
+    settings = {framework: stack.get(path) for framework, path in _SELECTIONS.items()}
+    for framework, setting in settings.items():
+        for component in _selected(str(setting or "")):
+            version = stack.text("mpi.version")
             removed = look_up("removed-openmpi-components", framework, component)
             reason = f"OMPI_MCA_{framework} selects {component}, which Open MPI {version} no longer has"
             require(removed is None or in_range(version, removed[0]) is False, f"{reason}: MPI_Init may fail")
-    elif None in settings.values():
-        raise UnknownFact(next(path for path, setting in settings.items() if setting is None))
+    for framework, setting in settings.items():
+        if setting is None:
+            raise UnknownFact(_SELECTIONS[framework])
 
 
 def _needs_companions(stack: Stack) -> Iterator[str]:
