@@ -16,8 +16,6 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mlflow.tracking.context.abstract_context import RunContextProvider
-
 MANIFEST = Path("/.envbuild/manifest.json")
 JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 UNKNOWN = "unknown"
@@ -28,8 +26,12 @@ _METRICS, _PARAMS = 1000, 100
 _FINISHED = ("FINISHED", "FAILED", "KILLED")
 
 
-class RunContext(RunContextProvider):
-    """The image, its lock, site, verdict and job, as tags; a value that nobody states is `unknown`."""
+class RunContext:
+    """The image, its lock, site, verdict and job, as tags; a value that nobody states is `unknown`.
+
+    It has the methods of MLflow's RunContextProvider. That class is not imported: MLflow loads this module
+    while it is imported itself.
+    """
 
     def in_context(self) -> bool:
         """Return whether this is an image of envbuild."""

@@ -52,8 +52,9 @@ def log(rank: int, directory: Path) -> None:
         # The largest integers that float64 holds exactly.
         # control a rounded metric: mlflow.log_metric("large", 2**53 - 2**20)
         mlflow.log_metric("large", 2**53 - 1 - rank)
-        mlflow.log_text("x" * (1000 + rank), "notes.txt")
         # control a run that does not know its image: mlflow.set_tag("envbuild.lock_digest", "unknown")
+        # control a run that does not know its image: mlflow.log_text("x" * (1000 + rank), "notes.txt")
+        mlflow.log_text("x" * (1000 + rank), "notes.txt")
 
 
 def main() -> None:
