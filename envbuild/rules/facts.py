@@ -184,7 +184,7 @@ FACTS: Mapping[str, FactType] = {
     "host.kernel": _version("branch", "version of the host's Linux kernel (`5.14`)"),
     "host.fuse": FactType("flag", "whether users may open `/dev/fuse`"),
     "limits.memlock": FactType("text", "most memory that a process may lock: `unlimited`, or bytes"),
-    "limits.shm": _version("vendor", "size of `/dev/shm` in bytes"),
+    "limits.shm": _version("count", "size of `/dev/shm` in bytes"),
     "runtime.name": FactType("text", "the container runtime (`apptainer`)"),
     "runtime.version": _version("vendor", "its version"),
     "runtime.user_namespaces": FactType("flag", "whether users may make user namespaces"),

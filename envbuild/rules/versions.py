@@ -12,7 +12,7 @@ from typing import Any, Literal
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-Scheme = Literal["pep440", "vendor", "branch", "debian"]
+Scheme = Literal["pep440", "vendor", "branch", "debian", "count"]
 """How versions of a fact are compared.
 
 ``pep440``: as Python's packages, and a development version is older than its release: ``0.9.4.dev0``, which
@@ -21,7 +21,9 @@ still asks for what 0.9.3 does, is below 0.9.4. Whether a pre-release is at leas
 ``3.4amzn1`` are 3.4. ``branch``: the same, and a version that says less than the limit is undecided: driver
 ``580`` may be 580.65.06, and CUDA ``12.4`` may be 12.4.1. ``debian``: as dpkg compares them.
 
-One number alone says less than any release, whatever the scheme: ``2`` may be 2.4.
+``count``: a number of things, such as bytes.
+
+One number alone says less than any release: ``2`` may be 2.4. A count says all.
 """
 
 MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
@@ -59,7 +61,7 @@ def range_problem(text: str, scheme: Scheme) -> str:
         except InvalidSpecifier:
             return example
     limits = [clause[2] for clause in clauses if clause]
-    if scheme in ("vendor", "branch") and not all(_numbers(limit) for limit in limits):
+    if scheme in ("vendor", "branch", "count") and not all(_numbers(limit) for limit in limits):
         return example
     return "" if scheme != "debian" or not any(".*" in limit for limit in limits) else example
 
@@ -132,7 +134,8 @@ def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | N
     if not known:
         return None
     is_series = limit.endswith(".*")
-    says_less = len(known) == 1 or (scheme == "branch" and len(known) < len(bound))
+    one_number = len(known) == 1 and scheme != "count"
+    says_less = one_number or (scheme == "branch" and len(known) < len(bound))
     if says_less and _may_be_more(known, bound, operation, is_series=is_series):
         return None
     if is_series:

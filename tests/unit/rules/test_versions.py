@@ -57,6 +57,8 @@ from envbuild.rules.versions import Scheme, in_range, is_version, range_problem
         ("pep440", "2.9.0+cu128", "<=2.9.0", True),
         ("pep440", "2.9.0+cu128", "==2.9.0", True),
         ("pep440", "2.17.0+nv25.2", ">=2.17,<2.18", True),
+        ("count", "67108864", ">67108864", False),
+        ("count", "67108865", ">67108864", True),
         # What its release has, a pre-release may have.
         ("pep440", "2.4.0a0+07cecf4168.nv24.5", ">=2.4", None),
         ("pep440", "2.4.0a0+07cecf4168.nv24.5", ">=2.3", True),
