@@ -44,7 +44,7 @@ for run in client.search_runs([experiment.experiment_id], "attributes.status = '
     loss = sorted([metric.step, metric.value, metric.timestamp] for metric in history)
     times = [run.info.start_time, run.info.end_time]
     shown.append([run.info.run_name, times, run.data.params, tags, loss, notes])
-print(json.dumps(sorted(shown)))
+print(json.dumps(sorted(shown), sort_keys=True))
 """
 
 
