@@ -1,0 +1,120 @@
+"""The result of a benchmark run as tables, and as files: JSON, and lines for MLPerf's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuild.bench.mllog import MARK, mllog_lines
+from envbuild.bench.result import BenchResult, MeasuredPoint, UnmeasuredPoint
+from envbuild.errors import pluralize
+from envbuild.image.compose import check_target
+from envbuild.system import files
+from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.settings import Settings
+
+_BYTES = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The points of a benchmark."""
+
+    benchmark: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    """Below the table: the model of its message times."""
+
+
+def tables(result: BenchResult) -> Iterator[Table]:
+    """Yield a table for each benchmark that was measured; columns without a value are left out."""
+    for benchmark in dict.fromkeys(point.benchmark for point in result.points):
+        points = [point for point in result.points if point.benchmark == benchmark]
+        rows = [_row(point) for point in points]
+        kept = [name for name in rows[0] if any(row[name] for row in rows)]
+        yield Table(
+            benchmark=benchmark,
+            columns=kept,
+            rows=[[row[name] for name in kept] for row in rows],
+            notes=tuple(_model_lines(result, benchmark)),
+        )
+
+
+def _row(point: MeasuredPoint) -> dict[str, str]:
+    interval = "" if point.interval is None else f"{point.interval.low:.4g} … {point.interval.high:.4g}"
+    threads = f"{point.threads}" if point.gpus == 0 else ""
+    verdict = point.earlier if point.earlier in ("faster", "slower") else ""
+    return {
+        "value": point.name,
+        "nodes": f"{point.nodes}",
+        "ranks": f"{point.ranks}",
+        "threads": threads,
+        "GPUs": f"{point.gpus}" if point.gpus else "",
+        "median": f"{point.median:.4g} {point.unit}",
+        "interval": interval,
+        "bandwidth": _rate(point.bandwidth) if point.bandwidth else "",
+        "efficiency": "" if point.efficiency is None else f"{100 * point.efficiency:.0f} %",
+        "network": point.network,
+        "note": ", ".join(filter(None, ("oversubscribed" if point.oversubscribed else "", verdict))),
+    }
+
+
+def _rate(bytes_per_s: float) -> str:
+    """Return ``1.25 GB/s``."""
+    power = 0
+    while bytes_per_s >= 1000 and power < len(_BYTES) - 1:
+        bytes_per_s, power = bytes_per_s / 1000, power + 1
+    return f"{bytes_per_s:.3g} {_BYTES[power]}/s"
+
+
+def _model_lines(result: BenchResult, benchmark: str) -> Iterator[str]:
+    for model in result.models:
+        if model.benchmark == benchmark:
+            slope = f"bytes / ({_rate(model.bytes_per_s)})" if model.bytes_per_s else "0"
+            yield (
+                f"{pluralize(model.ranks, 'rank')} on {pluralize(model.nodes, 'node')}: time ="
+                f" {model.latency_s * 1e6:.3g} us + {slope}; error at {model.held_out_bytes} bytes, left"
+                f" out of the fit: {100 * model.error:.0f} %"
+            )
+
+
+def unmeasured_row(point: UnmeasuredPoint) -> tuple[str, str, str, str]:
+    """Return the row of a benchmark that gave no values."""
+    reason = f"failed: {point.reason}" if point.failed else point.reason
+    return point.benchmark, f"{point.nodes}", f"{point.ranks}", reason
+
+
+def last_line(result: BenchResult) -> str:
+    """Return one line: the image, how often, which interval, and how many verdicts."""
+    image = f"{result.image.name}/{result.image.version} ({result.image.digest[7:19]})"
+    coverage = {point.coverage for point in result.points if point.coverage is not None}
+    interval = f"; the interval covers the median with {100 * min(coverage):.0f} %" if coverage else ""
+    verdicts = [point.earlier for point in result.points if point.earlier in ("faster", "slower")]
+    changed = ", ".join(f"{verdicts.count(word)} {word}" for word in ("slower", "faster") if word in verdicts)
+    compared = any(point.earlier for point in result.points)
+    against = f"; against earlier results here: {changed or 'no difference'}" if compared else ""
+    failed = sum(point.failed for point in result.unmeasured)
+    outcome = f"; {pluralize(failed, 'benchmark')} failed" if failed else ""
+    runs = pluralize(result.repeats, "run")
+    return f"{image}: {pluralize(len(result.points), 'value')} of {runs} each{interval}{against}{outcome}"
+
+
+def check_report(path: Path, image: Path, settings: Settings) -> None:
+    """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
+    hint = "name another file with --report FILE.json or FILE.log"
+    check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
+    check_outside_store(path, settings.store.path, hint=hint)
+
+
+def _looks_like_report(path: Path) -> bool:
+    with files.open_regular(path) as file:
+        start = file.read(1024)
+    return not start or start.startswith(MARK.encode()) or b'"schema"' in start
+
+
+def write_report(path: Path, result: BenchResult) -> None:
+    """Write a result: as lines for MLPerf's tools to a file ``….log``, else as JSON."""
+    text = "".join(f"{line}\n" for line in mllog_lines(result)) if path.suffix == ".log" else result.to_json()
+    files.write_atomically(path, text.encode(errors="backslashreplace"))
