@@ -23,7 +23,9 @@ class MeasuredPoint(Model):
     name: str
     """Name of the value."""
     unit: str
+    """Unit of the value."""
     higher_is_better: bool
+    """Whether a larger value is better."""
     scaling: Literal["weak", "strong"] | None = None
     """How the work grows with the ranks; of rates alone."""
     message_bytes: Count | None = None
@@ -31,6 +33,7 @@ class MeasuredPoint(Model):
     nodes: Count
     """Nodes that ran ranks (count)."""
     ranks: Count
+    """Processes (count)."""
     threads: Count
     """Threads of each rank (OMP_NUM_THREADS)."""
     gpus: Count = 0
@@ -38,9 +41,11 @@ class MeasuredPoint(Model):
     values: Annotated[tuple[Number, ...], Field(min_length=1)]
     """Of each repeat, the worst of its ranks."""
     median: Number
+    """Of the values."""
     low: Number | None = None
     """With `high` the interval of the median; null for too few repeats."""
     high: Number | None = None
+    """See `low`."""
     coverage: Number | None = None
     """Probability with which the interval covers the median."""
     oversubscribed: bool = False
@@ -80,9 +85,13 @@ class UnmeasuredPoint(Model):
     """A benchmark that gave no values, and why."""
 
     benchmark: str
+    """Id of the job."""
     nodes: Count
+    """Nodes (count)."""
     ranks: Count
+    """Processes (count)."""
     reason: str
+    """The check that did not pass, or what it needs."""
     failed: bool
     """Whether it ran and failed; else it cannot run so."""
 
@@ -91,15 +100,21 @@ class FittedModel(Model):
     """A model of the time of a message by its size, for one number of ranks."""
 
     benchmark: str
+    """Id of the job."""
     nodes: Count
+    """Nodes (count)."""
     ranks: Count
+    """Processes (count)."""
     latency_s: Number
+    """Time of an empty message, in seconds."""
     bytes_per_s: Number | None
-    """null if the time does not grow with the size."""
+    """Rate at which the time grows with the size; null if it does not grow."""
     held_out_bytes: Count
     """The size that it was not fitted to."""
     predicted_s: Number
+    """What the model says of that size, in seconds."""
     measured_s: Number
+    """What was measured, in seconds."""
     error: Number
     """Relative error of the prediction."""
 
@@ -108,17 +123,54 @@ class MeasuredImage(Model):
     """The image that was measured."""
 
     name: str
+    """Its name."""
     version: str
+    """Its version."""
     digest: str
+    """``sha256:…``, its identity."""
     lock: str = ""
     """``sha256:…`` of its lock; empty for an image of another tool."""
+
+
+class ComparedPoint(Model):
+    """A value of this image against that of the other, by pairs of runs."""
+
+    benchmark: str
+    """Id of the job."""
+    name: str
+    """Name of the value."""
+    nodes: Count
+    """Nodes that ran ranks (count)."""
+    ranks: Count
+    """Processes (count)."""
+    other: Annotated[tuple[Number, ...], Field(min_length=1)]
+    """Values of the other image, in the order of those of this one."""
+    ratio: Number
+    """Median of this/other, pair by pair."""
+    low: Number | None = None
+    """With `high` the interval of the ratio; null for too few repeats."""
+    high: Number | None = None
+    """See `low`."""
+    verdict: Literal["faster", "slower", "as before", "not decidable"]
+    """Of this image: faster or slower only if the interval lies on one side of 1."""
+
+
+class ComparedImage(Model):
+    """Another image, and how this one compares with it."""
+
+    image: MeasuredImage
+    """The other image."""
+    points: tuple[ComparedPoint, ...]
+    """What both measured."""
 
 
 class BenchResult(Model):
     """The benchmarks of an image on a machine."""
 
     schema_: Literal[1] = Field(default=1, alias="schema")
+    """Raised if a key changes its meaning."""
     image: MeasuredImage
+    """The image that was measured."""
     site: str = ""
     """Name of the site, with its partition; empty without a site file."""
     fingerprint: str
@@ -130,9 +182,15 @@ class BenchResult(Model):
     when: str
     """ISO 8601, UTC."""
     repeats: Annotated[int, Field(ge=1)]
+    """Runs of each benchmark (count)."""
     points: tuple[MeasuredPoint, ...]
+    """What was measured, by benchmark, nodes and ranks."""
     unmeasured: tuple[UnmeasuredPoint, ...] = ()
+    """Benchmarks that gave no values."""
     models: tuple[FittedModel, ...] = ()
+    """Models of message times."""
+    compared: ComparedImage | None = None
+    """Another image that was measured in turn with this one; null without one."""
 
     @property
     def failed(self) -> bool:

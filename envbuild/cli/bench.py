@@ -34,7 +34,13 @@ def _counts(text: str | None, most: int) -> tuple[int, ...]:
 
 def command(
     context: typer.Context,
-    image: options.Image,
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGE…",
+            help="The image, or two of which the second is judged: files, or HOST/NAME:TAG in a registry.",
+        ),
+    ],
     ranks: Annotated[
         str | None,
         typer.Option(
@@ -103,17 +109,25 @@ def command(
     """Run the benchmarks of an image's recipes several times; exit code 4 when one failed.
 
     A table shows the median of each value, an interval that covers it, and efficiency against the first row.
-    A slow benchmark has not failed.
+    Runs of two images alternate; the second is faster or slower only if the interval of the ratio says so. A
+    slow benchmark has not failed.
     """
     given = options.first_given(partition=partition, account=account, time=time, slurm=slurm)
     if given and nodes is None:
         raise RequestError(f"{given} is for a job on nodes", hint="add --nodes N")
+    if len(images) > 2:
+        raise RequestError(f"{len(images)} images are too many", hint="name one, or two to compare")
     ranks_of_points, nodes_of_points = _counts(ranks, _MOST_RANKS), _counts(nodes, _MOST_NODES)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
-        named, pinned = image, workflows.images.by_digest(image) if nodes else image
-        file = workflows.images.image_file(pinned, settings)
+        words = context.obj
+        files = []
+        for image in images:
+            pinned = workflows.images.by_digest(image) if nodes else image
+            words = options.with_image(words, image, pinned)
+            files.append(workflows.images.image_file(pinned, settings))
         request = workflows.bench.BenchRequest(
-            image=file,
+            image=files[-1],
+            other=files[0] if len(files) > 1 else None,
             ranks=ranks_of_points,
             nodes=nodes_of_points,
             only=tuple(only or ()),
@@ -125,13 +139,13 @@ def command(
             results=results,
         )
         if report is not None:
-            workflows.bench_report.check_report(report, file, settings)
+            workflows.bench_report.check_report(report, files, settings)
         if nodes_of_points and workflows.nodes.must_submit(max(nodes_of_points)):
             named_options = {"partition": partition, "account": account, "time": time}
             raise typer.Exit(
                 workflows.nodes.submit(
-                    options.with_image(context.obj, named, pinned),
-                    file,
+                    words,
+                    files[-1],
                     settings,
                     nodes=max(nodes_of_points),
                     named_options={**named_options, "ntasks-per-node": str(request.ranks_per_node)},
@@ -154,6 +168,8 @@ def _text(result: BenchResult) -> Iterator[str]:
     report = workflows.bench_report
     for table in report.tables(result):
         yield "\n".join([table.benchmark, columns([table.columns, *table.rows]), *table.notes])
+    if (compared := report.compared_table(result)) is not None:
+        yield "\n".join([compared.benchmark, columns([compared.columns, *compared.rows])])
     if result.unmeasured:
         rows = [report.unmeasured_row(point) for point in result.unmeasured]
         yield columns([("not measured", "nodes", "ranks", "why"), *rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,15 +13,17 @@ from pathlib import Path
 from envbuild.bench import history
 from envbuild.bench.result import (
     BenchResult,
+    ComparedImage,
+    ComparedPoint,
     FittedModel,
     MeasuredImage,
     MeasuredPoint,
     UnmeasuredPoint,
     statistics_of,
 )
-from envbuild.bench.statistics import LEAST_REPEATS, against_earlier, checked_model, efficiency
+from envbuild.bench.statistics import LEAST_REPEATS, against_earlier, checked_model, compare, efficiency
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import RequestError, did_you_mean, some
+from envbuild.errors import RequestError, did_you_mean, pluralize, some
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.catalog import Benchmark, read_benchmarks
@@ -48,6 +51,8 @@ _DATA = "/srv"
 # An interface that received less of all bytes did not carry the messages.
 _SHARE_OF_NETWORK = 0.05
 _LEAST_NETWORK_BYTES = 1 << 16
+# Waiting processes for each core before the first run.
+_MOST_LOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,8 @@ class BenchRequest:
     """The image to measure, and how."""
 
     image: Path
+    other: Path | None = None
+    """An image that it is compared with; their runs alternate."""
     ranks: tuple[int, ...] = ()
     """Numbers of ranks; by default 1 and 2, and 2 a node."""
     nodes: tuple[int, ...] = ()
@@ -97,27 +104,48 @@ class BenchRequest:
 
 
 def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
-    """Measure an image; a benchmark that fails is no exception.
+    """Measure an image, and another one in turn with it if there is one; a failed benchmark is no exception.
 
-    RequestError: it has no benchmarks, or not the named ones; and as for `test_image`.
+    RequestError: an image has no benchmarks, or not the named ones; and as for `test_image`.
     """
-    with ImageFile.open(request.image) as image:
-        subject = _subject(image, request, settings)
+    paths = [path for path in (request.other, request.image) if path is not None]
+    with contextlib.ExitStack() as opened:
+        images = [opened.enter_context(ImageFile.open(path)) for path in paths]
+        subjects = [_subject(image, request, settings) for image in images]
         if request.repeats < LEAST_REPEATS:
             hint = f"{LEAST_REPEATS} repeats are the fewest with an interval"
             text = f"{request.repeats} repeats have no interval, and decide nothing"
             settings.emit(Warned(text=text, hint=hint))
-        runs: dict[_Place, _Runs] = {}
-        for benchmark in subject.benchmarks:
+        _warn_of_load(settings)
+        runs: list[dict[_Place, _Runs]] = [{} for _ in subjects]
+        # Images of different recipes have only some benchmarks in common.
+        for name in dict.fromkeys(each.job.id for subject in subjects for each in subject.benchmarks):
             for nodes, ranks in request.places:
-                place = _Place(benchmark.job.id, nodes, ranks)
-                runs[place] = _measure(subject, benchmark, nodes, ranks, request.repeats)
-        image.check_still_there()
-        result = _result(subject, runs, request)
+                series = [_Series.of(subject, name, nodes, ranks) for subject in subjects]
+                _alternate([each for each in series if each is not None], request.repeats)
+                for done, each in zip(runs, series, strict=True):
+                    if each is not None:
+                        done[_Place(name, nodes, ranks)] = each.runs
+        for image in images:
+            image.check_still_there()
+        *others, result = (
+            _result(subject, done, request) for subject, done in zip(subjects, runs, strict=True)
+        )
     directory = request.results or history.default_directory()
-    result = _with_earlier(result, history.read(directory))
+    earlier = history.read(directory)
+    for other in others:
+        history.keep(directory, other)
+        result = result.model_copy(update={"compared": _compared(result, other)})
+    result = _with_earlier(result, earlier)
     history.keep(directory, result)
     return result
+
+
+def _warn_of_load(settings: Settings) -> None:
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > _MOST_LOAD * cores:
+        text = f"other programs run here: the load is {load:.1f} on {pluralize(cores, 'core')}"
+        settings.emit(Warned(text=text, hint="measure on a node that nothing else uses"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +181,7 @@ class _Subject:
     def jobs(self, nodes: int, ranks: int, threads: int) -> ImageJobs:
         """Return what runs jobs on a number of nodes and ranks."""
         container = replace(self.prepared.container, threads=threads)
-        request = _test_request(self.request, nodes)
+        request = _test_request(self.image.path, self.request, nodes)
         return ImageJobs(container, self.prepared.launcher, request, self.settings, ranks)
 
     def threads(self, nodes: int, ranks: int) -> int:
@@ -166,9 +194,9 @@ class _Subject:
         return max(1, cores // math.ceil(ranks / max(nodes, 1)))
 
 
-def _test_request(request: BenchRequest, nodes: int) -> TestRequest:
+def _test_request(image: Path, request: BenchRequest, nodes: int) -> TestRequest:
     return TestRequest(
-        image=request.image,
+        image=image,
         timeout_s=request.timeout_s,
         from_host=request.from_host,
         launcher=request.launcher,
@@ -177,7 +205,7 @@ def _test_request(request: BenchRequest, nodes: int) -> TestRequest:
 
 
 def _subject(image: ImageFile, request: BenchRequest, settings: Settings) -> _Subject:
-    prepared = prepare(image, _test_request(request, max(request.nodes, default=0)), settings)
+    prepared = prepare(image, _test_request(image.path, request, max(request.nodes, default=0)), settings)
     container, launcher = prepared.container, prepared.launcher
     names = dict.fromkeys([*container.runnable.recipes, *(job.recipe for job in container.jobs)])
     for_gpus = container.runnable.accelerator != "cpu"
@@ -226,21 +254,47 @@ def _chosen(known: Sequence[Benchmark], request: BenchRequest, label: str) -> li
     return [benchmark for benchmark in known if not request.only or benchmark.job.id in request.only]
 
 
-def _measure(subject: _Subject, benchmark: Benchmark, nodes: int, ranks: int, repeats: int) -> _Runs:
-    """Run a benchmark several times; the first run that fails ends it."""
-    runs = _Runs(threads=subject.threads(nodes, ranks))
-    jobs = subject.jobs(nodes, ranks, runs.threads)
-    if reason := _why_not(jobs, benchmark, ranks):
-        return replace(runs, reason=reason)
-    for repeat in range(1, repeats + 1):
-        where = f"{ranks} rank{'s' if ranks > 1 else ''}" + (f" on {nodes} nodes" if nodes > 1 else "")
-        job = replace(benchmark.job, title=f"on {where}, run {repeat} of {repeats}")
-        result = jobs.run(job)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """The repeats of a benchmark of an image at one place, under way."""
+
+    benchmark: Benchmark
+    jobs: ImageJobs
+    where: str
+    runs: _Runs
+
+    @staticmethod
+    def of(subject: _Subject, name: str, nodes: int, ranks: int) -> _Series | None:
+        """Return the series of a benchmark; None if the image lacks it."""
+        benchmark = next((each for each in subject.benchmarks if each.job.id == name), None)
+        if benchmark is None:
+            return None
+        threads = subject.threads(nodes, ranks)
+        jobs = subject.jobs(nodes, ranks, threads)
+        where = f"on {pluralize(ranks, 'rank')}" + (f" of {nodes} nodes" if nodes > 1 else "")
+        if subject.request.other is not None:
+            where = f"in {subject.image.path.name} {where}"
+        runs = _Runs(threads=threads, reason=_why_not(jobs, benchmark, ranks))
+        return _Series(benchmark=benchmark, jobs=jobs, where=where, runs=runs)
+
+    def run(self, repeat: int, repeats: int) -> None:
+        """Run it once more, unless it cannot run or has failed."""
+        if self.runs.reason:
+            return
+        job = replace(self.benchmark.job, title=f"{self.where}, run {repeat} of {repeats}")
+        result = self.jobs.run(job)
         if failed := [check for check in result.checks if check.status != "PASS"]:
-            show_section(Section(job.id, result.checks, output=result.output), subject.settings)
-            return replace(runs, reason=_reason(failed[0]), failed=True)
-        runs.results.append(result)
-    return runs
+            show_section(Section(job.id, result.checks, output=result.output), self.jobs.settings)
+            self.runs.reason, self.runs.failed = _reason(failed[0]), True
+            return
+        self.runs.results.append(result)
+
+
+def _alternate(series: Sequence[_Series], repeats: int) -> None:
+    """Run several series in turn, every second time in the reverse order: neither is always the first."""
+    for repeat in range(1, repeats + 1):
+        for each in series if repeat % 2 else reversed(series):
+            each.run(repeat, repeats)
 
 
 def _why_not(jobs: ImageJobs, benchmark: Benchmark, ranks: int) -> str:
@@ -300,6 +354,7 @@ def _points(benchmark: Benchmark, place: _Place, runs: _Runs) -> Iterator[Measur
     reports = runs.results[0].reports[0]
     nodes = len({report["host"] for report in reports.good})
     cpus = [len(list_of(report, "cpus")) for report in reports.good]
+    communicates = any(measure.message_bytes or measure.scaling for measure in benchmark.measures.values())
     code = {name: sha256_of(content) for name, content in benchmark.files.items()}
     for name, measure in benchmark.measures.items():
         values = tuple(_value(result.measured, name) for result in runs.results)
@@ -323,7 +378,7 @@ def _points(benchmark: Benchmark, place: _Place, runs: _Runs) -> Iterator[Measur
                 "gpus": place.ranks * benchmark.job.gpus_per_rank,
                 "oversubscribed": is_oversubscribed(reports),
                 "bandwidth": bandwidth,
-                "network": network_of(reports),
+                "network": network_of(reports) if communicates else "",
                 **statistics,
             }
         )
@@ -402,6 +457,32 @@ def _models(points: Sequence[MeasuredPoint]) -> Iterator[FittedModel]:
             measured_s=checked.measured_s,
             error=checked.error,
         )
+
+
+def _compared(result: BenchResult, other: BenchResult) -> ComparedImage:
+    """Return how a result compares with another one whose runs alternated with its own."""
+    known = {point.subject: point for point in other.points}
+    points = []
+    for point in result.points:
+        first = known.get(point.subject)
+        if first is None or min(*first.values, *point.values) <= 0:
+            continue
+        compared = compare(first.values, point.values, higher_is_better=point.higher_is_better)
+        interval = compared.interval
+        points.append(
+            ComparedPoint(
+                benchmark=point.benchmark,
+                name=point.name,
+                nodes=point.nodes,
+                ranks=point.ranks,
+                other=first.values,
+                ratio=compared.ratio,
+                low=interval.low if interval is not None else None,
+                high=interval.high if interval is not None else None,
+                verdict=compared.verdict,
+            )
+        )
+    return ComparedImage(image=other.image, points=tuple(points))
 
 
 def _with_earlier(result: BenchResult, earlier: Sequence[BenchResult]) -> BenchResult:

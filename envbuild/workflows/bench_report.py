@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.bench.mllog import MARK, mllog_lines
-from envbuild.bench.result import BenchResult, MeasuredPoint, UnmeasuredPoint
+from envbuild.bench.result import BenchResult, MeasuredImage, MeasuredPoint, UnmeasuredPoint
+from envbuild.bench.statistics import median
 from envbuild.errors import pluralize
 from envbuild.image.compose import check_target
 from envbuild.system import files
@@ -29,10 +31,12 @@ class Table:
 
 
 def tables(result: BenchResult) -> Iterator[Table]:
-    """Yield a table for each benchmark that was measured; columns without a value are left out."""
+    """Yield a table for each benchmark that was measured, by value; columns without a value are left out."""
     for benchmark in dict.fromkeys(point.benchmark for point in result.points):
         points = [point for point in result.points if point.benchmark == benchmark]
-        rows = [_row(point) for point in points]
+        # One value below the other: so scaling is read downwards.
+        names = list(dict.fromkeys(point.name for point in points))
+        rows = [_row(point) for point in sorted(points, key=lambda point: names.index(point.name))]
         kept = [name for name in rows[0] if any(row[name] for row in rows)]
         yield Table(
             benchmark=benchmark,
@@ -80,6 +84,41 @@ def _model_lines(result: BenchResult, benchmark: str) -> Iterator[str]:
             )
 
 
+def compared_table(result: BenchResult) -> Table | None:
+    """Return the table that compares with another image; None without one."""
+    if result.compared is None:
+        return None
+    medians = {
+        (point.benchmark, point.name, point.nodes, point.ranks): f"{point.median:.4g} {point.unit}"
+        for point in result.points
+    }
+    rows = [
+        (
+            point.benchmark,
+            point.name,
+            f"{point.nodes}",
+            f"{point.ranks}",
+            f"{median(point.other):.4g}",
+            medians[point.benchmark, point.name, point.nodes, point.ranks],
+            f"{point.ratio:.3f}",
+            "" if point.low is None or point.high is None else f"{point.low:.3f} … {point.high:.3f}",
+            point.verdict,
+        )
+        for point in result.compared.points
+    ]
+    other, image = result.compared.image, result.image
+    return Table(
+        benchmark=f"{_label(image)} against {_label(other)}",
+        columns=("benchmark", "value", "nodes", "ranks", "before", "median", "ratio", "interval", "verdict"),
+        rows=rows,
+        notes=(),
+    )
+
+
+def _label(image: MeasuredImage) -> str:
+    return f"{image.name}/{image.version} ({image.digest[7:19]})"
+
+
 def unmeasured_row(point: UnmeasuredPoint) -> tuple[str, str, str, str]:
     """Return the row of a benchmark that gave no values."""
     reason = f"failed: {point.reason}" if point.failed else point.reason
@@ -88,23 +127,27 @@ def unmeasured_row(point: UnmeasuredPoint) -> tuple[str, str, str, str]:
 
 def last_line(result: BenchResult) -> str:
     """Return one line: the image, how often, which interval, and how many verdicts."""
-    image = f"{result.image.name}/{result.image.version} ({result.image.digest[7:19]})"
+    image = _label(result.image)
     coverage = {point.coverage for point in result.points if point.coverage is not None}
     interval = f"; the interval covers the median with {100 * min(coverage):.0f} %" if coverage else ""
     verdicts = [point.earlier for point in result.points if point.earlier in ("faster", "slower")]
     changed = ", ".join(f"{verdicts.count(word)} {word}" for word in ("slower", "faster") if word in verdicts)
     compared = any(point.earlier for point in result.points)
     against = f"; against earlier results here: {changed or 'no difference'}" if compared else ""
+    if result.compared is not None:
+        counted = Counter(point.verdict for point in result.compared.points)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
+        against = f"; against {_label(result.compared.image)}: {counts or 'nothing in common'}"
     failed = sum(point.failed for point in result.unmeasured)
     outcome = f"; {pluralize(failed, 'benchmark')} failed" if failed else ""
     runs = pluralize(result.repeats, "run")
     return f"{image}: {pluralize(len(result.points), 'value')} of {runs} each{interval}{against}{outcome}"
 
 
-def check_report(path: Path, image: Path, settings: Settings) -> None:
+def check_report(path: Path, images: Sequence[Path], settings: Settings) -> None:
     """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
     hint = "name another file with --report FILE.json or FILE.log"
-    check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
+    check_target(path, keep=images, is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
 
 
