@@ -90,7 +90,7 @@ def command(
             "--report",
             metavar="FILE",
             parser=options.output_path,
-            help="Write the result here as well: FILE.json, FILE.log for MLPerf's tools.",
+            help="Write the result here as well: FILE.html, FILE.json, or FILE.log for MLPerf's tools.",
         ),
     ] = None,
     launcher: options.Launcher = None,
@@ -139,7 +139,7 @@ def command(
             results=results,
         )
         if report is not None:
-            workflows.bench_report.check_report(report, files, settings)
+            workflows.bench_page.check_report(report, files, settings)
         if nodes_of_points and workflows.nodes.must_submit(max(nodes_of_points)):
             named_options = {"partition": partition, "account": account, "time": time}
             raise typer.Exit(
@@ -159,7 +159,7 @@ def command(
         print_data("\n\n".join(_text(result)))
     print_message(workflows.bench_report.last_line(result), problem=result.failed)
     if report is not None:
-        workflows.bench_report.write_report(report, result)
+        workflows.bench_page.write_report(report, result)
     raise typer.Exit(4 if result.failed else 0)
 
 

@@ -1,20 +1,14 @@
-"""The result of a benchmark run as tables, and as files: JSON, and lines for MLPerf's tools."""
+"""The result of a benchmark run as tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from envbuild.bench.mllog import MARK, mllog_lines
 from envbuild.bench.result import BenchResult, MeasuredImage, MeasuredPoint, UnmeasuredPoint
 from envbuild.bench.statistics import median
 from envbuild.errors import pluralize
-from envbuild.image.compose import check_target
-from envbuild.system import files
-from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.settings import Settings
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
@@ -142,22 +136,3 @@ def last_line(result: BenchResult) -> str:
     outcome = f"; {pluralize(failed, 'benchmark')} failed" if failed else ""
     runs = pluralize(result.repeats, "run")
     return f"{image}: {pluralize(len(result.points), 'value')} of {runs} each{interval}{against}{outcome}"
-
-
-def check_report(path: Path, images: Sequence[Path], settings: Settings) -> None:
-    """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
-    hint = "name another file with --report FILE.json or FILE.log"
-    check_target(path, keep=images, is_one=_looks_like_report, what="report", hint=hint)
-    check_outside_store(path, settings.store.path, hint=hint)
-
-
-def _looks_like_report(path: Path) -> bool:
-    with files.open_regular(path) as file:
-        start = file.read(1024)
-    return not start or start.startswith(MARK.encode()) or b'"schema"' in start
-
-
-def write_report(path: Path, result: BenchResult) -> None:
-    """Write a result: as lines for MLPerf's tools to a file ``….log``, else as JSON."""
-    text = "".join(f"{line}\n" for line in mllog_lines(result)) if path.suffix == ".log" else result.to_json()
-    files.write_atomically(path, text.encode(errors="backslashreplace"))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -22,7 +23,8 @@ from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.launch.start import Container
-from envbuild.workflows import bench, bench_report
+from envbuild.workflows import bench, bench_page, bench_report
+from envbuild.workflows.pages.chart import Chart, ChartPoint, svg
 from tests.support.schemas import complaints
 from tests.unit.cli.test_command import run
 from tests.unit.jobs.stage import manifest_of_stage, report, reports
@@ -326,3 +328,34 @@ def test_options_of_jobs_need_nodes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_three_images_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["bench", "a.sif", "b.sif", "c.sif"], capsys)
     assert (code, "3 images are too many" in err) == (2, True)
+
+
+def test_the_page_has_charts_and_tables_and_nothing_that_is_fetched_or_run(
+    machine: Machine, tmp_path: Path
+) -> None:
+    hostile = '<script>alert(1)</script>"&'
+    machine.benchmark("message", TIMES)
+    result = machine.bench(ranks=(1, 2, 4), repeats=5)
+    points = [point.model_copy(update={"unit": hostile, "network": hostile}) for point in result.points]
+    result = result.model_copy(update={"points": tuple(points), "site": hostile})
+    bench_page.write_report(tmp_path / "r.html", result)
+    page = (tmp_path / "r.html").read_text()
+    # Rates by ranks, and times by size: the second has a series for 2 and one for 4 ranks.
+    assert page.count("<svg") == 2
+    assert page.count("<circle") == 3 + 2 * 4
+    assert "<script" not in page
+    assert "http:" not in page
+    assert "https:" not in page
+    assert hostile not in page
+    assert "oversubscribed" in page
+    assert "Not measured" in page
+    bench_page.check_report(tmp_path / "r.html", [], machine.settings)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RequestError):
+        bench_page.check_report(tmp_path / "notes.txt", [], machine.settings)
+
+
+def test_a_chart_of_one_point_and_of_none_is_no_error() -> None:
+    one = Chart(title="t", x="x", y="y", series=[("a", [ChartPoint(x=1, y=2, low=1, high=3)])])
+    assert ElementTree.fromstring(svg(one)).tag == "svg"  # noqa: S314  # made here
+    assert svg(Chart(title="t", x="x", y="y", series=[("a", [ChartPoint(x=0, y=2)])])) == ""
