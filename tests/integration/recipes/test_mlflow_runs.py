@@ -111,7 +111,7 @@ def test_runs_reach_a_server_once_and_whole(mlflow: Path, server: str, tmp_path:
     store = f"sqlite:///{tmp_path}/runs.db"
     token = tmp_path / "token"
     token.write_text("secret\n")
-    words = ["sync", store, "--to", server, "--token-file", token]
+    words: list[str | Path] = ["sync", store, "--to", server, "--token-file", token]
 
     token.chmod(0o640)
     refused = run(mlflow, PLUGIN, *words, cwd=tmp_path)
