@@ -54,7 +54,15 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("mlflow") / "venv"
     uv = str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, venv], check=True)
-    words = [uv, "pip", "install", "--quiet", "--python", venv / "bin/python", f"mlflow=={VERSION}"]
+    words: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        venv / "bin/python",
+        f"mlflow=={VERSION}",
+    ]
     subprocess.run(words, check=True)
     return venv / "bin/python"
 
