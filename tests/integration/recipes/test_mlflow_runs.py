@@ -19,16 +19,22 @@ PLUGIN = ROOT / "recipes/mlflow/plugins/envbuild_mlflow.py"
 VERSION = "3.17.2"
 JOB = """
 import mlflow
+from mlflow.entities import Metric
 mlflow.set_tracking_uri("sqlite:///runs.db")
+client = mlflow.MlflowClient()
 experiment = mlflow.create_experiment("words", artifact_location="ART")
 for index in range(3):
-    with mlflow.start_run(experiment_id=experiment, run_name=f"run {index}"):
+    with mlflow.start_run(experiment_id=experiment, run_name=f"run {index}") as run:
         mlflow.log_param("rate", index / 7)
         mlflow.set_tag("kind", "test")
-        for step in range(1200 if index == 0 else 3):
-            mlflow.log_metric("loss", index + 1 / (step + 1), step=step)
-        mlflow.log_text("x" * index, "notes/length.txt")
-mlflow.MlflowClient().create_run(experiment, run_name="still running")
+        # More than the server takes at once.
+        steps = range(1200 if index == 0 else 3)
+        losses = [Metric("loss", index + 1 / (step + 1), 1000 + step, step) for step in steps]
+        client.log_batch(run.info.run_id, metrics=losses[:1000])
+        client.log_batch(run.info.run_id, metrics=losses[1000:])
+        # A server does not say that a file is empty.
+        mlflow.log_text("x" * (index + 1), "notes/length.txt")
+client.create_run(experiment, run_name="still running")
 """
 # All that a client sees of the runs of a store, but for what a copy adds and ids.
 SHOW = """
