@@ -112,6 +112,12 @@ def _cuda_on_nvidia(stack: Stack) -> bool:
     return stack["gpus.vendor"] == "nvidia" and bool(stack["cuda.toolkit"])
 
 
+def _without_mpi(stack: Stack) -> bool:
+    """Return whether a scan of the image has found no MPI, and programs do not use the host's either."""
+    names_mpi = stack.get("mpi.family") is not None or stack.get("mpi.source") == "host"
+    return not names_mpi and stack.get("mpi.abis") == () and stack.get("mpi.needed_abis") == ()
+
+
 def _on_slingshot(stack: Stack) -> bool:
     return stack["fabric.name"] in ("slingshot-11", "slingshot")
 
@@ -661,7 +667,8 @@ def jax_one_release(stack: Stack) -> None:
     seen="2026-08-20",
     severity="warning",
     warn_if_unknown=True,
-    when=_on_slingshot,
+    # NCCL and RCCL use libfabric, too.
+    when=lambda stack: _on_slingshot(stack) and not (_without_mpi(stack) and not _for_gpus(stack)),
     hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
     " without cxi stops",
 )
@@ -682,7 +689,10 @@ def slingshot_needs_cxi(stack: Stack) -> None:
     seen="2026-11-22",
     severity="warning",
     warn_if_unknown=True,
-    when=lambda stack: stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx"),
+    when=lambda stack: (
+        stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx")
+        and not (_without_mpi(stack) and not _for_gpus(stack))
+    ),
     hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
     " without it stops",
 )
@@ -782,7 +792,7 @@ def _needs_drivable_fabric(stack: Stack) -> Iterator[str]:
     seen="2024-10-15",
     severity="warning",
     warn_if_unknown=True,
-    when=lambda stack: _on_slingshot(stack) and stack["mpi.source"] == "image",
+    when=lambda stack: _on_slingshot(stack) and not _without_mpi(stack) and stack["mpi.source"] == "image",
     needs=_needs_drivable_fabric,
     hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `envbuild launch --mpi host`",
 )
@@ -1330,6 +1340,7 @@ def _needs_pmi(stack: Stack) -> Iterator[str]:
         "Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0",
     ],
     seen="2026-11-20",
+    when=lambda stack: not _without_mpi(stack),
     needs=_needs_pmi,
     hint="ask the site for one of these types, or choose another MPI",
 )
@@ -1353,6 +1364,7 @@ def pmi_intersection(stack: Stack) -> None:
     source=["https://github.com/open-mpi/ompi/issues/13523"],
     seen="2026-11-20",
     severity="note",
+    when=lambda stack: not _without_mpi(stack),
     hint="`srun --mpi=TYPE` with one that both know; `envbuild launch` writes it",
 )
 def pmi_default_type(stack: Stack) -> None:
@@ -1381,7 +1393,7 @@ def _needs_answering_slurm(stack: Stack) -> Iterator[str]:
         "https://github.com/openpmix/openpmix/issues/3645",
     ],
     seen="2026-08-20",
-    when=lambda stack: stack["scheduler.name"] == "slurm" and _speaks_pmix(stack),
+    when=lambda stack: stack["scheduler.name"] == "slurm" and not _without_mpi(stack) and _speaks_pmix(stack),
     needs=_needs_answering_slurm,
     hint="ask the site for a newer Slurm, or for another PMIx below it; an MPI that speaks pmi2 starts",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from envbuild.activate.install import absolute
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
@@ -24,6 +25,13 @@ def check_sources(directories: Sequence[Path]) -> None:
             )
 
 
+def existing_directory(path: Path, *, hint: str) -> Path:
+    """Return the absolute path of a directory; RequestError if there is none."""
+    if not is_directory(path):
+        raise RequestError(f"there is no directory `{path}`", hint=hint)
+    return absolute(path)
+
+
 def lock_path(spec: Path) -> Path:
     """Return the path of a spec's lock: ``STEM.lock.yaml`` beside it."""
     return spec.parent / f"{spec.stem}.lock.yaml"
@@ -38,6 +46,19 @@ def output_path(text: str) -> Path:
         hint = "name a file, or leave the slash out"
         raise RequestError(f"`{text}` ends in `/`, and names no directory", hint=hint)
     return Path(text)
+
+
+def output_or_directory(text: str | None) -> tuple[Path | None, Path | None]:
+    """Return the path of an output file, or of the directory for several, as a command line names one.
+
+    A directory exists, or is written with a slash at its end. RequestError: the path is empty.
+    """
+    if text is None:
+        return None, None
+    if not text:
+        raise RequestError("the output path is empty", hint="name a file, or a directory: -o DIR/")
+    path = Path(text)
+    return (None, path) if text.endswith("/") or is_directory(path) else (path, None)
 
 
 def check_outside_store(

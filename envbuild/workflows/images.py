@@ -20,12 +20,14 @@ from envbuild.store.parts import forget_part
 from envbuild.system.descriptors import with_real_paths
 from envbuild.system.files import exists, is_directory, neighbour_hint, write_at
 from envbuild.system.registry import Reference, Repository
+from envbuild.workflows.arguments import existing_directory
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.pull import HINT_STORE, fetch_parts, parts_in, pull_parts
 from envbuild.workflows.settings import Settings
 
 _MAX_DIRECTORIES = 100_000
 
+_HINT_DIRECTORY = "name one with modules (`module install --root`) or images"
 _HINT_NO_IMAGES = "name a directory of modules (`module install --root`), or of SIF files"
 # Of a path, which keeps one slash; the other names of images are those of other programs.
 _SCHEME = re.compile(r"^(docker|oras):/(?=[^/])")
@@ -111,7 +113,7 @@ def _unique(named: Iterable[tuple[str, NamedImage]]) -> Iterator[Member[NamedIma
 
 
 def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedImage]]:
-    modules = find_installed(_existing(root))
+    modules = find_installed(existing_directory(root, hint=_HINT_DIRECTORY))
     known = {name for module in modules for name in (module.layout.name, module.layout.label)}
     raise_all([not_installed(name, root) for name in dict.fromkeys(names) if name not in known])
     return [
@@ -140,7 +142,7 @@ def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
         hint = "name a directory that you can read"
         raise RequestError(f"`{error.filename}` cannot be read: {error.strerror}", hint=hint) from error
 
-    top = _existing(directory)
+    top = existing_directory(directory, hint=_HINT_DIRECTORY)
     for number, (path, directories, files) in enumerate(os.walk(top, onerror=refuse)):
         if number >= _MAX_DIRECTORIES:
             problem = f"`{directory}` holds more than {_MAX_DIRECTORIES:,} directories"
@@ -153,14 +155,6 @@ def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
             if name.endswith(".sif") and name[0] != ".":
                 below = Path(path, name).relative_to(top)
                 yield str(below), NamedImage(path=directory / below)
-
-
-def _existing(directory: Path) -> Path:
-    """Return a directory as an absolute path; RequestError if there is none."""
-    if not is_directory(directory):
-        hint = "name one with modules (`module install --root`) or images"
-        raise RequestError(f"there is no directory `{directory}`", hint=hint)
-    return directory.absolute()
 
 
 def _check_not_a_module(image: Path) -> None:

@@ -76,12 +76,12 @@ def test_images_that_break_come_first_with_their_reasons(
     assert reason.startswith("CUDA.driver-floor: CUDA 13 needs a driver of at least 580")
     assert lines[-1].startswith("1 reject, ")
     document: Any = json.loads(check(capsys, NVIDIA, "--json")[1])
-    (refused,) = [image for image in document["images"] if image["verdict"] == "reject"]
+    (refused,) = [member for member in document["members"] if member["exit_code"] == 4]
     (partition,) = refused["partitions"]
     assert [rule["id"] for rule in partition["rules"]] == ["CUDA.driver-floor"]
     assert partition["rules"][0]["source"]
     # Its files show nothing, and what is known of the site alone is no verdict on it.
-    assert {image["name"]: image["verdict"] for image in document["images"]}["foreign.sif"] == "unknown"
+    assert {member["name"]: member["result"]["verdict"] for member in document["members"]}["foreign.sif"] == "unknown"
 
 
 def test_an_image_that_fits_one_partition_can_run(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
