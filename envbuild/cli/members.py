@@ -46,7 +46,7 @@ def finish_members(
         print_json(members_data(members, data=data, code=code, summary=summary))
     else:
         rows = {member.name: list(row(member.get())) for member in members.done}
-        width = max(map(len, rows.values()), default=2)
+        width = max([2, *map(len, rows.values())])
         table = []
         for member in members.items:
             cells = rows.get(member.name) or ["failed", problem_of(member.error)]

@@ -135,7 +135,11 @@ def check_images(specs: Members[None], request: BuildRequest, settings: Settings
     check_sources(request.sources)
     if request.directory is not None:
         check_outside_store(request.directory, settings.store.path)
-        make_directory(request.directory)
+        try:
+            make_directory(request.directory)
+        except OSError as error:
+            problem = f"the directory `{request.directory}` cannot be made: {error.strerror}"
+            raise RequestError(problem, hint="name another directory with -o DIR/") from error
     images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
     images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
     if images.done:

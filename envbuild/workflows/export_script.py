@@ -104,7 +104,7 @@ def warn_of_relative_files(manifest: Manifest, directory: str, emit: Emit) -> No
     if files:
         names, verb = some([f"`{name}`" for name in files]), "is" if len(files) == 1 else "are"
         text = f"`launch.command`: {names} {verb} read from {directory}, and not from the image"
-        hint = "put them there, or into the image: `files` in the spec, and absolute paths in the command"
+        hint = "keep them there, or write absolute paths: `files` in the spec puts files into the image"
         emit(Warned(text=text, hint=hint))
 
 

@@ -164,13 +164,25 @@ def test_interrupted_and_run_again_nothing_is_built_twice(
 
 
 def test_an_output_directory(build: Build, specs: Path) -> None:
+    assert build("specs", "-o", "new/images/")[0] == 0
+    assert len(list(Path("new/images").iterdir())) == 3
     Path("images").mkdir()
-    assert build("specs", "-o", "images/")[0] == 0
+    # Of one spec, too.
+    assert build("specs/one.yaml", "-o", "images")[0] == 0
+    assert build("specs", "-o", "images")[0] == 0
     assert sorted(path.name for path in Path("images").iterdir()) == ["one.sif", "three.sif", "two.sif"]
     assert not list(specs.glob("*.sif"))
     code, _, err = build("specs", "-o", "all.sif")
     assert code == 2
     assert "error: `all.sif` is not a directory, and several images are built\n" in err
+
+
+def test_a_directory_that_cannot_be_made_is_named(build: Build, specs: Path) -> None:
+    Path("file").write_text("")
+    code, _, err = build("specs", "-o", "file/images/")
+    assert code == 2
+    assert "the directory `file/images` cannot be made: Not a directory" in err
+    assert "hint: name another directory with -o DIR/" in err
 
 
 def test_two_specs_with_one_output_are_refused_before_anything_starts(build: Build, specs: Path) -> None:
