@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envbuild.activate.install import absolute
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
@@ -23,13 +22,6 @@ def check_sources(directories: Sequence[Path]) -> None:
             raise RequestError(
                 f"there is no directory `{directory}`", hint="`envbuild fetch SPEC --to DIR` fills one"
             )
-
-
-def existing_directory(path: Path, *, hint: str) -> Path:
-    """Return the absolute path of a directory; RequestError if there is none."""
-    if not is_directory(path):
-        raise RequestError(f"there is no directory `{path}`", hint=hint)
-    return absolute(path)
 
 
 def lock_path(spec: Path) -> Path:

@@ -46,10 +46,10 @@ from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import HostFingerprint
-from envbuild.workflows.arguments import check_outside_store, existing_directory
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
-from envbuild.workflows.images import NamedImage, named_images
+from envbuild.workflows.images import NamedImage, existing_directory, named_images
 from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
