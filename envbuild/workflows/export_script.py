@@ -29,8 +29,8 @@ from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
-# Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _EVERYWHERE = ("apptainer", "singularityce")  # runtimes that need no description
+# Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _PYXIS_MOUNTS = "0.22"
 
 

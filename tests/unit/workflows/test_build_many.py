@@ -20,6 +20,7 @@ from envbuild.workflows import build as workflow
 from envbuild.workflows import plan as plan_workflow
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
+from tests.support.json_documents import result_of
 from tests.support.planned_builds import layer
 from tests.support.resolved_specs import bare_lock, resolved
 
@@ -65,7 +66,7 @@ def build(specs: Path, capsys: pytest.CaptureFixture[str]) -> Build:
             main(["build", *(words or ["specs"]), "--store", "store", "--json"])
         out, err = capsys.readouterr()
         assert isinstance(ended.value.code, int)
-        return ended.value.code, json.loads(out) if out else None, err
+        return ended.value.code, result_of(out), err
 
     return call
 
