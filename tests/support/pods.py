@@ -100,12 +100,19 @@ class _Plan:
     directory: str
     limit_s: float
     signal: Signal | None = None
+    names_after_s: float = 0.0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def log(self, index: int) -> Path:
         return Path(self.directory, f"pod-{index}.log")
 
+    def write_hosts(self, pods: Sequence[PodOfTest]) -> None:
+        """Write the names of pods; a file that is mounted stays."""
+        lines = [f"{address_of(index)} {pod.name}" for index, pod in enumerate(pods)]
+        Path(self.directory, "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+
     def run(self) -> Outcomes:
+        self.write_hosts(() if self.names_after_s else self.pods)
         _run("ip", "link", "add", "pods0", "type", "bridge")
         _run("ip", "link", "set", "pods0", "up")
         for index, pod in enumerate(self.pods):
@@ -154,13 +161,16 @@ class _Plan:
         self.processes.append(process)
 
     def _wait(self) -> tuple[list[float | None], float | None]:
-        started = time.monotonic()
+        started, named = time.monotonic(), not self.names_after_s
         ends: list[float | None] = [None] * len(self.processes)
         signalled_at = None
         while None in ends and time.monotonic() - started < self.limit_s:
             for index, process in enumerate(self.processes):
                 if ends[index] is None and process.poll() is not None:
                     ends[index] = time.monotonic() - started
+            if not named and time.monotonic() - started > self.names_after_s:
+                self.write_hosts(self.pods)
+                named = True
             wanted = self.signal
             if wanted and signalled_at is None and wanted.after in self.log(0).read_text(errors="replace"):
                 signalled_at = time.monotonic() - started
@@ -176,16 +186,18 @@ def address_of(index: int) -> str:
     return f"198.18.0.{index + 1}"
 
 
-def run_pods(pods: Sequence[PodOfTest], *, limit_s: float, signal: Signal | None = None) -> Outcomes:
-    """Run the pods of a job to their end; after the limit they are killed."""
+def run_pods(
+    pods: Sequence[PodOfTest], *, limit_s: float, signal: Signal | None = None, names_after_s: float = 0.0
+) -> Outcomes:
+    """Run the pods of a job to their end; after the limit they are killed.
+
+    They find each other by their names after so many seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="envbuild-pods-") as directory:
-        lines = [f"{address_of(index)} {pod.name}" for index, pod in enumerate(pods)]
-        Path(directory, "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
-        plan = {"pods": [asdict(pod) for pod in pods], "directory": directory, "limit_s": limit_s}
-        plan["signal"] = asdict(signal) if signal else None
+        plan = _Plan(pods, directory, limit_s, signal, names_after_s)
         finished = subprocess.run(
             ["unshare", "-Urnm", sys.executable, __file__],
-            input=json.dumps(plan),
+            input=json.dumps(asdict(plan)),
             capture_output=True,
             text=True,
             timeout=limit_s + 30,
@@ -225,11 +237,10 @@ def _main() -> None:
     if sys.argv[1:2] == ["enter"]:
         directory, variables = json.loads(sys.argv[2])
         _enter(directory, variables, sys.argv[3:])
-    data = json.load(sys.stdin)
-    pods = [PodOfTest(**pod) for pod in data["pods"]]
-    wanted = Signal(**data["signal"]) if data["signal"] else None
-    outcomes = _Plan(pods, data["directory"], data["limit_s"], wanted).run()
-    json.dump(asdict(outcomes), sys.stdout)
+    plan = _Plan(**json.load(sys.stdin))
+    plan.pods = [PodOfTest(**pod) for pod in plan.pods]  # type: ignore[arg-type]
+    plan.signal = Signal(**plan.signal) if plan.signal else None  # type: ignore[arg-type]
+    json.dump(asdict(plan.run()), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def run(pods: Sequence[PodOfTest], **options: Any) -> Outcomes:
 
 def test_ranks_of_two_pods_sum_and_are_in_order(jobs: Jobs, mpich: Path) -> None:
     pods = jobs.pods(mpich)
-    # Pods start when their nodes have pulled the image.
-    outcomes = run([replace(pods[0], delay_s=2.0), pods[1]])
+    # Pods start when their nodes have pulled the image, and their names are published later.
+    outcomes = run([replace(pods[0], delay_s=2.0), pods[1]], names_after_s=4.0)
     assert (outcomes.codes, outcomes.logs) == ([0, 0], [expected_ranks(2), ""])
 
 
