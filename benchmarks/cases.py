@@ -55,7 +55,7 @@ _ALIKE = (
     {"pmi.offered", "scheduler.version", "pmi.default"},
     {"mpi.family", "mpi.version", "pmi.spoken", "pmi.optional", "mpi.abis", "mpi.providers"},
     {"host_mpi.implementation", "host_mpi.version", "host_mpi.base_version", "host_mpi.abis"},
-    {"fabric.name", "fabric.provider"},
+    {"fabric.name", "fabric.provider", "fabric.rate"},
     {"runtime.name", "runtime.version"},
     {"scheduler.name", "scheduler.version", "scheduler.pmix"},
 )

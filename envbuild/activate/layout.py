@@ -109,7 +109,7 @@ class Layout:
 class Record(BaseModel):
     """The description of what was installed, in every release."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     format: Literal[3] = 3
     name: str

@@ -53,17 +53,6 @@ from envbuild.cli.groups import QUIET, VERBOSE, CommandInImage, Commands
 from envbuild.cli.output import escape, prepare_streams, set_level
 from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, is_user_error, render
 
-app = typer.Typer(
-    name="envbuild",
-    cls=Commands,
-    help="ML framework images for supercomputers: built from ten lines of YAML, proven across ranks.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    # `envbuild completion` prints the script that typer's options would write into users' files.
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 # By purpose: name, its function or its own verbs, and the line in the list.
 _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
     "Write": [
@@ -112,14 +101,6 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
         ("completion", completion.command, "Make the shell complete the words of envbuild"),
     ],
 }
-for _panel, _rows in _COMMANDS.items():
-    for _name, _command, _line in _rows:
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, name=_name, short_help=_line, rich_help_panel=_panel)
-        else:
-            # typer's own, or one whose last words are a program and its arguments.
-            _class = CommandInImage if _name in ("exec", "launch") else None
-            app.command(_name, cls=_class, short_help=_line, rich_help_panel=_panel)(_command)
 
 
 def _version(is_set: bool) -> None:
@@ -128,11 +109,6 @@ def _version(is_set: bool) -> None:
         raise typer.Exit
 
 
-# The jobs of a submission run it, and no one types it.
-app.command("worker", hidden=True)(worker.command)
-
-
-@app.callback()
 def _options(
     version: bool = typer.Option(  # its callback does the work
         False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
@@ -141,6 +117,44 @@ def _options(
     verbose: bool = VERBOSE,
 ) -> None:
     pass
+
+
+# The jobs of a submission run it, and no one types it.
+_HIDDEN = {"worker": worker.command}
+
+
+def application(verb: str = "") -> typer.Typer:
+    """Return the command with all its verbs, or with one: typer reads the options of each at every start."""
+    application = typer.Typer(
+        name="envbuild",
+        cls=Commands,
+        help="ML framework images for supercomputers: built from ten lines of YAML, proven across ranks.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        # `envbuild completion` prints the script that typer's options would write into users' files.
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for panel, rows in _COMMANDS.items():
+        for name, command, line in rows:
+            if verb not in ("", name):
+                continue
+            if isinstance(command, typer.Typer):
+                application.add_typer(command, name=name, short_help=line, rich_help_panel=panel)
+            else:
+                # typer's own, or one whose last words are a program and its arguments.
+                command_class = CommandInImage if name in ("exec", "launch") else None
+                add = application.command(name, cls=command_class, short_help=line, rich_help_panel=panel)
+                add(command)
+    for name, command in _HIDDEN.items():
+        if verb in ("", name):
+            application.command(name, hidden=True)(command)
+    application.callback()(_options)
+    return application
+
+
+app = application()
 
 
 # Options of `lock` with a value of their own.
@@ -220,7 +234,9 @@ def _run(words: Sequence[str]) -> int:
     try:
         _check_working_directory(words)
         # Commands that submit themselves as a job take the words from their context.
-        code = app(args=words, standalone_mode=False, prog_name="envbuild", obj=tuple(words))
+        code = _application_for(words)(
+            args=words, standalone_mode=False, prog_name="envbuild", obj=tuple(words)
+        )
         if code == 130:
             raise KeyboardInterrupt  # typer returns a code instead
     except EnvbuildError as error:
@@ -241,6 +257,13 @@ def _run(words: Sequence[str]) -> int:
             return _report_usage(error)
         raise
     return code if isinstance(code, int) else 0
+
+
+def _application_for(words: Sequence[str]) -> typer.Typer:
+    """Return the command with the verb of the words; with all verbs for help, completion and other words."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    is_known = verb in _HIDDEN or any(verb == name for rows in _COMMANDS.values() for name, _, _ in rows)
+    return application(verb) if is_known and completion.VARIABLE not in os.environ else app
 
 
 def _check_working_directory(words: Sequence[str]) -> None:

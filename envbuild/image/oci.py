@@ -29,7 +29,7 @@ from envbuild.squashfs.reader import Entry, FileInode, Squashfs
 from envbuild.system import host
 from envbuild.system.files import sha256
 from envbuild.system.gzipped import WRITER, gzip_writer
-from envbuild.system.registry import MANIFEST
+from envbuild.system.references import MANIFEST
 
 # The first member of an archive, by which it is recognized.
 LAYOUT = "oci-layout"

@@ -18,7 +18,7 @@ from envbuild.digests import sha256_of
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
 from envbuild.squashfs.format import SUPERBLOCK_BYTES, Codec, Compressor, SquashfsError
-from envbuild.system.registry import BLOB_BYTES, EMPTY_DESCRIPTOR, INDEX, MANIFEST, Document
+from envbuild.system.references import BLOB_BYTES, EMPTY_DESCRIPTOR, INDEX, MANIFEST, Document
 
 ARTIFACT = "application/vnd.envbuild.image.parts.v1"
 _PART = "application/vnd.envbuild.image.part.v1"

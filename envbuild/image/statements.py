@@ -24,7 +24,7 @@ from envbuild.image.sifformat import Kind
 from envbuild.image.verify import changed_around
 from envbuild.lock.model import all_pins
 from envbuild.system.envelopes import Envelope, RefusedError, Signer, Statement, Verifier
-from envbuild.system.registry import EMPTY_DESCRIPTOR, MANIFEST
+from envbuild.system.references import EMPTY_DESCRIPTOR, MANIFEST
 
 StatementKind = Literal["provenance", "bill", "verdict"]
 KINDS: tuple[StatementKind, ...] = get_args(StatementKind)

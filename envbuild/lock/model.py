@@ -44,7 +44,7 @@ from envbuild.spec.model import (
 
 LOCK_FORMAT = 2
 
-_CONFIG = ConfigDict(extra="forbid")
+_CONFIG = ConfigDict(extra="forbid", defer_build=True)
 _DEBIAN_VERSION = r"(?:[0-9]+:)?[0-9][A-Za-z0-9.+~-]*"
 _DEB_PART = r"(?!\.{1,2}/)[A-Za-z0-9._+~%:-]+/"
 _MAX_PATH = 1024  # characters

@@ -26,7 +26,7 @@ from envbuild.rules.facts import Fact, Facts, Value, fact_type
 from envbuild.store.store import Store
 
 # Incremented whenever the facts of a lock or of files change, so that the same image gets other facts.
-FACTS_FORMAT = 2
+FACTS_FORMAT = 3
 # The oldest format whose facts still hold. A fact that it lacks is unknown; this is raised if one was wrong.
 OLDEST_FORMAT = 2
 _MAX_BYTES = 16 << 20

@@ -37,7 +37,8 @@ from envbuild.system import network
 from envbuild.system.files import atomic_file, copy, copy_range
 from envbuild.system.process import thread_pool
 from envbuild.system.redaction import redact
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.references import Reference
+from envbuild.system.registry import Repository
 
 _THREADS = 4
 _NAMED = 10  # files that an error names

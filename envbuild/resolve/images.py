@@ -30,7 +30,8 @@ from envbuild.spec.yamlfile import shorten
 from envbuild.system.files import atomic_file, copy, free_bytes, make_directory, read_small, write_at
 from envbuild.system.network import RequestLimits
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import MANIFEST_LIMIT_BYTES, Reference, Repository
+from envbuild.system.references import MANIFEST_LIMIT_BYTES, Reference
+from envbuild.system.registry import Repository
 
 _TRANSFERS = 4
 _RECORDS = "images"

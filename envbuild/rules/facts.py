@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from envbuild.errors import Location, did_you_mean
 from envbuild.rules.tables import look_up, tables
 from envbuild.rules.versions import Scheme, in_range
 from envbuild.spec.accelerators import ACCELERATORS
+from envbuild.spec.site import Rate
 
 Value = str | bool | tuple[str, ...]
 
@@ -152,6 +153,7 @@ FACTS: Mapping[str, FactType] = {
     ),
     "fabric.name": FactType("text", "the interconnect (`slingshot-11`)"),
     "fabric.provider": FactType("text", "libfabric's provider for it (`cxi`), or `ucx`"),
+    "fabric.rate": FactType("text", "InfiniBand's rate of its links (`HDR`)", values=get_args(Rate)),
     "fabric.libfabric": _version("vendor", "version of the libfabric that is loaded"),
     "fabric.efa_installer": _version("vendor", "version of the host's EFA installer"),
     "fabric.ofed": _version("vendor", "version of the host's MLNX_OFED or DOCA-OFED"),
@@ -207,7 +209,10 @@ _OF_HOST_TOO = (
     "pmi.default",
     "rocm.driver",
 )
-READ_VARIABLES = ("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE")
+READ_VARIABLES = (
+    *("LD_LIBRARY_PATH", "NVIDIA_DISABLE_REQUIRE", "PYTHONNOUSERSITE"),
+    *("OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_pml"),
+)
 """Variables that rules read: one that an image lacks is known to be empty."""
 # The local version of a framework in NVIDIA's images: `nv23.9`, `7c8ec84dab.nv25.3`.
 _OF_NVIDIA = re.compile(r"(?:^|[.])nv[0-9]")
@@ -396,6 +401,10 @@ def _implied(facts: Facts) -> dict[str, Fact]:
         implied["gpus.vendor"] = Fact(vendor, "gpus.architectures")
     elif _is_nvidias(text_of(facts, "driver.version")):
         implied["gpus.vendor"] = Fact("nvidia", "driver.version")
+    # Names as centres write them: `infiniband-hdr`, `HDR100 InfiniBand`.
+    words = re.findall(r"[A-Z]+", text_of(facts, "fabric.name").upper())
+    if rate := next((word for word in words if word in get_args(Rate)), None):
+        implied["fabric.rate"] = Fact(rate, "fabric.name")
     if text_of(facts, "host_mpi.implementation") in ("openmpi", "mpich") and "host_mpi.version" in facts:
         implied["host_mpi.base_version"] = Fact(facts["host_mpi.version"].value, "host_mpi.version")
     for name in texts_of(facts, "frameworks"):

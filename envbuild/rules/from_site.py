@@ -55,6 +55,7 @@ _KEYS = {
     "scheduler.pmix_security": "scheduler.pmix_security",
     "fabric.name": "fabric.name",
     "fabric.provider": "fabric.provider",
+    "fabric.rate": "fabric.rate",
     "fabric.libfabric": "fabric.libfabric",
     "fabric.efa_installer": "fabric.efa_installer",
     "fabric.ofed": "fabric.ofed",

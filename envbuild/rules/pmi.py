@@ -68,5 +68,7 @@ def choose_pmi(
 
 
 def _first_of(types: Sequence[str], offered: Collection[str]) -> str:
-    """Return the first type that is offered; empty for none."""
-    return next((pmi_type for pmi_type in types if pmi_type in offered), "")
+    """Return the first type that is offered, or a series of PMIx (``pmix_v6``) for ``pmix``; else empty."""
+    # Clients and servers of PMIx know one another whatever their series.
+    series = sorted(name for name in offered if name.startswith("pmix_v")) if "pmix" in types else []
+    return next((pmi_type for pmi_type in (*types, *series) if pmi_type in offered), "")

@@ -794,6 +794,49 @@ def image_mpi_on_slingshot(stack: Stack) -> None:
     require("cxi" in providers, f"{drives}: {slow}")
 
 
+# Provider of a fabric → those with which an MPI drives it. Slingshot has a rule of its own.
+_DRIVES = {
+    "verbs": ("openib", "verbs", "ucx", "mlx", "psm3"),
+    "ucx": ("openib", "ucx", "mlx", "verbs", "psm3"),
+    "mlx": ("openib", "ucx", "mlx", "verbs", "psm3"),
+    "psm3": ("psm3", "verbs", "ucx", "mlx"),
+    "psm2": ("psm2", "opx"),
+    "opx": ("opx", "psm2"),
+    "efa": ("efa",),
+    "gni": ("gni", "ugni"),
+}
+
+
+def _needs_driven_fabric(stack: Stack) -> Iterator[str]:
+    if stack.get("mpi.source") != "host":
+        has = set(stack.texts("mpi.providers"))
+        undriven = [name for name, driving in _DRIVES.items() if not has & set(driving)]
+        if undriven:
+            yield f"not fabric.provider {' or '.join(undriven)}"
+
+
+@Rule(
+    id="FABRIC.image-mpi-drives",
+    judged_at=("fabric",),
+    source=[
+        "CSCfi/csc-user-guide:docs/support/wn/comp-new.md@dff081f2",
+        "https://github.com/open-mpi/ompi/issues/9838",
+        "ofiwg/libfabric:man/fabric.7.md@v2.6.0",
+    ],
+    seen="2026-11-28",
+    # Messages may take TCP.
+    severity="warning",
+    when=lambda stack: stack.get("mpi.source") != "host" and stack["fabric.provider"] in _DRIVES,
+    needs=_needs_driven_fabric,
+    hint="take an MPI that is built for the fabric, or the host's: `envbuild launch --mpi host`",
+)
+def image_mpi_drives_fabric(stack: Stack) -> None:
+    """The image's own MPI has a way to the site's fabric."""
+    has, provider = stack.texts("mpi.providers"), stack.text("fabric.provider")
+    reason = f"the image's {_mpi(stack)} drives {shown(has)}, and the fabric's provider is {provider}"
+    require(bool({*has} & {*_DRIVES[provider]}), f"{reason}: messages take a slow path, or none")
+
+
 def _needs_nccl_plugin(stack: Stack) -> Iterator[str]:
     if _for_gpus(stack):
         yield "a libnccl-net in fabric.plugin_files where fabric.provider cxi or efa"
@@ -1003,6 +1046,29 @@ def host_files_exist(stack: Stack) -> None:
         raise UnknownFact(reason=reason)
 
 
+# What nothing brings → the facts that say why, in words.
+_HAS_INSTEAD = (
+    (re.compile(r"lib(?:cu[a-z]+|nv[a-zA-Z0-9]+|nccl)\.so\.[0-9]+"), "cuda.majors", "the image has CUDA"),
+    (re.compile(r"FABRIC_[0-9.]+"), "fabric.libfabric", "libfabric is"),
+    (re.compile(r"FABRIC_[0-9.]+"), "fabric.plugin_version", "NCCL's plug-in is"),
+    (re.compile(r"GLIBC_[0-9.]+"), "glibc.image", "the image has glibc"),
+    (re.compile(r"GLIBCXX_[0-9.]+"), "libstdcxx.image", "the image's C++ library has GLIBCXX_"),
+    (
+        re.compile(r"libmpi_cxx\.so\.[0-9]+"),
+        "mpi.version",
+        "the image's MPI, perhaps without C++ bindings, is",
+    ),
+)
+
+
+def _has_instead(stack: Stack, unresolved: Sequence[str]) -> Iterator[str]:
+    """Yield, in words, what there is in the place of what nothing brings."""
+    for pattern, path, words in _HAS_INSTEAD:
+        if any(pattern.fullmatch(name) for name in unresolved) and (value := stack.get(path)):
+            space = "" if words.endswith("_") else " "
+            yield f"; {words}{space}{shown(value)}"
+
+
 @Rule(
     id="HOST.injected-closure",
     judged_at=("host-libraries",),
@@ -1016,7 +1082,8 @@ def host_files_exist(stack: Stack) -> None:
 def host_libraries_complete(stack: Stack) -> None:
     """Everything that the host's libraries need is in the image or comes with them."""
     unresolved = stack.texts("injected.unresolved")
-    require(not unresolved, f"the host's libraries need what nothing brings: {shown(unresolved)}")
+    instead = "".join(_has_instead(stack, unresolved))
+    require(not unresolved, f"the host's libraries need what nothing brings: {shown(unresolved)}{instead}")
 
 
 @Rule(
@@ -1262,6 +1329,40 @@ def _abi_differs(stack: Stack) -> bool:
     return bool(offered) and not set(needed) <= set(offered)
 
 
+# Framework of Open MPI's components → the variable that selects some of them.
+_SELECTIONS = {name: f"environment.OMPI_MCA_{name}" for name in ("pml", "mtl", "btl")}
+
+
+def _selected(setting: str) -> list[str]:
+    """Return the components that a variable of Open MPI selects; none if it excludes some (``^openib``)."""
+    return [] if setting.startswith("^") else [name.strip() for name in setting.split(",") if name.strip()]
+
+
+@Rule(
+    id="MPI.removed-components",
+    source=[
+        "open-mpi/ompi: opal/mca/btl, ompi/mca/pml and ompi/mca/mtl of v3.1.6, v4.0.7, v4.1.8 and v5.0.8",
+        "https://github.com/open-mpi/ompi/issues/5280",
+    ],
+    seen="2026-11-28",
+    severity="warning",
+    when=lambda stack: stack.get("mpi.source") != "host" and stack["mpi.family"] == "openmpi",
+    hint="take the variable out of the image's environment, or set ucx, or ob1 with tcp, in its place",
+)
+def selected_components_exist(stack: Stack) -> None:
+    """The components that the image's variables select are in its Open MPI."""
+    settings = {framework: stack.get(path) for framework, path in _SELECTIONS.items()}
+    for framework, setting in settings.items():
+        for component in _selected(str(setting or "")):
+            version = stack.text("mpi.version")
+            removed = look_up("removed-openmpi-components", framework, component)
+            reason = f"OMPI_MCA_{framework} selects {component}, which Open MPI {version} no longer has"
+            require(removed is None or in_range(version, removed[0]) is False, f"{reason}: MPI_Init may fail")
+    for framework, setting in settings.items():
+        if setting is None:
+            raise UnknownFact(_SELECTIONS[framework])
+
+
 def _needs_companions(stack: Stack) -> Iterator[str]:
     if stack.get("mpi.source") == "host" and (names := stack.texts("mpi.needed_sonames")):
         yield f"host_mpi.sonames with {shown(names)}"
@@ -1373,6 +1474,10 @@ def _needs_answering_slurm(stack: Stack) -> Iterator[str]:
             yield f"scheduler.version {row.values[0]} where scheduler.pmix {row.match[0]}"
 
 
+def _not_each_slurm_answers(stack: Stack) -> bool:
+    return stack.look_up("slurm-of-pmix", stack.text("scheduler.pmix")) != (">=0",)
+
+
 @Rule(
     id="PMI.pmix-of-slurm",
     judged_at=("job", "export"),
@@ -1381,13 +1486,19 @@ def _needs_answering_slurm(stack: Stack) -> Iterator[str]:
         "https://github.com/openpmix/openpmix/issues/3645",
     ],
     seen="2026-08-20",
-    when=lambda stack: stack["scheduler.name"] == "slurm" and _speaks_pmix(stack),
+    warn_if_unknown=True,
+    when=lambda stack: (
+        stack["scheduler.name"] == "slurm" and _speaks_pmix(stack) and _not_each_slurm_answers(stack)
+    ),
     needs=_needs_answering_slurm,
     hint="ask the site for a newer Slurm, or for another PMIx below it; an MPI that speaks pmi2 starts",
 )
 def pmix_of_slurm(stack: Stack) -> None:
     """Slurm answers the clients of the PMIx that it loads."""
-    pmix, slurm = stack.text("scheduler.pmix"), stack.text("scheduler.version")
+    pmix, slurm = stack.text("scheduler.pmix"), stack.get("scheduler.version")
     (versions,) = stack.look_up("slurm-of-pmix", pmix)
+    if slurm is None:
+        reason = f"only Slurm {versions} answers with PMIx {pmix}, and the version of the site's is not known"
+        raise UnknownFact(reason=reason)
     reason = f"Slurm {slurm} with PMIx {pmix} never answers, and {_mpi_in_use(stack)} waits in MPI_Init"
-    require(in_range(slurm, versions), f"{reason}; Slurm {versions} answers")
+    require(in_range(str(slurm), versions), f"{reason}; Slurm {versions} answers")

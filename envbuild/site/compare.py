@@ -16,7 +16,7 @@ from envbuild.system.survey import Survey
 # Keys of values that a probe reads, and of paths that must exist.
 _VALUES = re.compile(
     r"architecture|glibc|libstdcxx|kernel|fuse|modules|gpus\..+|mpi\.(version|abis)"
-    r"|fabric\.(name|libfabric|efa_installer|ofed)"
+    r"|fabric\.(name|rate|libfabric|efa_installer|ofed)"
     r"|scheduler\.(name|version|mpi_types|default_mpi_type|pmix|pmix_security)|runtimes\.[^.]+(\.(version|user_namespaces|setuid))?"
 )
 _PATHS = re.compile(

@@ -6,13 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
 from envbuild.jobs.envbuild_libraries import FABRIC_SONAMES
 from envbuild.site.libraries import VERSION, HostTree, find_mpis
-from envbuild.spec.site import Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
+from envbuild.spec.site import Rate, Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
 from envbuild.system.apptainer import configuration
 from envbuild.system.survey import Survey
 
@@ -348,6 +348,7 @@ class _Detector:
         return SiteFabric(
             name=name,
             provider=provider,
+            rate=self.fabric_rate(),
             libfabric=version[1] if version else None,
             efa_installer=_version_in(self.machine.text("/opt/amazon/efa_installed_packages")),
             ofed=_version_in(self.output_of("ofed_info", "-s")),
@@ -373,6 +374,16 @@ class _Detector:
         if "InfiniBand" in layers:
             return "infiniband", files
         return ("roce", files) if "Ethernet" in layers else (None, ())
+
+    def fabric_rate(self) -> Rate | None:
+        """Return the rate of InfiniBand's links, if it is the same of all that are up."""
+        found = set()
+        for card in self.machine.names("/sys/class/infiniband"):
+            port = f"/sys/class/infiniband/{card}/ports/1"
+            rate = re.search(r"\([0-9]+X ([A-Z]+)", self.machine.text(f"{port}/rate"))
+            if rate and "ACTIVE" in self.machine.text(f"{port}/state"):
+                found.add(rate[1])
+        return next((rate for rate in get_args(Rate) if found == {rate}), None)
 
     def files(self, directory: str, pattern: str) -> tuple[str, ...]:
         names = self.machine.names(directory)

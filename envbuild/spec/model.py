@@ -71,7 +71,7 @@ MAX_DEPTH = 100  # directories of a path in the image
 class Model(BaseModel):
     """Base of all models: frozen, strict, without unknown keys; described by the texts below its fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def first_problem(error: ValidationError) -> str:

@@ -236,6 +236,10 @@ class SiteMpi(MpiKeys):
     """Name of the MPI (``cray-mpich``, ``intel-mpi``, ``openmpi``, …)."""
 
 
+Rate = Literal["SDR", "DDR", "QDR", "FDR", "EDR", "HDR", "NDR", "XDR"]
+"""InfiniBand's rates, as the kernel names them."""
+
+
 class FabricKeys(Model):
     """Keys of `fabric` in a partition."""
 
@@ -243,6 +247,8 @@ class FabricKeys(Model):
     """Name (``slingshot-11``, ``infiniband``, ``ethernet``, …)."""
     provider: Name | None = None
     """libfabric's provider (``cxi``), or ``ucx``."""
+    rate: Rate | None = None
+    """InfiniBand's rate of its links (``HDR``)."""
     libfabric: HostVersion | None = None
     """Version of the host's libfabric."""
     efa_installer: HostVersion | None = None

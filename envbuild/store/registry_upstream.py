@@ -18,7 +18,8 @@ from envbuild.store.remote_layers import RemoteLayer, find_layer, tag_of
 from envbuild.store.store import Store
 from envbuild.system.envelopes import RefusedError, Verifier
 from envbuild.system.network import NetworkError, RequestLimits
-from envbuild.system.registry import Document, Reference, RegistryError, Repository
+from envbuild.system.references import Document, Reference
+from envbuild.system.registry import RegistryError, Repository
 
 # A registry that is away must not hold up a build for long.
 _LIMITS = RequestLimits(attempts=3, connect_s=5.0)

@@ -21,15 +21,8 @@ from envbuild.errors import RequestError
 from envbuild.store.records import RECORD_LIMIT_BYTES, LayerRecord, hex_of, parse_record, record_text
 from envbuild.system.envelopes import Envelope, RefusedError, Signer, Statement, Verifier
 from envbuild.system.files import copy_range, read_range
-from envbuild.system.registry import (
-    BLOB_BYTES,
-    EMPTY,
-    EMPTY_DESCRIPTOR,
-    MANIFEST,
-    Document,
-    RegistryError,
-    Repository,
-)
+from envbuild.system.references import BLOB_BYTES, EMPTY, EMPTY_DESCRIPTOR, MANIFEST, Document
+from envbuild.system.registry import RegistryError, Repository
 from envbuild.system.squashfs import DATA_START, data_range, digests
 
 ARTIFACT = "application/vnd.envbuild.layer.v1"

@@ -28,20 +28,19 @@ import requests
 from requests.auth import AuthBase
 
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import MachineError
 from envbuild.system.network import Client, NetworkError, RequestLimits, speaks_tls
 from envbuild.system.redaction import redact
+from envbuild.system.references import (
+    HINT_REFERENCE,
+    INDEX,
+    MANIFEST,
+    MANIFEST_LIMIT_BYTES,
+    Document,
+    Reference,
+)
 from envbuild.system.registry_logins import Login, find_login, login_files
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-INDEX = "application/vnd.oci.image.index.v1+json"
-EMPTY = b"{}"
-EMPTY_DESCRIPTOR = {
-    "mediaType": "application/vnd.oci.empty.v1+json",
-    "digest": sha256_of(EMPTY),
-    "size": len(EMPTY),
-}
-"""The config of what is not an image of containers."""
 _ACCEPTED = ", ".join(
     (
         MANIFEST,
@@ -50,27 +49,14 @@ _ACCEPTED = ", ".join(
         "application/vnd.docker.distribution.manifest.list.v2+json",
     )
 )
-# What the specification asks registries to take at least.
-MANIFEST_LIMIT_BYTES = 4 << 20
-# The longest blob that is pushed. Where a registry forgets uploads that break off, its blob begins again.
-BLOB_BYTES = 256 << 20
 _ANSWER_LIMIT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 # A longer blob is sent in chunks of this length, of which each is repeated alone.
 CHUNK_BYTES = 64 << 20
 
-_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
-_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_REFERENCE = re.compile(
-    rf"(?P<host>{_HOST})/(?P<repository>{_PART}(?:/{_PART})*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
-)
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
-# Docker's own registry: the name in images, and the host.
-_HUB, _HUB_SERVER = "docker.io", "registry-1.docker.io"
 PLAIN_HOSTS = "ENVBUILD_PLAIN_HTTP"
 """Variable with the hosts, separated by commas, that speak HTTP without TLS: registries of one's own."""
-_HINT_REFERENCE = "write HOST/NAME:TAG, as registry.example.org/team/pytorch:2026.11"
 
 
 class RegistryError(MachineError):
@@ -82,84 +68,6 @@ class RegistryError(MachineError):
     def __init__(self, problem: str, *, hint: str, gone: bool = False) -> None:
         super().__init__(problem, hint=hint)
         self.gone = gone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """The name of an image in a registry."""
-
-    host: str
-    """With its port if it has one."""
-    repository: str
-    tag: str = ""
-    digest: str = ""
-    """``sha256:…`` of a manifest; empty if the tag alone counts."""
-
-    @staticmethod
-    def parse(text: str) -> Reference:
-        """Return the reference of ``[docker://|oras://]HOST/NAME[:TAG][@sha256:…]``.
-
-        RequestError: it is not one.
-        """
-        bare = re.sub(r"^(?:docker|oras)://", "", text)
-        match = _REFERENCE.fullmatch(bare) if len(bare) <= 1024 else None
-        # `team/pytorch` without a host would be a different registry for each tool.
-        if match is None or not re.search(r"[.:\]]|^localhost$", match["host"]):
-            problem = f"`{redact(text[:200])}` does not name an image in a registry"
-            raise RequestError(problem, hint=_HINT_REFERENCE)
-        tag, digest = match["tag"] or "", match["digest"] or ""
-        repository = match["repository"]
-        if match["host"] == _HUB and "/" not in repository:
-            repository = f"library/{repository}"
-        return Reference(
-            host=match["host"],
-            repository=repository,
-            tag=tag or ("" if digest else "latest"),
-            digest=digest,
-        )
-
-    @staticmethod
-    def of_repository(text: str) -> Reference:
-        """Return the reference of ``HOST/NAME``, without tag or digest; RequestError: it is not one."""
-        reference = Reference.parse(text)
-        if reference.digest or text.endswith(f":{reference.tag}"):
-            problem = f"`{redact(text[:200])}` names an image; a repository is needed"
-            raise RequestError(problem, hint="write HOST/NAME, as registry.example.org/team/layers")
-        return reference
-
-    @property
-    def server(self) -> str:
-        """The host that is asked, with its port: Docker's hub has another than its images name."""
-        return _HUB_SERVER if self.host == _HUB else self.host
-
-    @property
-    def version(self) -> str:
-        """The digest, or else the tag: by this the registry finds the manifest."""
-        return self.digest or self.tag
-
-    @property
-    def short_name(self) -> str:
-        """The last part of the repository's name, for files."""
-        return self.repository.rpartition("/")[2]
-
-    def __str__(self) -> str:
-        tag = f":{self.tag}" if self.tag else ""
-        return f"{self.host}/{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A manifest or index."""
-
-    data: Mapping[str, object]
-    digest: str
-    """``sha256:…`` of its bytes."""
-    size_bytes: int
-
-    @property
-    def descriptor(self) -> dict[str, object]:
-        """Its descriptor in an index."""
-        return {"mediaType": self.data["mediaType"], "digest": self.digest, "size": self.size_bytes}
 
 
 class _Header(AuthBase):
@@ -490,7 +398,7 @@ class Repository:
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            raise RegistryError(f"{self.reference} is not a manifest", hint=_HINT_REFERENCE)
+            raise RegistryError(f"{self.reference} is not a manifest", hint=HINT_REFERENCE)
         return Document(data=data, digest=digest, size_bytes=len(text))
 
     def put_manifest(self, data: Mapping[str, object], version: str = "") -> Document:

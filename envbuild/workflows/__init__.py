@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import recipe_check as recipe_check
     from envbuild.workflows import recipe_new as recipe_new
     from envbuild.workflows import recipes as recipes
+    from envbuild.workflows import references as references
     from envbuild.workflows import reproduce as reproduce
     from envbuild.workflows import sbom as sbom
     from envbuild.workflows import schema as schema

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envbuild.build.debian import MmdebstrapError
-from envbuild.doctor.checks import check_machine
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.store.store import Store
 from envbuild.system.apptainer import NotStartedError
@@ -60,6 +59,8 @@ def explain_full(store: Store) -> Iterator[None]:
 def _explanation(
     verb: str, error: EnvbuildError, settings: Settings, apptainer: Path | None
 ) -> MachineError | None:
+    from envbuild.doctor.checks import check_machine  # noqa: PLC0415  # it imports all that a build needs
+
     problems = check_machine(Survey(), settings.store, apptainer or settings.apptainer)
     cause = next((item for item in problems if item.severity == "error" and verb in item.verbs), None)
     if cause is None:

@@ -10,18 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuild import workflows
 from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
-from envbuild.errors import EnvbuildError, MachineError, RequestError, collected, raise_all
+from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
 from envbuild.events import Warned
 from envbuild.quoting import shell_path
-from envbuild.store.images import image_of_file, image_of_manifest, mark_image, new_image
-from envbuild.store.parts import forget_part
-from envbuild.system.descriptors import with_real_paths
-from envbuild.system.files import exists, is_directory, neighbour_hint, write_at
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.files import exists, is_directory, neighbour_hint
+from envbuild.system.references import Reference
 from envbuild.workflows.members import Member, Members
-from envbuild.workflows.pull import HINT_STORE, fetch_parts, parts_in, pull_parts
 from envbuild.workflows.settings import Settings
 
 _MAX_DIRECTORIES = 100_000
@@ -186,16 +183,7 @@ def image_file(argument: Path, settings: Settings) -> Path:
     reference = reference_of(argument)
     if reference is None:
         return argument
-    store = settings.store
-    if store.can_be_renamed:
-        problem = f"others can replace the store `{store.path}`, and with it the image of `{reference}`"
-        hint = (
-            f"`envbuild pull {reference} -o FILE.sif`, and name that file; or another store with --store DIR"
-        )
-        raise MachineError(problem, hint=hint)
-    with store.in_use():
-        image = _image_by_digest(reference, settings) or _pulled(reference, settings)
-    return Path(with_real_paths(str(image)))
+    return workflows.references.image_file(reference, settings)
 
 
 def by_digest(argument: Path) -> Path:
@@ -203,9 +191,8 @@ def by_digest(argument: Path) -> Path:
     reference = reference_of(argument)
     if reference is None or reference.digest:
         return argument
-    with Repository(reference) as repository:
-        document, _ = parts_in(repository)
-    return Path(f"{reference.host}/{reference.repository}@{document.digest}")
+    digest = workflows.references.current_digest(reference)
+    return Path(f"{reference.host}/{reference.repository}@{digest}")
 
 
 def reference_of(argument: Path) -> Reference | None:
@@ -242,50 +229,5 @@ def description_file(argument: Path, settings: Settings) -> Iterator[tuple[Path,
     if reference is None:
         yield argument, True
         return
-    store = settings.store
-    with store.in_use(), contextlib.ExitStack() as opened:
-        image = _image_by_digest(reference, settings)
-        if image is None:
-            repository = opened.enter_context(Repository(reference))
-            document, parts = parts_in(repository)
-            image = image_of_file(store, parts.file_digest, document.digest)
-        if image is not None:
-            yield image, True
-            return
-        if not any(part.layer for part in parts.parts):
-            # Images of other tools are described by a file in their data.
-            yield image_file(argument, settings), True
-            return
-        described = list({part.digest: part for part in parts.parts if not part.layer}.values())
-        ranges = fetch_parts(described, repository, settings, opened)
-        path = opened.enter_context(store.stage()) / f"{reference.short_name}.sif"
-        with path.open("xb") as file:
-            file.truncate(parts.file_bytes)
-            for part in parts.parts:
-                at = part.offset
-                for piece in ranges[part.digest].pieces(part.size_bytes) if not part.layer else ():
-                    write_at(file.fileno(), piece, at)
-                    at += len(piece)
-        for part in described:
-            forget_part(part.blob_digest, store)
-        yield path, False
-
-
-def _image_by_digest(reference: Reference, settings: Settings) -> Path | None:
-    return image_of_manifest(settings.store, reference.digest) if reference.digest else None
-
-
-def _pulled(reference: Reference, settings: Settings) -> Path:
-    """Return the image of a reference in the store, pulled unless it is there."""
-    store = settings.store
-    with Repository(reference) as repository:
-        document, parts = parts_in(repository)
-        # Another process may pull it now.
-        with store.claim(document.digest):
-            image = image_of_file(store, parts.file_digest, document.digest)
-            if image is None:
-                image = new_image(store, parts.file_digest, reference.short_name)
-                # Never writable for others, whatever the umask.
-                pull_parts((document, parts), repository, image, settings, mode=0o555, hint=HINT_STORE)
-                mark_image(store, parts.file_digest, document.digest)
-    return image
+    with workflows.references.description_file(reference, settings) as described:
+        yield described

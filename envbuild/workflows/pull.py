@@ -20,7 +20,8 @@ from envbuild.store.parts import PARTS, fetch_part, forget_part
 from envbuild.system.descriptors import descriptor_path
 from envbuild.system.files import atomic_file, read_range, write_at
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Document, Reference, Repository
+from envbuild.system.references import Document, Reference
+from envbuild.system.registry import Repository
 from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings

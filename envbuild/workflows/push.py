@@ -12,7 +12,8 @@ from envbuild.image.parts import Part, Parts, index_of, packed, parts_of
 from envbuild.image.statements import bundles_of
 from envbuild.image.verify import check_around
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import EMPTY, Document, Reference, Repository
+from envbuild.system.references import EMPTY, Document, Reference
+from envbuild.system.registry import Repository
 
 TRANSFERS = 4  # at a time
 

@@ -13,7 +13,8 @@ from envbuild.store.records import LayerRecord
 from envbuild.store.remote_layers import push_layer
 from envbuild.system.envelopes import Signer
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.references import Reference
+from envbuild.system.registry import Repository
 from envbuild.workflows.push import TRANSFERS
 from envbuild.workflows.settings import Settings
 

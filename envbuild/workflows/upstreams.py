@@ -21,7 +21,7 @@ from envbuild.store.store import Store
 from envbuild.store.upstream import Upstream
 from envbuild.system import host
 from envbuild.system.process import thread_pool
-from envbuild.system.registry import Reference
+from envbuild.system.references import Reference
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.pull import HINT_STORE
 from envbuild.workflows.push import TRANSFERS

@@ -37,11 +37,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def notebooks(desk: Desk) -> Path:
+def notebooks(desk: Desk, build_once: Callable[[str], Path]) -> Path:
     """Build an image with ipykernel."""
     desk.write("notebooks.yaml", SPEC)
-    desk.envbuild("build", "notebooks.yaml")
-    return desk.place / "notebooks.sif"
+    return build_once("notebooks")
 
 
 @pytest.fixture

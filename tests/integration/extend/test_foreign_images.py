@@ -519,6 +519,7 @@ def test_a_module_that_the_images_environment_puts_first_fails(
     assert imports(report) == [("FAIL", f"demo 1.0 in {SITE}", "Python finds demo 0.9 in /opt/first")]
 
 
+@pytest.mark.slow  # unit/extend has packages that PYTHONPATH finds
 def test_what_the_images_pythonpath_has_is_there(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.system import registry as registries
-from envbuild.system.registry import Range, Reference, Repository
+from envbuild.system.references import Reference
+from envbuild.system.registry import Range, Repository
 from tests.integration.conftest import Desk
 from tests.support.podman import podman, podman_home
 

@@ -36,7 +36,7 @@ TRIALS: dict[str, dict[str, Any]] = {
 # In `make test` tests/unit has full disks and secrets, tests/integration/resolve has bad mirrors,
 # main_job/test_cache.py has damage, and extend/test_foreign_images.py kills and compares bytes;
 # `make torture` has all of each.
-LONG = ("full", "killed", "matrix", "mirrors", "places", "rot", "secrets")
+LONG = ("crowd", "full", "killed", "matrix", "mirrors", "places", "rot", "secrets")
 
 
 @pytest.mark.parametrize(

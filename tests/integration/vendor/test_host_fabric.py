@@ -21,6 +21,7 @@ fabric:
 """
 
 
+@pytest.mark.slow  # `make vendor` has every fabric
 def test_the_hosts_libfabric_carries_the_messages(
     desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi]
 ) -> None:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk
 from tests.support.hostmpi import HostMpi
 
@@ -28,6 +30,7 @@ def test_the_image_s_own_mpiexec_starts_the_ranks(desk: Desk, image_on: Callable
     desk.envbuild(*line, "7", code=7)
 
 
+@pytest.mark.slow  # vendor/test_module has the same ranks by a module
 def test_the_host_s_mpiexec_starts_them_on_the_host_s_mpi(
     desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi]
 ) -> None:

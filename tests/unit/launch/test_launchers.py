@@ -171,6 +171,12 @@ def test_a_type_that_a_site_does_not_rule_out_is_taken_and_doubted() -> None:
     assert pmi_doubt(choose_pmi_of(may)) == expected
 
 
+@pytest.mark.parametrize("offered", ["pmix_v4", "pmix_v6"])
+def test_an_mpi_that_speaks_pmix_speaks_each_series_of_it(offered: str) -> None:
+    open_mpi = context(family="openmpi", version="5.0.11", site=slurm("none", offered))
+    assert (choose_pmi_of(open_mpi).type, choose_pmi_of(open_mpi).outcome) == (offered, "compatible")
+
+
 def test_a_type_that_the_mpi_surely_speaks_comes_before_a_listed_one_that_it_may_not_speak() -> None:
     """srun refuses the first with a message; by the second each rank would run alone, with exit code 0."""
     part = SiteScheduler(name="slurm", mpi_types=("none", "pmix"), more_mpi_types=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.rules.facts import FACTS, READ_VARIABLES
+from envbuild.rules.facts import FACTS, READ_VARIABLES, Value, facts_from
 from envbuild.rules.rulebook import judge, rule_ids
 from tests.unit.rules.stacks import cases, declared, good, stack
 
@@ -100,3 +100,34 @@ def test_knowing_less_never_makes_a_stack_compatible(data: st.DataObject) -> Non
     for verdict in judge(facts):
         if verdict.outcome == "compatible":
             assert before[verdict.rule, verdict.subject] == "compatible", verdict.rule
+
+
+@pytest.mark.parametrize(("version", "warned"), [("1.0.3", False), ("1.3.3", True)])
+def test_restricted_user_namespaces_are_a_warning_where_apptainer_is_without_set_user_id_by_default(
+    version: str, warned: bool
+) -> None:
+    named = {"runtime.name": "apptainer", "runtime.version": version}
+    verdicts = judge(facts_from({**named, "runtime.user_namespaces": False}, "site"))
+    found = [verdict for verdict in verdicts if verdict.warn]
+    assert [verdict.rule for verdict in found] == ["RUNTIME.needs-user-namespaces"] * warned
+    # Nothing is known to be wrong where users may make them.
+    allowed = judge(facts_from({**named, "runtime.user_namespaces": True}, "site"))
+    assert not any(verdict.warn for verdict in allowed)
+
+
+@pytest.mark.parametrize(
+    ("unresolved", "known", "said"),
+    [
+        ("libcudart.so.13", {"cuda.majors": ("12",)}, "libcudart.so.13; the image has CUDA 12"),
+        ("FABRIC_1.7", {"fabric.libfabric": "1.18.1"}, "FABRIC_1.7; libfabric is 1.18.1"),
+        ("GLIBC_2.34", {"glibc.image": "2.31"}, "GLIBC_2.34; the image has glibc 2.31"),
+        ("libjson-c.so.5", {"cuda.majors": ("12",)}, "libjson-c.so.5"),
+    ],
+)
+def test_what_the_hosts_libraries_lack_is_shown_beside_what_there_is(
+    unresolved: str, known: dict[str, Value], said: str
+) -> None:
+    facts = facts_from({**known, "injected.unresolved": (unresolved,)}, "host")
+    (verdict,) = [each for each in judge(facts) if each.rule == "HOST.injected-closure"]
+    assert verdict.outcome == "incompatible"
+    assert verdict.reason == f"the host's libraries need what nothing brings: {said}"

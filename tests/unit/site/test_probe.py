@@ -109,6 +109,25 @@ def test_releases_of_efa_and_ofed(machine: Machine) -> None:
     assert (fabric.name, fabric.efa_installer, fabric.ofed) == ("efa", "1.43.1", "5.8")
 
 
+@pytest.mark.parametrize(
+    ("rates", "rate"),
+    [
+        (("400 Gb/sec (4X NDR)", "400 Gb/sec (4X NDR)"), "NDR"),
+        (("56 Gb/sec (4X FDR)", "200 Gb/sec (4X HDR)"), None),
+        (("10 Gb/sec (4X SDR)", ""), None),
+    ],
+)
+def test_the_rate_of_infinibands_links(machine: Machine, rates: tuple[str, str], rate: str | None) -> None:
+    for number, text in enumerate(rates):
+        port = f"/sys/class/infiniband/mlx5_{number}/ports/1"
+        machine.file(f"{port}/link_layer", "InfiniBand")
+        machine.file(f"{port}/rate", text)
+        machine.file(f"{port}/state", "1: DOWN" if "SDR" in text else "4: ACTIVE")
+    fabric = seen(machine).site.fabric
+    assert fabric is not None
+    assert (fabric.name, fabric.rate) == ("infiniband", rate)
+
+
 def test_a_draft_is_of_one_node_of_a_cluster(machine: Machine) -> None:
     machine.program("/usr/bin/srun", "slurm 24.05.3\nsrun: pmi2")
     machine.program("/usr/bin/sinfo", "gpu\ncpu\ncpu\nsinfo: error: a word")

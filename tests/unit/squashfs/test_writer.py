@@ -182,6 +182,7 @@ class Zeros:
         return self.block[:size]
 
 
+@pytest.mark.slow  # twenty seconds of one processor
 def test_a_file_may_be_larger_than_4_gib(tmp_path: Path) -> None:
     out = tmp_path / "out"
     large = Packing(compressor=Compressor.ZSTD, block_bytes=1 << 20)

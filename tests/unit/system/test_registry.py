@@ -16,7 +16,8 @@ import requests
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.system import registry as registries
 from envbuild.system.network import NetworkError, RequestLimits
-from envbuild.system.registry import MANIFEST, Reference, RegistryError, Repository
+from envbuild.system.references import MANIFEST, Reference
+from envbuild.system.registry import RegistryError, Repository
 from tests.support.registry import PASSWORD, TOKEN, USER, Registry, serving
 
 QUICK = RequestLimits(attempts=3, pause_s=0.01, longest_pause_s=0.05)

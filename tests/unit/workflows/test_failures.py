@@ -10,11 +10,11 @@ import pytest
 
 from envbuild.build import debian
 from envbuild.build.debian import MmdebstrapError
+from envbuild.doctor import checks
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import BuildError, EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.store.store import Store
 from envbuild.system.survey import Survey
-from envbuild.workflows import failures
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.settings import Settings
 
@@ -39,7 +39,7 @@ def raised(monkeypatch: pytest.MonkeyPatch, error: EnvbuildError, *findings: Dia
         assert (store, named) == (settings.store, settings.apptainer)
         return findings
 
-    monkeypatch.setattr(failures, "check_machine", check_machine)
+    monkeypatch.setattr(checks, "check_machine", check_machine)
     with pytest.raises(EnvbuildError) as caught, explain_failure("build", settings):
         raise error
     return caught.value

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from envbuild.cli.main import main
+from envbuild.doctor import checks
 from envbuild.doctor import model as doctor
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Event, TaskDone, TaskFailed, Warned
@@ -34,7 +35,6 @@ from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.fingerprint import fingerprint
 from envbuild.system.process import Finished
-from envbuild.workflows import failures
 from envbuild.workflows import test as testing
 from envbuild.workflows.settings import Settings
 from tests.unit.jobs.stage import manifest_of_stage, report, reports
@@ -301,7 +301,7 @@ def fail_to_start(
         raise refusal
 
     monkeypatch.setattr(testing, "check_imports", probe)
-    monkeypatch.setattr(failures, "check_machine", lambda *_: problems)
+    monkeypatch.setattr(checks, "check_machine", lambda *_: problems)
 
 
 @pytest.mark.parametrize(

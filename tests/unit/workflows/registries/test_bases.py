@@ -21,7 +21,7 @@ from envbuild.lock.model import all_pins
 from envbuild.lock.text import dump, load, load_file
 from envbuild.resolve.fetch import export, origins_of
 from envbuild.store.store import Store
-from envbuild.system.registry import Reference
+from envbuild.system.references import Reference
 from envbuild.system.registry_logins import find_login
 from envbuild.workflows.fetch import fetch_pins
 from envbuild.workflows.lock import check_lock, lock_spec, read_locked

@@ -24,7 +24,8 @@ from envbuild.store.verify import verify
 from envbuild.system import process, squashfs
 from envbuild.system.envelopes import Statement
 from envbuild.system.keys import PrivateKey, PublicKey
-from envbuild.system.registry import Reference, Repository
+from envbuild.system.references import Reference
+from envbuild.system.registry import Repository
 from envbuild.workflows.sign import make_key
 from tests.support.planned_builds import Bench
 from tests.support.registry import PASSWORD, USER, Registry

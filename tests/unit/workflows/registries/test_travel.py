@@ -25,7 +25,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.parts import ARTIFACT, Parts, packed, parts_of
 from envbuild.store.store import Store
 from envbuild.system import squashfs
-from envbuild.system.registry import INDEX, Document
+from envbuild.system.references import INDEX, Document
 from envbuild.workflows import arguments
 from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
