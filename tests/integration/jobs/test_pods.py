@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,16 +90,16 @@ class Jobs:
         self.desk.envbuild("build", spec.name)
         return self.desk.place / f"{name}.sif"
 
-    def pods(self, image: Path, *options: str, job: str = "demo") -> list[PodOfTest]:
+    def pods(self, image: Path, *options: str, trust: str = "secret") -> list[PodOfTest]:
         """Return the pods of the JobSet that `export` writes."""
-        text = self.desk.place / f"{job}.job.yaml"
+        text = self.desk.place / "demo.job.yaml"
         reference = "registry.example.org/demo@sha256:" + "1" * 64
-        words = ["--format", "jobset", "--site", "site.yaml", "--image", reference, "--name", job]
+        words = ["--format", "jobset", "--site", "site.yaml", "--image", reference, "--name", "demo"]
         self.desk.envbuild("export", image.name, *words, *options, "-o", text.name)
         root = self.roots / image.stem
         if not root.exists():
             unpack_root(image, root)
-        secrets, claims = {f"{job}-pods": self.secret("secret")}, {"data": self.desk.place / "data"}
+        secrets, claims = {"demo-pods": self.secret(trust)}, {"data": self.desk.place / "data"}
         return pods_of(yaml.safe_load(text.read_text()), image, root, secrets=secrets, claims=claims)
 
     def secret(self, name: str) -> Path:
@@ -152,7 +152,7 @@ def test_a_pod_that_is_killed_ends_all(jobs: Jobs, mpich: Path) -> None:
 
 
 def test_the_test_of_an_image_passes_in_pods(jobs: Jobs, mpich: Path) -> None:
-    collected = collect(jobs, mpich, ranks=4)
+    collected = collect(jobs, mpich, logs_of_test(jobs, mpich), ranks=4)
     assert collected["passed"], collected
     assert (collected["launcher"], collected["nodes"], collected["ranks"]) == ("pods", 2, 4)
     observed = {check["id"]: check["observed"] for check in collected["findings"]}
@@ -161,20 +161,54 @@ def test_the_test_of_an_image_passes_in_pods(jobs: Jobs, mpich: Path) -> None:
     assert observed["nodes.hosts"] == "demo-ranks-0-0, demo-ranks-0-1"
 
 
-def collect(
-    jobs: Jobs, image: Path, *, ranks: int, change: Callable[[str], str] = str, code: int = 0
-) -> dict[str, Any]:
-    """Run the test of an image in its pods, and judge their logs; return the report."""
-    outcomes = run(jobs.pods(image, "--test"))
+def logs_of_test(jobs: Jobs, image: Path, *, trust: str = "secret") -> list[str]:
+    """Run the test of an image in its pods; return their logs, as `kubectl logs --prefix` writes them."""
+    outcomes = run(jobs.pods(image, "--test", trust=trust))
     assert outcomes.codes == [0] * len(outcomes.codes), outcomes.logs
-    text = "".join(
-        f"[pod/{index}] {line}\n" for index, log in enumerate(outcomes.logs) for line in log.splitlines()
-    )
-    jobs.desk.write("pods.log", change(text))
-    words = ["--ranks", str(ranks), "--report", f"{image.stem}.json", "--collect", "pods.log"]
+    return [
+        "".join(f"[pod/demo-{index}/ranks] {line}\n" for line in log.splitlines())
+        for index, log in enumerate(outcomes.logs)
+    ]
+
+
+def collect(
+    jobs: Jobs, image: Path, logs: Sequence[str], *, ranks: int | None = None, code: int = 0
+) -> dict[str, Any]:
+    """Judge the logs of pods; return the report."""
+    jobs.desk.write("pods.log", "".join(logs))
+    report = jobs.desk.place / f"{image.stem}.json"
+    words = ["--report", report.name, "--collect", "pods.log", *(["--ranks", str(ranks)] if ranks else [])]
     jobs.desk.envbuild("test", image.name, *words, code=code)
-    report: dict[str, Any] = json.loads((jobs.desk.place / f"{image.stem}.json").read_text())
-    return report
+    data: dict[str, Any] = json.loads(report.read_text())
+    return data
+
+
+@pytest.mark.slow
+def test_logs_that_are_not_whole_or_of_another_test_fail(jobs: Jobs, mpich: Path) -> None:
+    first, second = logs_of_test(jobs, mpich)
+    _, of_another = logs_of_test(jobs, mpich, trust="another")
+    cases = {
+        "no report of pod 1 of 2": [first],
+        "record 0 of pod 1 is there twice": [first, second, second],
+        "there are reports of two tests": [first, of_another],
+        "pod 1: its log has no end": [first, *second.splitlines(keepends=True)[:-1]],
+    }
+    for problem, logs in cases.items():
+        assert problem in problem_of(collect(jobs, mpich, logs, code=4))
+    assert "4 ranks ran, and --ranks says 8" in problem_of(
+        collect(jobs, mpich, [first, second], ranks=8, code=4)
+    )
+    other = jobs.build("mpich", 4)
+    assert "the pods ran another image" in problem_of(collect(jobs, other, [first, second], code=4))
+
+
+def problem_of(report: Mapping[str, Any]) -> str:
+    """Return why the logs were refused; nothing else of the pods was judged."""
+    findings = {check["id"]: check for check in report["findings"]}
+    assert (report["passed"], findings["pods.reports"]["status"]) == (False, "FAIL")
+    assert not [name for name in findings if name.startswith("mpi.")]
+    observed: str = findings["pods.reports"]["observed"]
+    return observed
 
 
 @pytest.mark.parametrize("signalled", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -261,7 +295,7 @@ def test_a_rank_that_fails_ends_all(jobs: Jobs, four: Path) -> None:
 
 @pytest.mark.slow
 def test_the_test_of_an_image_passes_in_four_pods(jobs: Jobs, four: Path) -> None:
-    collected = collect(jobs, four, ranks=8)
+    collected = collect(jobs, four, logs_of_test(jobs, four), ranks=8)
     assert (collected["passed"], collected["nodes"], collected["ranks"]) == (True, 4, 8), collected
 
 
