@@ -31,7 +31,7 @@ from envbuild.rules.rulebook import judge
 from envbuild.workflows.explain import verdict_of
 
 CASES = Path(__file__).resolve().parent / "cases"
-COLLECTIONS = ("known", "open", "held-out", "unseen")
+COLLECTIONS = ("known", "open", "held-out", "unseen", "unseen-2")
 
 # Facts that say the same of a stack: threads name one, and rules read another.
 _ALIKE = (

@@ -59,7 +59,9 @@ FACTS: Mapping[str, FactType] = {
     ),
     "frameworks.NAME.toolkit": _version("branch", "CUDA or ROCm release that it is built for (`13.0`)"),
     "frameworks.NAME.publisher": FactType(
-        "text", "who made its build, if the version says so: `nvidia` (`2.13.0+nv23.9`); else empty"
+        "text",
+        "who made its build, if the version says so: `nvidia` (`2.13.0+nv23.9`), `pytorch`"
+        " (`2.8.0+cu128`); else empty",
     ),
     "frameworks.NAME.architectures": FactType(
         "list", "GPU code in it: `sm_90` (binary), `compute_90` (PTX), `gfx90a`"
@@ -182,7 +184,7 @@ FACTS: Mapping[str, FactType] = {
     "host.kernel": _version("branch", "version of the host's Linux kernel (`5.14`)"),
     "host.fuse": FactType("flag", "whether users may open `/dev/fuse`"),
     "limits.memlock": FactType("text", "most memory that a process may lock: `unlimited`, or bytes"),
-    "limits.shm": _version("vendor", "size of `/dev/shm` in bytes"),
+    "limits.shm": _version("count", "size of `/dev/shm` in bytes"),
     "runtime.name": FactType("text", "the container runtime (`apptainer`)"),
     "runtime.version": _version("vendor", "its version"),
     "runtime.user_namespaces": FactType("flag", "whether users may make user namespaces"),
@@ -360,13 +362,20 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
             is_for_cpu = path == "packages.tensorflow-cpu"
             build = {"version": version, **build_of("cpu" if is_for_cpu else version.partition("+")[2])}
             stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}
-            is_nvidias = _OF_NVIDIA.search(version.partition("+")[2])
-            stated[f"frameworks.{framework}.publisher"] = Fact("nvidia" if is_nvidias else "", path)
+            stated[f"frameworks.{framework}.publisher"] = Fact(_publisher(framework, version), path)
             names = names if framework in names else (*names, framework)
     # A list of all packages without a framework says that there is none.
     if "frameworks" not in facts and (names or "packages" in facts):
         stated["frameworks"] = Fact(tuple(sorted(names)), "packages")
     return stated
+
+
+def _publisher(framework: str, version: str) -> str:
+    """Return who made a build, as its version says: PyTorch alone names its builds ``2.8.0+cu128``."""
+    local = version.partition("+")[2]
+    if _OF_NVIDIA.search(local):
+        return "nvidia"
+    return framework if framework == "pytorch" and build_of(local) else ""
 
 
 def _toolkits(facts: Facts) -> dict[str, Fact]:

@@ -231,7 +231,7 @@ def _problem_of_kind(declared: FactType, value: Value) -> str:
     if declared.kind == "flag":
         return "" if isinstance(value, bool) else "not `true` or `false`"
     if declared.kind == "version" and not is_version(str(value), declared.scheme):
-        return "not a version"
+        return "not one version"
     if declared.values and value not in declared.values:
         return f"not one of {', '.join(declared.values)}"
     return "an entry is empty" if isinstance(value, tuple) and not all(value) else ""

@@ -478,7 +478,10 @@ def _needs_gpus_of_code(stack: Stack) -> Iterator[str]:
 )
 def gpu_code_in_build(stack: Stack) -> None:
     """Each framework's build has code for the site's GPUs."""
-    gpus, code = stack.texts("gpus.architectures"), _code(stack)
+    gpus, code = stack.texts("gpus.architectures"), _code_or_none(stack)
+    if code is None:
+        _no_build_runs(stack, gpus)
+        code = _code(stack)
     reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
     runs = run_code(gpus, code)
     if runs is None and any(target.startswith("compute_") for target in code):
@@ -488,8 +491,31 @@ def gpu_code_in_build(stack: Stack) -> None:
 
 def _code(stack: Stack) -> tuple[str, ...]:
     """Return the GPU code of a framework's build: what its files have, or else what its makers publish."""
-    code = stack.texts_or_none(stack.own("architectures"))
+    code = _code_or_none(stack)
     return stack.texts(stack.own("published")) if code is None else code
+
+
+def _code_or_none(stack: Stack) -> tuple[str, ...] | None:
+    """Return the GPU code of a framework's build; None if it is not known."""
+    code = stack.texts_or_none(stack.own("architectures"))
+    return stack.texts_or_none(stack.own("published")) if code is None else code
+
+
+def _no_build_runs(stack: Stack, gpus: tuple[str, ...]) -> None:
+    """Refuse GPUs that a published build runs on for no processor, while that of the image is not known.
+
+    Only a local version (`+cu128`) says that a build is its makers'.
+    """
+    toolkit = stack.get(stack.own("toolkit"))
+    is_published = "+" in stack.text(stack.own("version")) and stack.get(stack.own("publisher")) != "nvidia"
+    if toolkit is None or not is_published or "architecture.image" in stack.facts:
+        return
+    build = (stack.framework, stack.text(stack.own("version")), stack.text(stack.own("accelerator")), toolkit)
+    builds = [look_up("code-of-framework", *map(str, build), name) for name in ("amd64", "arm64")]
+    code = tuple(dict.fromkeys(target for each in builds for target in each or ()))
+    reason = f"{_build(stack)} has code for {shown(code)}, and the site's GPUs are {shown(gpus)}"
+    if code and run_code(gpus, code) is False:
+        require(False, reason)
 
 
 def _driver_compiles_ptx(stack: Stack, reason: str) -> None:
@@ -634,6 +660,30 @@ def nccl_not_older_than_built(stack: Stack) -> None:
 
 
 @Rule(
+    id="JAX.library-not-newer",
+    source=[
+        "jax-ml/jax:jax/_src/lib/__init__.py@cec06d11: check_jaxlib_version",
+        "https://github.com/google-deepmind/alphafold/issues/1064",
+        "https://github.com/jina-ai/dalle-flow/pull/68, of jax 0.3.13",
+    ],
+    seen="2026-11-28",
+    when=lambda stack: (
+        "packages.jaxlib" in stack.facts
+        # From 0.4.30 on its metadata say so, too: JAX.of-package.
+        and versions.in_range(stack.text("frameworks.jax.version"), ">=0.3.13,<0.4.30", "pep440") is True
+    ),
+    hint="pin jax and jaxlib to one version",
+)
+def jax_library_not_newer(stack: Stack) -> None:
+    """JAX's library is not newer than JAX, which refuses to be imported with a newer one."""
+    jax, jaxlib = stack.text("frameworks.jax.version"), stack.text("packages.jaxlib")
+    newer = versions.in_range(jaxlib, f">{_release(jax)}", "vendor")
+    require(
+        None if newer is None else not newer, f"jaxlib is {jaxlib}, and jax {jax} takes none that is newer"
+    )
+
+
+@Rule(
     id="JAX.one-release",
     source=[
         "https://github.com/jax-ml/jax/issues/22416",
@@ -649,6 +699,12 @@ def jax_one_release(stack: Stack) -> None:
     releases = stack.texts("jax.releases")
     reason = f"jaxlib and its plug-ins for CUDA are of several releases: {shown(releases)}"
     require(len(set(releases)) == 1, reason)
+
+
+def _release(version: str) -> str:
+    """Return the numbers of a version: ``0.4.26`` of ``0.4.26.dev20240401+cu12``."""
+    numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return numbers[0] if numbers else version
 
 
 # The interconnect, and settings by which a job silently falls back to a slow one.

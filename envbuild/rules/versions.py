@@ -12,13 +12,18 @@ from typing import Any, Literal
 from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-Scheme = Literal["pep440", "vendor", "branch", "debian"]
+Scheme = Literal["pep440", "vendor", "branch", "debian", "count"]
 """How versions of a fact are compared.
 
 ``pep440``: as Python's packages, and a development version is older than its release: ``0.9.4.dev0``, which
-still asks for what 0.9.3 does, is below 0.9.4. ``vendor``: by the numbers at their beginning; ``3.4a2`` and
+still asks for what 0.9.3 does, is below 0.9.4. Whether a pre-release is at least its release is undecided:
+``2.4.0a0+nv24.5`` may have what 2.4 has. ``vendor``: by the numbers at their beginning; ``3.4a2`` and
 ``3.4amzn1`` are 3.4. ``branch``: the same, and a version that says less than the limit is undecided: driver
-``580`` may be 580.65.06, and CUDA ``12`` may be 12.4. ``debian``: as dpkg compares them.
+``580`` may be 580.65.06, and CUDA ``12.4`` may be 12.4.1. ``debian``: as dpkg compares them.
+
+``count``: a number of things, such as bytes.
+
+One number alone says less than any release: ``2`` may be 2.4. A count says all.
 """
 
 MAX_VERSION = 256  # characters; Python makes no numbers of thousands of digits
@@ -56,7 +61,7 @@ def range_problem(text: str, scheme: Scheme) -> str:
         except InvalidSpecifier:
             return example
     limits = [clause[2] for clause in clauses if clause]
-    if scheme in ("vendor", "branch") and not all(_numbers(limit) for limit in limits):
+    if scheme in ("vendor", "branch", "count") and not all(_numbers(limit) for limit in limits):
         return example
     return "" if scheme != "debian" or not any(".*" in limit for limit in limits) else example
 
@@ -77,8 +82,9 @@ def in_range(version: str, text: str, scheme: Scheme) -> bool | None:
         return None
     if scheme == "pep440":
         known = _python_version(version)
-        return None if known is None else all(_contains(clause, known) for clause in SpecifierSet(text))
-    outcomes = [_meets(version, operation, limit, scheme) for operation, limit in _clauses(text)]
+        outcomes = [None if known is None else _contains(clause, known) for clause in SpecifierSet(text)]
+    else:
+        outcomes = [_meets(version, operation, limit, scheme) for operation, limit in _clauses(text)]
     return False if False in outcomes else None if None in outcomes else True
 
 
@@ -87,11 +93,29 @@ def _clauses(text: str) -> Iterator[tuple[str, str]]:
     return ((match[1], match[2]) for match in matches if match)
 
 
-def _contains(clause: Specifier, version: Version) -> bool:
+def _contains(clause: Specifier, version: Version) -> bool | None:
     """Return whether a clause holds; `<0.9.4` also of ``0.9.4.dev0``, which PEP 440 leaves out."""
+    limit = Version(clause.version.removesuffix(".*"))
     if clause.operator == "<" and version.is_devrelease and version.pre is None:
-        return version < Version(clause.version)
+        return version < limit
+    if len(version.release) == 1 and version.pre is None and version.epoch == limit.epoch:
+        is_series = clause.version.endswith(".*")
+        if _may_be_more(version.release, limit.release, clause.operator, is_series=is_series):
+            return None
+    is_before_limit = version.pre is not None and limit.pre is None and version < limit
+    if clause.operator == ">=" and is_before_limit and Version(version.base_version) == limit:
+        return None
     return clause.contains(version, prereleases=True)
+
+
+def _may_be_more(known: tuple[int, ...], bound: tuple[int, ...], operation: str, *, is_series: bool) -> bool:
+    """Return whether a version to which numbers may be added can both meet a limit and miss it."""
+    size = len(known)
+    if bound[:size] != known:
+        return False
+    if is_series:
+        return size < len(bound)
+    return operation not in (">=", "<") or any(bound[size:])
 
 
 def _python_version(text: str) -> Version | None:
@@ -109,13 +133,13 @@ def _meets(version: str, operation: str, limit: str, scheme: Scheme) -> bool | N
     known, bound = _numbers_of_one(version), _numbers(limit)
     if not known:
         return None
-    says_less = scheme == "branch" and len(known) < len(bound) and bound[: len(known)] == known
-    if limit.endswith(".*"):
-        if says_less:
-            return None
-        return _COMPARE[operation](known[: len(bound)], bound)
-    if says_less and any(bound[len(known) :]):
+    is_series = limit.endswith(".*")
+    one_number = len(known) == 1 and scheme != "count"
+    says_less = one_number or (scheme == "branch" and len(known) < len(bound))
+    if says_less and _may_be_more(known, bound, operation, is_series=is_series):
         return None
+    if is_series:
+        return _COMPARE[operation](known[: len(bound)], bound)
     size = max(len(known), len(bound))
     padded = [(*numbers, *[0] * (size - len(numbers))) for numbers in (known, bound)]
     return _COMPARE[operation](*padded)

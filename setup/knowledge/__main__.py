@@ -21,6 +21,7 @@ from knowledge import (
     cray_mpich,
     cuda_drivers,
     cuda_gpus,
+    gpu_drivers,
     ofi_plugin,
     python_packages,
     python_requirements,
@@ -52,6 +53,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "cray-mpich": Importer(cray_mpich.INPUTS, cray_mpich.rows),
     "cuda-drivers": Importer(cuda_drivers.INPUTS, cuda_drivers.rows, cuda_drivers.claims),
     "cuda-gpus": Importer(cuda_gpus.INPUTS, cuda_gpus.rows, cuda_gpus.claims),
+    "gpu-drivers": Importer(gpu_drivers.INPUTS, gpu_drivers.rows),
     "ofi-plugin": Importer(ofi_plugin.INPUTS, ofi_plugin.rows),
     "python-packages": Importer(
         (*python_packages.INPUTS, pytorch_releases.INPUTS[0]), python_packages.rows, pytorch_releases.claims

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuild.rules.facts import FACTS, READ_VARIABLES, Value, facts_from
+from envbuild.rules.facts import FACTS, READ_VARIABLES, Value, facts_from, with_tables
 from envbuild.rules.rulebook import judge, rule_ids
 from tests.unit.rules.stacks import cases, declared, good, stack
 
@@ -87,6 +87,54 @@ def test_a_driver_below_the_floor_warns_if_a_compatibility_package_may_be_there(
     assert verdict.reason.startswith(
         "CUDA 13 needs a driver of at least 580, and driver.version is 575.57.08"
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "facts"),
+    [
+        (
+            "CUDNN.of-framework",
+            {
+                "frameworks.pytorch.version": "2.3.0",
+                "frameworks.pytorch.accelerator": "cuda",
+                "cudnn.loaded": "9.0.0",
+            },
+        ),
+        (
+            "CUDNN.of-framework",
+            {"frameworks.pytorch.version": "2.4.0a0+07cecf4168.nv24.5", "cudnn.loaded": "9.1.0"},
+        ),
+        (
+            "TENSORFLOW.cudnn-of-its-build",
+            {
+                "frameworks.tensorflow.version": "2.17.0+nv25.2",
+                "frameworks.tensorflow.accelerator": "cuda",
+                "cudnn.loaded": "9.7.1",
+            },
+        ),
+        (
+            "TENSORFLOW.known-bad",
+            {
+                "frameworks.tensorflow.version": "2.16.1",
+                "frameworks.tensorflow.accelerator": "cuda",
+                "frameworks.tensorflow.toolkit": "12.4",
+            },
+        ),
+        (
+            "TENSORFLOW.of-package",
+            {"frameworks.tensorflow.version": "2.12.0+nv23.4", "packages.horovod": "0.26.1+nv23.4"},
+        ),
+        (
+            "MPI.known-bad",
+            {"packages.horovod": "0.16.0", "mpi.family": "openmpi", "mpi.version": "3.1.3"},
+        ),
+    ],
+)
+def test_builds_of_centres_and_of_nvidia_are_not_taken_for_those_of_the_makers(
+    rule: str, facts: dict[str, str]
+) -> None:
+    known = with_tables(facts_from(facts, "image"))
+    assert [verdict for verdict in judge(known) if verdict.rule == rule and verdict.warn] == []
 
 
 @settings(deadline=None, max_examples=300)

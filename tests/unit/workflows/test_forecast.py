@@ -165,7 +165,7 @@ def test_a_fact_that_will_not_be_known_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("driver.version=new", "not a version", "`driver.version` is the version of the host's GPU driver"),
+        ("driver.version=new", "not one version", "`driver.version` is the version of the host's GPU driver"),
         ("gpus.vendor=NVIDIA", "not one of nvidia, amd, none", "`gpus.vendor` is the "),
         ("pmi.offered=pmix,", "an entry is empty", "`pmi.offered` is the types"),
         ("runtime.setuid=no", "not `true` or `false`", "`runtime.setuid` says whether"),
