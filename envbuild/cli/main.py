@@ -16,6 +16,7 @@ import typer
 
 from envbuild import __version__
 from envbuild.cli import (
+    bench,
     build,
     cache,
     check,
@@ -75,6 +76,7 @@ _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
         ("explain", explain.command, "Show which rules hold for a stack, and why"),
         ("check", check.command, "Find what an image lacks, without running it"),
         ("test", test.command, "Run an image's jobs across ranks and judge them"),
+        ("bench", bench.command, "Measure how fast an image's ranks are"),
         ("vet", vet.command, "Find slow and broken nodes"),
         ("status", status.command, "Show which images passed their test on this host"),
         ("reproduce", reproduce.command, "Build an image again and compare the bytes"),

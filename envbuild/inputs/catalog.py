@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,16 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.jobs.judge import Job
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import not_known, recipe_not_known
-from envbuild.spec.job import JobHeader
-from envbuild.spec.job_file import read_header
+from envbuild.spec.job import JobHeader, MeasuredValue
+from envbuild.spec.job_file import read_header, with_modules
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.model import NAME
+from envbuild.spec.oracles import jobs_of
 from envbuild.spec.recipe import Recipe
-from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, recipe_errors
+from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, benchmark_errors, recipe_errors
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import (
     configuration_homes,
@@ -218,11 +220,71 @@ def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A job that measures; it is brought to images, so that the same one measures old and new ones."""
+
+    job: Job
+    measures: Mapping[str, MeasuredValue]
+    """Reported value's name → what it is."""
+    files: Mapping[str, bytes]
+    """Name → content of its file and of the modules that it imports."""
+
+
+def read_benchmarks(names: Iterable[str], *, recipes: Sequence[Path] = ()) -> tuple[Benchmark, ...]:
+    """Read the benchmarks of recipes, by recipe and file; recipes that do not exist here have none.
+
+    They may import modules of ``verify/``. Raises all errors of their headers (RequestError).
+    """
+    catalog, reading = find_catalog(recipes), ErrorCollector()
+    benchmarks: list[Benchmark] = []
+    for name in names:
+        files = [file for file in _files_of(catalog, name, "bench") if file.endswith(".py")]
+        source = reading.collect(partial(load_recipe, catalog, name)) if files else None
+        directory = catalog.recipe(name)
+        if source is None or directory is None:
+            continue
+        contents = {
+            file: content
+            for file in files
+            if (content := reading.collect(partial(_read_below, directory, f"bench/{file}"))) is not None
+        }
+        modules = {
+            path.removeprefix("verify/"): content
+            for path, content in source.files.items()
+            if path.startswith("verify/")
+        }
+        texts = {file: content.decode(errors="replace") for file, content in {**modules, **contents}.items()}
+        for file, content in contents.items():
+            header = reading.collect(partial(read_header, content, directory / "bench" / file))
+            if header is None:
+                continue
+            reading.errors += benchmark_errors(header, source.loaded.value)
+            needed = with_modules(file, texts)
+            benchmarks += [
+                Benchmark(
+                    job=job,
+                    measures=header.value.measures,
+                    files={other: text.encode() for other, text in needed.items()},
+                )
+                for job in jobs_of(header.value, name, file)
+            ]
+    raise_all(reading.errors)
+    return tuple(benchmarks)
+
+
+def _files_of(catalog: Catalog, name: str, folder: str) -> list[str]:
+    directory = catalog.recipe(name)
+    return [] if directory is None else sorted(list_directory(directory / folder))
+
+
 def _read_below(directory: Path, name: str) -> bytes:
-    """Read a file that becomes part of an image: never one from elsewhere, such as a private key."""
+    """Read a file that images see: never one from elsewhere, such as a private key."""
     path = directory / name
     # A link may lead to a job or patch of a recipe beside it.
-    shared = is_below(path, directory.parent) and path.resolve().parent.name in ("verify", "patches")
+    shared = is_below(path, directory.parent) and path.resolve().parent.name in (
+        *("verify", "bench", "patches"),
+    )
     if not is_below(path, directory) and not shared:
         raise RequestError(
             f"`{name}` leads out of the recipe's directory",

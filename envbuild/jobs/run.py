@@ -6,6 +6,7 @@ On the host and in the image the same code runs; only the function that starts r
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,9 +40,16 @@ def ranks_on_gpus(job: Job, ranks: int, gpus: int) -> int:
 
 
 def run_job(
-    job: Job, start: StartRanks, directory: Path, *, ranks: int, limit_s: float, token: str = ""
+    job: Job,
+    start: StartRanks,
+    directory: Path,
+    *,
+    ranks: int,
+    limit_s: float,
+    threads: int = 1,
+    token: str = "",
 ) -> JobResult:
-    """Run a job and judge it; `limit_s` limits each run.
+    """Run a job and judge it; `limit_s` limits each run, `threads` those of each rank (OMP_NUM_THREADS).
 
     `directory` is empty and private, and all ranks see it; the caller removes it. `token` is in all
     reports of the job, and is chosen here if it is empty.
@@ -55,7 +63,7 @@ def run_job(
     def run(name: str, count: int) -> tuple[Reports, LaunchResult, str]:
         results = directory / name
         results.mkdir(mode=0o700)
-        return _run(job, command, count, limit_s, start, results, token or secrets.token_hex(16))
+        return _run(job, command, count, limit_s, threads, start, results, token or secrets.token_hex(16))
 
     reports, ended, output = run("all-ranks", ranks)
     runs, single = [reports], None
@@ -78,6 +86,7 @@ def _run(
     command: Sequence[str],
     ranks: int,
     limit_s: float,
+    threads: int,
     start: StartRanks,
     results: Path,
     token: str,
@@ -88,7 +97,8 @@ def _run(
         # Each rank writes where it stands shortly before the limit ends it.
         "ENVBUILD_DUMP_AFTER_S": f"{0.8 * limit_s:.3f}",
         "ENVBUILD_GPUS_PER_RANK": str(job.gpus_per_rank),
-        "OMP_NUM_THREADS": "1",
+        "ENVBUILD_STARTED": f"{time.time():.6f}",
+        "OMP_NUM_THREADS": str(threads),
     }
     ended = start(command, ranks, results, variables, limit_s)
     reports = replace(read_reports(results, token), said=ranks_that_said(results, job.says))

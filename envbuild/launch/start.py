@@ -71,8 +71,8 @@ class Container:
     """The Python of an image of another tool; empty for `python` on its PATH."""
     programs: str = ""
     """Directory of its own mpiexec and torchrun; empty for PATH."""
-    brought: Mapping[str, bytes] = field(default_factory=dict)
-    """Job id → its file, for jobs that the image does not carry."""
+    brought: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Job id → its file and the modules that it imports, for jobs that the image does not carry."""
     binds: tuple[Bind, ...] = ()
     """Host paths that it sees."""
     host_libs: HostLibraryPlan | None = None
@@ -83,6 +83,8 @@ class Container:
     """Apptainer's flags for the GPUs (``--nv``, ``--rocm``); empty without."""
     gpus: int = 0
     """GPUs that the image sees where its ranks start (count)."""
+    threads: int = 1
+    """Threads of each rank of a job (OMP_NUM_THREADS)."""
 
     @property
     def label(self) -> str:
@@ -269,27 +271,28 @@ def run_image_job(
 
     `shape` is that of the run on all ranks.
     """
-    if (content := container.brought.get(job.id)) is not None:
-        return run_external_job(container, launcher, job, content, shape=shape, limit_s=limit_s)
+    if (contents := container.brought.get(job.id)) is not None:
+        return run_external_job(container, launcher, job, contents, shape=shape, limit_s=limit_s)
     with _results_of(launcher) as directory:
         start = _starter(container, launcher, shape)
-        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s)
+        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s, threads=container.threads)
 
 
 def run_external_job(
     container: Container,
     launcher: Launcher,
     job: Job,
-    content: bytes,
+    contents: Mapping[str, bytes],
     *,
     shape: Shape,
     limit_s: float,
 ) -> JobResult:
-    """Run a job that an image does not carry, whose file is `content`.
+    """Run a job that an image does not carry; `contents`: name of a file → its content.
 
     The files of jobs are bound over the image's own, or where it would have them.
     """
-    texts = {**embedded_files(), f"jobs/{job.recipe}/{job.file}": content}
+    brought = {f"jobs/{job.recipe}/{name}": content for name, content in contents.items()}
+    texts = {**embedded_files(), **brought}
     with _results_of(launcher) as directory:
         for name, text in texts.items():
             path = directory / "envbuild" / name
@@ -298,7 +301,7 @@ def run_external_job(
         bind = Bind(source=directory / "envbuild", target=METADATA_DIR)
         container = replace(container, binds=(*container.binds, bind))
         start = _starter(container, launcher, shape)
-        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s)
+        return run_job(job, start, directory, ranks=shape.ranks, limit_s=limit_s, threads=container.threads)
 
 
 def _starter(container: Container, launcher: Launcher, shape: Shape) -> StartRanks:

@@ -112,6 +112,12 @@ class MeasuredValue(Model):
     """Its unit (``words/s``)."""
     higher_is_better: bool = True
     """Whether a larger value is better; of several ranks the worst value counts."""
+    scaling: Literal["weak", "strong"] | None = None
+    """For benchmarks: how the work of a rate grows with the ranks, each rank the same (``weak``) or all ranks
+    together (``strong``). `bench` then shows its efficiency."""
+    message_bytes: Annotated[int, Field(gt=0)] | None = None
+    """For benchmarks: the size of the message that a time is for (bytes). `bench` then shows the bandwidth,
+    and fits a model to all sizes."""
 
 
 class JobHeader(Model):
@@ -159,7 +165,7 @@ class JobHeader(Model):
     environment: dict[VariableName, Text] = {}
     """Variables of its ranks, such as those that select a transport."""
     measures: dict[ReportedName, MeasuredValue] = {}
-    """Reported value's name → unit of a number that the test shows."""
+    """Reported value's name → unit of a number that the test or benchmark shows."""
     own_mpi: bool = False
     """Whether it tests the image's own MPI only, not the host's in its place."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None

@@ -99,6 +99,17 @@ def recipe_errors(source: RecipeSource) -> Errors:
             seen.add(job.id)
 
 
+def benchmark_errors(loaded: Loaded[JobHeader], recipe: Recipe) -> Errors:
+    """Yield the errors of the header of a benchmark, a job under ``bench/``."""
+    yield from _job_errors(loaded, recipe)
+    if not loaded.value.measures:
+        hint = "name the numbers that its ranks report: `measures: {words: {unit: words/s}}`"
+        yield RequestError("a benchmark measures nothing", at=loaded.at(), hint=hint)
+    if loaded.value.controls:
+        problem = "`controls` are for the jobs of a test"
+        yield RequestError(problem, at=loaded.at("controls"), hint="leave them out")
+
+
 def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prepend], *key: str) -> Errors:
     """Yield an error if ``environment`` replaces a search path, or adds a relative directory to it."""
     for name, setting in environment.items():

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from envbuild.workflows import arguments as arguments
+    from envbuild.workflows import bench as bench
+    from envbuild.workflows import bench_page as bench_page
+    from envbuild.workflows import bench_report as bench_report
     from envbuild.workflows import build as build
     from envbuild.workflows import cache as cache
     from envbuild.workflows import check as check

@@ -143,12 +143,12 @@ def container_of(extended: ExtendedImage, path: Path, apptainer: Apptainer) -> C
     """
     python, runnable = extended.examined.python, extended.runnable
     programs = {path for path in extended.image.files.entries if path.endswith("/bin/mpiexec")}
-    brought: dict[str, bytes] = {}
+    brought: dict[str, dict[str, bytes]] = {}
     if programs and {"mpi4py", "numpy"} <= python.installed.keys():
         family = "openmpi" if extended.examined.has_openmpi else "mpich"
         source = read_recipe(_RECIPE)
         job = next(job for job in source.jobs if job.id == _JOB)
-        brought[job.id] = source.files[f"verify/{job.file}"]
+        brought[job.id] = {job.file: source.files[f"verify/{job.file}"]}
         runnable = runnable.model_copy(update={"mpi": family, "mpi_family": family, "jobs": (job,)})
     else:
         runnable = runnable.model_copy(update={"mpi": ""})

@@ -124,11 +124,11 @@ def vet_nodes(
     accelerator, spans = container.runnable.accelerator, launcher.spans_nodes
     flags = gpu_flags(container.apptainer, accelerator, site, elsewhere=spans)
     container = replace(container, gpu_flags=flags)
-    content = Path(vet.__file__).with_name(vet.JOB.file).read_bytes()
+    contents = {vet.JOB.file: Path(vet.__file__).with_name(vet.JOB.file).read_bytes()}
 
     def measure(count: int, *names: str) -> Reports:
         shape = Shape(ranks=count, nodes=count, names=names, measures=True)
-        result = run_external_job(container, launcher, vet.JOB, content, shape=shape, limit_s=limit_s)
+        result = run_external_job(container, launcher, vet.JOB, contents, shape=shape, limit_s=limit_s)
         return result.reports[0]
 
     reports = measure(nodes)

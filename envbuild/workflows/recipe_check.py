@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.image.file import ImageFile
-from envbuild.inputs.catalog import find_catalog, read_recipe, recipe_of_path
+from envbuild.inputs.catalog import find_catalog, read_benchmarks, read_recipe, recipe_of_path
 from envbuild.jobs.judge import TEMPLATE, Job
 from envbuild.launch.controls import (
     EVERY_RANK_ALONE,
@@ -74,6 +74,7 @@ def check_recipe(name: str, settings: Settings, *, path: Path | None = None) -> 
     """
     name, directories = recipe_of_path(name, settings.recipes)
     source = read_recipe(name, recipes=directories)
+    read_benchmarks([name], recipes=directories)
     others = _other_recipes(name, directories)
     errors = [*recipe_errors(source), *requirement_errors(source, others), *shared_id_errors(source, others)]
     controls = recipe_controls(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from envbuild.bench.result import BenchResult
 from envbuild.lock.text import lock_schema
 from envbuild.rules.knowledge import KnowledgeFile
 from envbuild.spec.schema import MODELS, json_schema
@@ -14,6 +15,7 @@ def schema_text(kind: str) -> str:
     if kind == "lock":
         schema = lock_schema()
     else:
-        model = KnowledgeFile if kind == "knowledge" else MODELS[kind]
+        others = {"knowledge": KnowledgeFile, "bench": BenchResult}
+        model = others.get(kind) or MODELS[kind]
         schema = json_schema(model, f"envbuild {kind}")
     return json.dumps(schema, indent=2) + "\n"

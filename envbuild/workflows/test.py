@@ -145,27 +145,71 @@ def test_image(request: TestRequest, settings: Settings) -> Report:
     return report
 
 
-def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
-    started = time.monotonic()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An image whose jobs can start here."""
+
+    extended: ExtendedImage | None
+    """The examined image of another tool; None for one that envbuild built."""
+    container: Container
+    launcher: Launcher | None
+    """What starts ranks that need an MPI; None if nothing can."""
+    site: Site | None
+    slurm: SlurmHere
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether ranks may be on other nodes."""
+        return self.launcher is not None and self.launcher.spans_nodes
+
+    @property
+    def launcher_label(self) -> str:
+        """``slurm 25.11.1 --mpi=pmix``, or the launcher's own label; empty without one."""
+        if self.launcher is None:
+            return ""
+        if self.launcher.scheduler != self.slurm.name:
+            return self.launcher.label
+        pmi = self.launcher.pmi
+        return f"{self.slurm.version} --mpi={pmi}" if pmi else self.slurm.version
+
+    def fingerprint(self) -> HostFingerprint:
+        """Return the facts of this host that results are bound to."""
+        host = self.slurm.add_to(fingerprint(self.container.apptainer))
+        identities = self.container.host_libs.identities if self.container.host_libs else {}
+        for fact, identity in identities.items():
+            host = host.with_fact(fact, identity)
+        return host
+
+
+def prepare(image: ImageFile, request: TestRequest, settings: Settings) -> Prepared:
+    """Choose how the jobs of an image start here; combinations that do not fit are refused.
+
+    RequestError and MachineError: as for `test_image`.
+    """
     extended, site = examine_extended(image, settings, unfit=request.only_for_ours), site_of(settings)
     container = _container(image, extended, settings.find_apptainer(site))
-    runnable = container.runnable
     if extended is None:
         _warn_of_untrusted_layers(image.manifest, settings)
-
-    # Combinations that do not fit are refused before anything starts.
     if request.from_host:
         host_libs = host_libraries_for(image, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
     slurm = SlurmHere()
     launcher = _choose_launcher(container, site, request, slurm)
-    spans = launcher is not None and launcher.spans_nodes
-    if spans:
+    if launcher is not None and launcher.spans_nodes:
         # Ranks on other nodes open what lies at its path.
         container = replace(container, image=request.image.absolute())
+    return Prepared(extended=extended, container=container, launcher=launcher, site=site, slurm=slurm)
+
+
+def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
+    started = time.monotonic()
+    prepared = prepare(image, request, settings)
+    extended, site, container = prepared.extended, prepared.site, prepared.container
+    launcher, slurm, spans = prepared.launcher, prepared.slurm, prepared.spans_nodes
+    runnable = container.runnable
     ranks = request.ranks or _ranks_in_allocation(launcher, request) or runnable.ranks
     limit_s = request.timeout_s or runnable.timeout_s
-    host = _fingerprint(container, slurm)
+    host = prepared.fingerprint()
 
     sections = Sections(lambda section: show_section(section, settings))
     _check_image(sections, image, extended, container, request, settings)
@@ -181,7 +225,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         stage = lasting_stage(container.host_libs, settings, one_machine=not spans)
         container = replace(container, stage=stage)
     jobs = _first_jobs(container) if request.quick else container.jobs
-    results = run_jobs(jobs, _Host(container, launcher, request, settings, ranks), sections)
+    results = run_jobs(jobs, ImageJobs(container, launcher, request, settings, ranks), sections)
     _check_nodes(sections, results, container, launcher, site, request)
     if runnable.unproven:
         sections.add("versions", [_unproven(name, runnable.recipes[name]) for name in runnable.unproven])
@@ -204,7 +248,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         seconds=time.monotonic() - started,
         gpus=container.gpus,
         nodes=request.nodes,
-        launcher=_launcher_label(launcher, slurm) if request.launcher_name else "",
+        launcher=prepared.launcher_label if request.launcher_name else "",
         submitted_from=request.submitted_from,
     )
 
@@ -373,24 +417,6 @@ def _ranks_in_allocation(launcher: Launcher | None, request: TestRequest) -> int
     return ranks if ranks > 1 else None
 
 
-def _launcher_label(launcher: Launcher | None, slurm: SlurmHere) -> str:
-    """Return ``slurm 25.11.1 --mpi=pmix``, or the launcher's own label; empty without one."""
-    if launcher is None:
-        return ""
-    if launcher.scheduler != slurm.name:
-        return launcher.label
-    return f"{slurm.version} --mpi={launcher.pmi}" if launcher.pmi else slurm.version
-
-
-def _fingerprint(container: Container, slurm: SlurmHere) -> HostFingerprint:
-    """Return the facts of this host that the verdict is bound to."""
-    host = slurm.add_to(fingerprint(container.apptainer))
-    identities = container.host_libs.identities if container.host_libs else {}
-    for fact, identity in identities.items():
-        host = host.with_fact(fact, identity)
-    return host
-
-
 def _check_files(
     image: ImageFile, container: Container, settings: Settings, from_host: HostLibraries
 ) -> list[CheckResult]:
@@ -441,7 +467,7 @@ def packages_of(image: ImageFile) -> list[Package]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Host:
+class ImageJobs:
     """Starts the ranks of jobs in containers of this machine, or of the nodes of its job."""
 
     container: Container
@@ -462,7 +488,7 @@ class _Host:
             return skip_unfit(
                 job, launcher.label, f"{job.launcher} must start it, in one container on one node"
             )
-        if not self._ranks(job):
+        if not self.ranks_of(job):
             return skip_gpu_job(job, f"{self.container.gpus} GPUs here")
         return None if self._launcher(job) else skip_job(job, self.ranks)
 
@@ -476,7 +502,7 @@ class _Host:
             # Its ranks start each other, in one container, without an MPI.
             container = replace(container, host_libs=None)
         nodes = self.request.nodes if 0 < self.request.nodes < nodes_here() else 0
-        shape = Shape(ranks=self._ranks(job), nodes=nodes)
+        shape = Shape(ranks=self.ranks_of(job), nodes=nodes)
         limit_s = self.request.timeout_s or job.timeout_s or container.runnable.timeout_s
         title = f"{job.id} {job.title}".strip()
         with task(self.settings.emit, f"test:{job.id}", title) as running:
@@ -490,7 +516,7 @@ class _Host:
             return self.launcher
         return own_launcher(self.container, job.launcher)
 
-    def _ranks(self, job: Job) -> int:
+    def ranks_of(self, job: Job) -> int:
         """Return the ranks of a job (count); 0 if this machine lacks GPUs for one."""
         spans = self.launcher is not None and self.launcher.spans_nodes
         # The survey is of one machine; ranks elsewhere start where there are GPUs for them.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envbuild.jobs.report import visible
+from envbuild.workflows.pages.chart import Chart, svg
 
 MARK = 'name="generator" content="envbuild"'
 """A text near the beginning of each page."""
@@ -29,13 +30,15 @@ Cell = tuple[Line, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, a remark and a table; each may be empty but the heading."""
+    """A heading, a remark, charts and a table; each may be empty but the heading."""
 
     title: str
     note: str = ""
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
     """In each row a cell for each column."""
+    charts: Sequence[Chart] = ()
+    """Above the table, which has the same numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,4 +65,5 @@ def html(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters["visible"] = visible
+    environment.filters["svg"] = svg
     return environment.get_template("page.html").render(page=page) + "\n"

@@ -1,0 +1,1 @@
+"""Results of benchmarks: their statistics, their file, and what they are compared with."""

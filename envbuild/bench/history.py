@@ -1,0 +1,51 @@
+"""Kept results of benchmarks: with them the next result of a site is compared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from envbuild.bench.result import BenchResult
+from envbuild.digests import sha256_of
+from envbuild.errors import RequestError
+from envbuild.system.files import list_directory, make_directory, read_small, write_atomically
+
+_MOST_FILES, _MOST_BYTES = 500, 4 << 20
+
+
+def default_directory() -> Path:
+    """Return ``envbuild/bench`` in the user's state directory (XDG Base Directory Specification).
+
+    RequestError: the user has no home directory.
+    """
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if state.startswith("/"):
+        return Path(state) / "envbuild/bench"
+    try:
+        return Path.home() / ".local/state/envbuild/bench"
+    except RuntimeError:
+        raise RequestError(
+            "there is no home directory for results", hint="name a directory with --results DIR"
+        ) from None
+
+
+def read(directory: Path) -> list[BenchResult]:
+    """Read the latest kept results, oldest first; files of other kinds are ignored."""
+    names = sorted(name for name in list_directory(directory) if name.endswith(".json"))
+    results = []
+    for name in names[-_MOST_FILES:]:
+        with contextlib.suppress(OSError, ValueError, ValidationError):
+            text = read_small(directory / name, limit_bytes=_MOST_BYTES)
+            results.append(BenchResult.model_validate_json(text))
+    return results
+
+
+def keep(directory: Path, result: BenchResult) -> None:
+    """Keep a result; its file is named by time and content."""
+    content = result.to_json().encode()
+    make_directory(directory)
+    time = "".join(char for char in result.when if char.isalnum())
+    write_atomically(directory / f"{time}-{sha256_of(content)[7:19]}.json", content)

@@ -1,0 +1,202 @@
+"""The result of a benchmark run: the document of `bench --json`, of reports, and of kept results."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from envbuild.bench.statistics import Interval, interval_of_median, median
+from envbuild.spec.model import Model
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class MeasuredPoint(Model):
+    """A value of a benchmark on a number of nodes and ranks."""
+
+    benchmark: str
+    """Id of the job."""
+    files: str
+    """``sha256:…`` of its files: only the same benchmark is compared."""
+    name: str
+    """Name of the value."""
+    unit: str
+    """Unit of the value."""
+    higher_is_better: bool
+    """Whether a larger value is better."""
+    scaling: Literal["weak", "strong"] | None = None
+    """How the work grows with the ranks; of rates alone."""
+    message_bytes: Count | None = None
+    """Size of the message that a time is for."""
+    nodes: Count
+    """Nodes that ran ranks (count)."""
+    ranks: Count
+    """Processes (count)."""
+    threads: Count
+    """Threads of each rank (OMP_NUM_THREADS)."""
+    gpus: Count = 0
+    """GPUs that the ranks used (count)."""
+    values: Annotated[tuple[Number, ...], Field(min_length=1)]
+    """Of each repeat, the worst of its ranks."""
+    median: Number
+    """Of the values."""
+    low: Number | None = None
+    """With `high` the interval of the median; null for too few repeats."""
+    high: Number | None = None
+    """See `low`."""
+    coverage: Number | None = None
+    """Probability with which the interval covers the median."""
+    oversubscribed: bool = False
+    """Whether a node had more ranks than cores: then there is no efficiency."""
+    efficiency: Number | None = None
+    """Rate for each rank against that of the first point; null without `scaling`."""
+    bandwidth: Number | None = None
+    """Bytes of the message per second; null without `message_bytes`."""
+    network: str = ""
+    """The interfaces that received the ranks' messages."""
+    earlier: Literal["faster", "slower", "as before", "not decidable"] | None = None
+    """Against earlier results of this site; null if there are none."""
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval of the median; None for too few repeats."""
+        if self.low is None or self.high is None or self.coverage is None:
+            return None
+        return Interval(low=self.low, high=self.high, coverage=self.coverage)
+
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What must be equal for two points to be comparable."""
+        return (self.files, self.benchmark, self.name, self.nodes, self.ranks, self.threads, self.gpus)
+
+
+def statistics_of(values: tuple[float, ...]) -> dict[str, object]:
+    """Return the keys of a point that follow from its values."""
+    interval = interval_of_median(values)
+    data: dict[str, object] = {"values": values, "median": median(values)}
+    if interval is not None:
+        data |= {"low": interval.low, "high": interval.high, "coverage": interval.coverage}
+    return data
+
+
+class UnmeasuredPoint(Model):
+    """A benchmark that gave no values, and why."""
+
+    benchmark: str
+    """Id of the job."""
+    nodes: Count
+    """Nodes (count)."""
+    ranks: Count
+    """Processes (count)."""
+    reason: str
+    """The check that did not pass, or what it needs."""
+    failed: bool
+    """Whether it ran and failed; else it cannot run so."""
+
+
+class FittedModel(Model):
+    """A model of the time of a message by its size, for one number of ranks."""
+
+    benchmark: str
+    """Id of the job."""
+    nodes: Count
+    """Nodes (count)."""
+    ranks: Count
+    """Processes (count)."""
+    latency_s: Number
+    """Time of an empty message, in seconds."""
+    bytes_per_s: Number | None
+    """Rate at which the time grows with the size; null if it does not grow."""
+    held_out_bytes: Count
+    """The size that it was not fitted to."""
+    predicted_s: Number
+    """What the model says of that size, in seconds."""
+    measured_s: Number
+    """What was measured, in seconds."""
+    error: Number
+    """Relative error of the prediction."""
+
+
+class MeasuredImage(Model):
+    """The image that was measured."""
+
+    name: str
+    """Its name."""
+    version: str
+    """Its version."""
+    digest: str
+    """``sha256:…``, its identity."""
+    lock: str = ""
+    """``sha256:…`` of its lock; empty for an image of another tool."""
+
+
+class ComparedPoint(Model):
+    """A value of this image against that of the other, by pairs of runs."""
+
+    benchmark: str
+    """Id of the job."""
+    name: str
+    """Name of the value."""
+    nodes: Count
+    """Nodes that ran ranks (count)."""
+    ranks: Count
+    """Processes (count)."""
+    other: Annotated[tuple[Number, ...], Field(min_length=1)]
+    """Values of the other image, in the order of those of this one."""
+    ratio: Number
+    """Median of this/other, pair by pair."""
+    low: Number | None = None
+    """With `high` the interval of the ratio; null for too few repeats."""
+    high: Number | None = None
+    """See `low`."""
+    verdict: Literal["faster", "slower", "as before", "not decidable"]
+    """Of this image: faster or slower only if the interval lies on one side of 1."""
+
+
+class ComparedImage(Model):
+    """Another image, and how this one compares with it."""
+
+    image: MeasuredImage
+    """The other image."""
+    points: tuple[ComparedPoint, ...]
+    """What both measured."""
+
+
+class BenchResult(Model):
+    """The benchmarks of an image on a machine."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    """Raised if a key changes its meaning."""
+    image: MeasuredImage
+    """The image that was measured."""
+    site: str = ""
+    """Name of the site, with its partition; empty without a site file."""
+    fingerprint: str
+    """``sha256:…`` of the host's facts."""
+    facts: dict[str, str]
+    """The host's facts."""
+    launcher: str = ""
+    """What started the ranks; empty for nothing that needs an MPI."""
+    when: str
+    """ISO 8601, UTC."""
+    repeats: Annotated[int, Field(ge=1)]
+    """Runs of each benchmark (count)."""
+    points: tuple[MeasuredPoint, ...]
+    """What was measured, by benchmark, nodes and ranks."""
+    unmeasured: tuple[UnmeasuredPoint, ...] = ()
+    """Benchmarks that gave no values."""
+    models: tuple[FittedModel, ...] = ()
+    """Models of message times."""
+    compared: ComparedImage | None = None
+    """Another image that was measured in turn with this one; null without one."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a benchmark ran and failed; a slow one did not."""
+        return any(point.failed for point in self.unmeasured)
+
+    def to_json(self) -> str:
+        """Return the document."""
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"

@@ -1,0 +1,138 @@
+"""The result of a benchmark run as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envbuild.bench.result import BenchResult, MeasuredImage, MeasuredPoint, UnmeasuredPoint
+from envbuild.bench.statistics import median
+from envbuild.errors import pluralize
+
+_BYTES = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The points of a benchmark."""
+
+    benchmark: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    """Below the table: the model of its message times."""
+
+
+def tables(result: BenchResult) -> Iterator[Table]:
+    """Yield a table for each benchmark that was measured, by value; columns without a value are left out."""
+    for benchmark in dict.fromkeys(point.benchmark for point in result.points):
+        points = [point for point in result.points if point.benchmark == benchmark]
+        # One value below the other: so scaling is read downwards.
+        names = list(dict.fromkeys(point.name for point in points))
+        rows = [_row(point) for point in sorted(points, key=lambda point: names.index(point.name))]
+        kept = [name for name in rows[0] if any(row[name] for row in rows)]
+        yield Table(
+            benchmark=benchmark,
+            columns=kept,
+            rows=[[row[name] for name in kept] for row in rows],
+            notes=tuple(_model_lines(result, benchmark)),
+        )
+
+
+def _row(point: MeasuredPoint) -> dict[str, str]:
+    interval = "" if point.interval is None else f"{point.interval.low:.4g} … {point.interval.high:.4g}"
+    threads = f"{point.threads}" if point.gpus == 0 else ""
+    verdict = point.earlier if point.earlier in ("faster", "slower") else ""
+    return {
+        "value": point.name,
+        "nodes": f"{point.nodes}",
+        "ranks": f"{point.ranks}",
+        "threads": threads,
+        "GPUs": f"{point.gpus}" if point.gpus else "",
+        "median": f"{point.median:.4g} {point.unit}",
+        "interval": interval,
+        "bandwidth": _rate(point.bandwidth) if point.bandwidth else "",
+        "efficiency": "" if point.efficiency is None else f"{100 * point.efficiency:.0f} %",
+        "network": point.network,
+        "note": ", ".join(filter(None, ("oversubscribed" if point.oversubscribed else "", verdict))),
+    }
+
+
+def _rate(bytes_per_s: float) -> str:
+    """Return ``1.25 GB/s``."""
+    power = 0
+    while bytes_per_s >= 1000 and power < len(_BYTES) - 1:
+        bytes_per_s, power = bytes_per_s / 1000, power + 1
+    return f"{bytes_per_s:.3g} {_BYTES[power]}/s"
+
+
+def _model_lines(result: BenchResult, benchmark: str) -> Iterator[str]:
+    for model in result.models:
+        if model.benchmark == benchmark:
+            slope = f"bytes / ({_rate(model.bytes_per_s)})" if model.bytes_per_s else "0"
+            yield (
+                f"{pluralize(model.ranks, 'rank')} on {pluralize(model.nodes, 'node')}: time ="
+                f" {model.latency_s * 1e6:.3g} us + {slope}; error at {model.held_out_bytes} bytes, left"
+                f" out of the fit: {100 * model.error:.0f} %"
+            )
+
+
+def compared_table(result: BenchResult) -> Table | None:
+    """Return the table that compares with another image; None without one."""
+    if result.compared is None:
+        return None
+    medians = {
+        (point.benchmark, point.name, point.nodes, point.ranks): f"{point.median:.4g} {point.unit}"
+        for point in result.points
+    }
+    rows = [
+        (
+            point.benchmark,
+            point.name,
+            f"{point.nodes}",
+            f"{point.ranks}",
+            f"{median(point.other):.4g}",
+            medians[point.benchmark, point.name, point.nodes, point.ranks],
+            f"{point.ratio:.3f}",
+            "" if point.low is None or point.high is None else f"{point.low:.3f} … {point.high:.3f}",
+            point.verdict,
+        )
+        for point in result.compared.points
+    ]
+    other, image = result.compared.image, result.image
+    return Table(
+        benchmark=f"{_label(image)} against {_label(other)}",
+        columns=("benchmark", "value", "nodes", "ranks", "before", "median", "ratio", "interval", "verdict"),
+        rows=rows,
+        notes=(),
+    )
+
+
+def _label(image: MeasuredImage) -> str:
+    return f"{image.name}/{image.version} ({image.digest[7:19]})"
+
+
+def unmeasured_row(point: UnmeasuredPoint) -> tuple[str, str, str, str]:
+    """Return the row of a benchmark that gave no values."""
+    reason = f"failed: {point.reason}" if point.failed else point.reason
+    return point.benchmark, f"{point.nodes}", f"{point.ranks}", reason
+
+
+def last_line(result: BenchResult) -> str:
+    """Return one line: the image, how often, which interval, and how many verdicts."""
+    image = _label(result.image)
+    coverage = {point.coverage for point in result.points if point.coverage is not None}
+    interval = f"; the interval covers the median with {100 * min(coverage):.0f} %" if coverage else ""
+    verdicts = [point.earlier for point in result.points if point.earlier in ("faster", "slower")]
+    changed = ", ".join(f"{verdicts.count(word)} {word}" for word in ("slower", "faster") if word in verdicts)
+    compared = any(point.earlier for point in result.points)
+    against = f"; against earlier results here: {changed or 'no difference'}" if compared else ""
+    if result.compared is not None:
+        counted = Counter(point.verdict for point in result.compared.points)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
+        against = f"; against {_label(result.compared.image)}: {counts or 'nothing in common'}"
+    failed = sum(point.failed for point in result.unmeasured)
+    outcome = f"; {pluralize(failed, 'benchmark')} failed" if failed else ""
+    runs = pluralize(result.repeats, "run")
+    return f"{image}: {pluralize(len(result.points), 'value')} of {runs} each{interval}{against}{outcome}"

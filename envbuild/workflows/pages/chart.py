@@ -1,0 +1,120 @@
+"""Charts of pages, as SVG: lines over logarithmic axes, with intervals."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from envbuild.jobs.report import visible
+
+_WIDTH, _HEIGHT = 640, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 16, 40
+# Each series has a dash pattern of its own, so that colour is not needed to tell them apart.
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+_UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartPoint:
+    """A value with its interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over one logarithmic axis each; all numbers are positive, others are left out."""
+
+    title: str
+    """What it shows, for readers of the text alone."""
+    x: str
+    """Name of the axis."""
+    y: str
+    series: Sequence[tuple[str, Sequence[ChartPoint]]]
+    """Name → points, at most four series."""
+
+
+def svg(chart: Chart) -> str:
+    """Return a chart as SVG; every text is escaped, and the same chart gives the same text."""
+    series = [(name, [each for each in points if each.x > 0 and each.y > 0]) for name, points in chart.series]
+    points = [point for _, of_series in series for point in of_series]
+    if not points:
+        return ""
+    across = _Scale.of([point.x for point in points], _LEFT, _WIDTH - _RIGHT)
+    heights = [y for point in points for y in (point.y, point.low, point.high) if y is not None and y > 0]
+    up = _Scale.of(heights, _HEIGHT - _BOTTOM, _TOP)
+
+    def text(x: float, y: float, words: str, anchor: str) -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(visible(words))}</text>'
+
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(visible(chart.title))}">',
+        f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>',
+    ]
+    for value in across.ticks():
+        parts.append(text(across.at(value), _HEIGHT - _BOTTOM + 16, _short(value), "middle"))
+    for value in up.ticks():
+        y = up.at(value)
+        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
+        parts.append(text(_LEFT - 6, y + 4, _short(value), "end"))
+    parts.append(text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, chart.x, "middle"))
+    parts.append(text(_LEFT + 6, _TOP + 4, chart.y, "start"))
+    for number, (name, of_series) in enumerate(series):
+        parts += _line(of_series, across, up, number)
+        y = _TOP + 20 + 16 * number
+        dash = _DASHES[number % len(_DASHES)]
+        parts.append(f'<path class="s{number}" stroke-dasharray="{dash}" d="M{_LEFT + 8} {y}h24"/>')
+        parts.append(text(_LEFT + 38, y + 4, name, "start"))
+    return "".join([*parts, "</svg>"])
+
+
+def _line(points: Sequence[ChartPoint], across: _Scale, up: _Scale, number: int) -> Iterator[str]:
+    places = [(across.at(point.x), up.at(point.y)) for point in points]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    dash = _DASHES[number % len(_DASHES)]
+    yield f'<path class="s{number}" stroke-dasharray="{dash}" d="M{path}"/>'
+    for point, (x, y) in zip(points, places, strict=True):
+        if point.low is not None and point.high is not None and point.low > 0:
+            yield f'<path class="s{number}" d="M{x:.1f} {up.at(point.low):.1f}V{up.at(point.high):.1f}"/>'
+        yield f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """A logarithmic axis: values to places on the page."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @staticmethod
+    def of(values: Sequence[float], start: float, end: float) -> _Scale:
+        low, high = min(values), max(values)
+        # A single value stands in the middle.
+        return _Scale(low=low / 1.25, high=high * 1.25, start=start, end=end)
+
+    def at(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> Iterator[float]:
+        """Yield round values: powers of ten, of two between close ones."""
+        step = 10 if self.high / self.low > 100 else 2
+        exponent = math.ceil(math.log(self.low, step))
+        while step**exponent <= self.high:
+            yield float(step**exponent)
+            exponent += 1
+
+
+def _short(value: float) -> str:
+    """Return ``16M`` or ``0.5``."""
+    for size, unit in _UNITS:
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"

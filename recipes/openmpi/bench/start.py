@@ -1,0 +1,1 @@
+../../mpich/bench/start.py
