@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 import cluster_many  # noqa: E402  # the path comes first
+import cluster_schedulers  # noqa: E402
 
 from tests.support.slurm import Cluster, slurm_cluster  # noqa: E402  # the path comes first
 from tests.support.users import as_root  # noqa: E402
@@ -39,6 +40,7 @@ SPECS = {
     "tcp": 'mpi: mpich\nenvironment: {MPIR_CVAR_NOLOCAL: "1"}',
     "killed": "mpi: mpich\nframeworks: [killed]",
     "hanging": "mpi: mpich\nframeworks: [hanging]",
+    "both": cluster_schedulers.SPEC,
 }
 JOBS = {
     "killed": "if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)",
@@ -80,7 +82,7 @@ SITES = {
 IMAGES = {
     "certificates": ("mpich", "openmpi", "pytorch"),
     "controls": ("mpich", "threads", "tcp", "killed", "hanging"),
-    "many": (),
+    "many": ("both",),
     "vet": ("mpich",),
 }
 # On this node the ranks of a measurement stand still most of the time. Unlike a node beside busy
@@ -271,6 +273,7 @@ def main() -> None:
                 if "controls" in options.only:
                     show_controls(cluster, place / "work")
                 if "many" in options.only:
+                    cluster_schedulers.show(cluster, place / "work")
                     cluster_many.show(cluster, many, place / "archive")
         if "vet" in options.only:
             with slurm_cluster(place / "pinned", pinned=True) as cluster:

@@ -6,7 +6,6 @@ modulefile states that day; ``.version`` hides it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date
 
 from envbuild.activate.install import foreign_choices, os_errors_explained, write_marker, write_text
@@ -33,29 +32,24 @@ def choose_default(module: InstalledModule) -> bool:
         return write_marker(layout, default=layout.version, retired=retired_versions(layout))
 
 
-def retire(modules: Sequence[InstalledModule], until: date) -> None:
-    """Retire modules; one that is retired already gets the new day.
+def retire(module: InstalledModule, until: date) -> None:
+    """Retire a module; one that is retired already gets the new day.
 
-    RequestError: one is broken or the chosen default, or a file of others chooses the version; then nothing
-    has changed.
+    RequestError: it is broken or the chosen default, or a file of others chooses the version.
     """
-    errors: list[EnvbuildError] = []
-    for module in modules:
-        layout = module.layout
-        errors += [*_not_loadable(module), *foreign_choices(layout)]
-        if module.default:
-            hint = f"choose another one first: `envbuild module default {layout.name}/VERSION --root DIR`"
-            errors.append(RequestError(f"{layout.label} is the default version", hint=hint))
+    layout = module.layout
+    errors: list[EnvbuildError] = [*_not_loadable(module), *foreign_choices(layout)]
+    if module.default:
+        hint = f"choose another one first: `envbuild module default {layout.name}/VERSION --root DIR`"
+        errors.append(RequestError(f"{layout.label} is the default version", hint=hint))
     raise_all(errors)
-    for module in modules:
-        _write(module.layout, until)
+    _write(layout, until)
 
 
-def end_retirement(modules: Sequence[InstalledModule]) -> None:
-    """Offer retired modules again; others stay as they are."""
-    for module in modules:
-        if module.retired_until is not None:
-            _write(module.layout, None)
+def end_retirement(module: InstalledModule) -> None:
+    """Offer a retired module again; another one stays as it is."""
+    if module.retired_until is not None:
+        _write(module.layout, None)
 
 
 def _not_loadable(module: InstalledModule) -> list[EnvbuildError]:

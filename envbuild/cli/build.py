@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 def command(
     specs: options.Specs,
     output: Annotated[
-        Path | None,
-        options.output(
-            "IMAGE.sif", "The image to write, of several specs their directory [STEM.sif beside the spec]."
+        str | None,  # a path would lose a slash at its end
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="IMAGE.sif|DIR/",
+            help="The image to write, or a directory for STEM.sif, made if absent [beside the spec].",
+            show_default=False,
         ),
     ] = None,
     locked: Annotated[
@@ -83,8 +87,10 @@ def command(
         hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
         raise RequestError(f"{given} is not for --submit", hint=hint)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
+        file, directory = workflows.arguments.output_or_directory(output)
         request = workflows.build.BuildRequest(
-            output=output,
+            output=file,
+            directory=directory,
             locked=locked,
             offline=offline,
             rebuild=rebuild,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.members import finish_members
+from envbuild.cli.members import finish_members, members_data
 from envbuild.cli.output import columns, level, print_data, print_json, print_message, print_messages
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
@@ -18,6 +17,7 @@ from envbuild.errors import RequestError, pluralize
 if TYPE_CHECKING:
     from envbuild.workflows.check import CheckedImage
     from envbuild.workflows.fit import SiteFit
+    from envbuild.workflows.members import Members
 
 
 def command(
@@ -62,7 +62,7 @@ def command(
                 last=True,
             )
     if every:
-        finish_fits([member.get() for member in fits.items], json=json)
+        finish_fits(fits, json=json)
         return
     if checked.many:
         finish_members(
@@ -92,12 +92,13 @@ def _print_checked(checked: CheckedImage, *, json: bool) -> None:
     print_message(_summary(checked), problem=not checked.passed)
 
 
-def finish_fits(fits: Sequence[SiteFit], *, json: bool) -> None:
+def finish_fits(members: Members[SiteFit], *, json: bool) -> None:
     """Print images and verdicts, the worst first; exit code 4 if one can run in no partition."""
-    verdicts = workflows.fit.VERDICTS
+    verdicts = workflows.explain.VERDICTS
     if json:
-        print_json({"schema": 1, "images": [fit.document() for fit in fits]})
+        print_json(members_data(members, data=lambda fit: fit.document(), code=_fit_code))
     else:
+        fits = [member.get() for member in members.items]
         rows = [
             (fit.verdict if number == 0 else "", fit.image.name if number == 0 else "", reason)
             for verdict in verdicts
@@ -108,7 +109,11 @@ def finish_fits(fits: Sequence[SiteFit], *, json: bool) -> None:
         counts = Counter(fit.verdict for fit in fits)
         summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict])
         print_data("\n".join([*([columns(rows)] if rows else []), summary or "no images"]))
-    raise typer.Exit(4 if any(fit.verdict == "reject" for fit in fits) else 0)
+    raise typer.Exit(members.exit_code(_fit_code))
+
+
+def _fit_code(fit: SiteFit) -> int:
+    return 4 if fit.verdict == "reject" else 0
 
 
 def _summary(checked: CheckedImage) -> str:

@@ -31,12 +31,7 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 2 if the lock does not satisfy the spec.")
     ] = False,
-    upgrade: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."
-        ),
-    ] = None,
+    upgrade: options.Upgrade = None,
     system: Annotated[
         bool, typer.Option("--system", help="With --upgrade or --outdated: Debian packages alone.")
     ] = False,
@@ -78,7 +73,7 @@ def command(
             "`--dry-run` and `--outdated` go with neither `--check` nor `--export`",
             hint="run one after the other",
         )
-    names = None if upgrade is None else () if "*" in upgrade else tuple(upgrade)
+    names = options.names_to_upgrade(upgrade)
     names = () if outdated and names is None else names
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         members = workflows.specs.specs_of(specs, settings.emit)
@@ -93,9 +88,7 @@ def command(
             _show_states(states, json=json)
             return
 
-        upgrades = dict.fromkeys((member.path for member in members.items), names)
-        if names and members.many:
-            upgrades = workflows.lock.upgrades_of(members, names, system_alone=system)
+        upgrades = workflows.lock.upgrades_of(members, names, system_alone=system)
 
         def lock(member: Member[None], own: Settings) -> LockSummary:
             locked = workflows.lock.lock_spec(

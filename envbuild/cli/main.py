@@ -52,8 +52,8 @@ from envbuild.cli import (
     worker,
 )
 from envbuild.cli.groups import QUIET, VERBOSE, CommandInImage, Commands
-from envbuild.cli.output import escape, prepare_streams, set_level
-from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, is_user_error, render
+from envbuild.cli.output import ask_for_json, prepare_streams, print_error, set_level
+from envbuild.errors import EnvbuildError, MachineError, RequestError, from_os_error, is_user_error
 
 # By purpose: name, its function or its own verbs, and the line in the list.
 _COMMANDS: dict[str, list[tuple[str, Any, str]]] = {
@@ -161,13 +161,14 @@ def application(verb: str = "") -> typer.Typer:
 app = application()
 
 
-# Options of `lock` with a value of their own.
-_LOCK_VALUES = ("--export", "--to", "--from", "--store", "--recipes", "--site")
+# Options of `lock` and `plan` with a value of their own.
+_VALUES = ("--export", "--to", "--from", "--store", "--recipes", "--site", "--compression", "--upstream")
 
 
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
     """Rewrite ``lock --upgrade [NAME…]`` as one ``--upgrade=NAME`` for each name, or ``=*`` without names.
 
+    The same of `plan`.
     Names end at the next option or at the first spec: a word with a YAML suffix, a file, or a directory that
     is written with a slash. If no spec is named elsewhere, the last one may be a directory without a slash.
     """
@@ -175,13 +176,13 @@ def expand_upgrade(arguments: Sequence[str]) -> list[str]:
     own = list(itertools.takewhile(lambda word: word != "--", words))
     # Options of the command itself stand before its verb: `-q`, `-v`.
     verb = next((word for word in own if not word.startswith("-")), "")
-    if verb != "lock" or "--upgrade" not in own:
+    if verb not in ("lock", "plan") or "--upgrade" not in own:
         return words
     at = words.index("--upgrade")
     names = list(itertools.takewhile(_is_name, own[at + 1 :]))
     others = [*words[words.index(verb) : at], *words[at + 1 + len(names) :]]
     pairs = itertools.pairwise(others)
-    has_spec = any(not word.startswith("-") and before not in _LOCK_VALUES for before, word in pairs)
+    has_spec = any(not word.startswith("-") and before not in _VALUES for before, word in pairs)
     # A directory of a package's name, as of its sources, must not stand for specs if there are others.
     if names and not has_spec and Path(names[-1]).is_dir():
         names.pop()
@@ -211,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its code: 0, 2, 3, 4, 5, 130, or 141 if its output is no longer read."""
     prepare_streams()
     set_level(0)
+    ask_for_json(False)
     completion.prepare_completion()
     # At the default threshold, garbage collection takes a tenth of a command's time.
     gc.set_threshold(_YOUNG)
@@ -304,7 +306,7 @@ def _report_usage(error: Any) -> int:  # noqa: ANN401  # typer's own, of a priva
 
 
 def _report(error: EnvbuildError) -> int:
-    sys.stderr.write(escape(render(error), keep="\n"))
+    print_error(error)
     return error.exit_code
 
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from envbuild.cli.output import columns, escape, print_data, print_json, print_message, print_messages
+from envbuild.cli.output import (
+    columns,
+    error_data,
+    escape,
+    print_data,
+    print_json,
+    print_message,
+    print_messages,
+)
 from envbuild.errors import EnvbuildError, pluralize, render, some
 
 if TYPE_CHECKING:
@@ -35,10 +43,10 @@ def finish_members(
     from envbuild.workflows.members import problem_of  # noqa: PLC0415  # help and completion load none of it
 
     if json:
-        print_json({"members": [_data(member, data, code) for member in members.items], **(summary or {})})
+        print_json(members_data(members, data=data, code=code, summary=summary))
     else:
         rows = {member.name: list(row(member.get())) for member in members.done}
-        width = max(map(len, rows.values()), default=2)
+        width = max([2, *map(len, rows.values())])
         table = []
         for member in members.items:
             cells = rows.get(member.name) or ["failed", problem_of(member.error)]
@@ -48,22 +56,30 @@ def finish_members(
     _print_errors(members)
     exit_code = members.exit_code(code)
     if members.failed:
-        failed = pluralize(len(members.failed), "failure")
-        print_message(f"{len(members.done)} of {len(members.items)} done, {failed}", problem=True)
+        done = sum(code(member.get()) == 0 for member in members.done)
+        failures = pluralize(len(members.items) - done, "failure")
+        print_message(f"{done} of {len(members.items)} done, {failures}", problem=True)
     if exit_code:
         raise typer.Exit(exit_code)
 
 
+def members_data(
+    members: Members[T],
+    *,
+    data: Callable[[T], object],
+    code: Callable[[T], int],
+    summary: Mapping[str, object] | None = None,
+) -> dict[str, Any]:
+    """Return members as JSON data; `data`, `code` and `summary` as of `finish_members`."""
+    return {"members": [_data(member, data, code) for member in members.items], **(summary or {})}
+
+
 def _data(member: Member[T], data: Callable[[T], object], code: Callable[[T], int]) -> dict[str, Any]:
-    errors = member.error.each() if member.error is not None else ()
     return {
         "name": member.name,
         "path": member.path,
         "exit_code": member.error.exit_code if member.error is not None else code(member.get()),
-        "errors": [
-            {"problem": error.problem, "hint": error.hint, "at": str(error.at) if error.at else None}
-            for error in errors
-        ],
+        "errors": error_data(member.error) if member.error is not None else [],
         "result": data(member.get()) if member.error is None else None,
     }
 

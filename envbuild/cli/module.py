@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,16 +19,22 @@ from envbuild.quoting import shell_path, shell_quote
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
-    from envbuild.activate.layout import Layout
     from envbuild.workflows.images import NamedImage
     from envbuild.workflows.members import Member
-    from envbuild.workflows.module import ListedModule
+    from envbuild.workflows.module import ChosenDefault, ListedModule
     from envbuild.workflows.settings import Settings
 
 app = typer.Typer(help="Put images behind `module load`.", no_args_is_help=True, rich_markup_mode=None)
 
 RootOption = Annotated[
     Path,
+    typer.Option(
+        "--root", metavar="DIR", parser=options.directory, help="Where modules and images are installed."
+    ),
+]
+
+OptionalRoot = Annotated[
+    Path | None,
     typer.Option(
         "--root", metavar="DIR", parser=options.directory, help="Where modules and images are installed."
     ),
@@ -155,24 +160,52 @@ def ls(
 
 @app.command("default")
 def default(
-    module: Annotated[
-        str,
+    modules: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="NAME/VERSION",
-            help="The module, as `module load` takes it.",
+            metavar="NAME/VERSION...",
+            help="The modules, as `module load` takes them.",
             autocompletion=completion.modules,
+            show_default=False,
         ),
-    ],
-    root: RootOption,
+    ] = None,
+    root: OptionalRoot = None,
+    every: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--all",
+            metavar="DIR",
+            parser=options.directory,
+            help="Of each module below DIR, the highest version that is not retired (repeatable).",
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Choose the version that `module load NAME` takes, such as the one before."""
-    with session(json=json):
-        layout, before = workflows.module.choose_default(module, root=root)
+    """Choose the versions that `module load NAME` takes, such as the ones before."""
+    if bool(every) == bool(modules) or (root is None) == bool(modules):
+        hint = "`envbuild module default NAME/VERSION... --root DIR`, or `--all DIR`"
+        raise RequestError("name modules and their --root, or --all and a directory", hint=hint)
+    with session(json=json) as settings:
+        if root is not None:
+            members = workflows.module.named_modules(modules or (), root=root)
+        else:
+            members = workflows.module.highest_modules(every or (), settings)
+        chosen = workflows.module.choose_defaults(members, settings)
+    if chosen.many:
+        finish_members(chosen, row=lambda one: ("default", _was(one)), data=_default_data, json=json)
+        return
+    only = chosen.only
     if json:
-        print_json({"module": layout.name, "default": layout.version, "before": before})
-    was = "none was chosen before" if before is None else f"it was {before}"
-    print_message(f"{layout.name}: the default is now {layout.version}; {was}")
+        print_json(_default_data(only))
+    print_message(f"{only.layout.name}: the default is now {only.layout.version}; {_was(only)}")
+
+
+def _was(chosen: ChosenDefault) -> str:
+    return "none was chosen before" if chosen.before is None else f"it was {chosen.before}"
+
+
+def _default_data(chosen: ChosenDefault) -> dict[str, Any]:
+    return {"module": chosen.layout.name, "default": chosen.layout.version, "before": chosen.before}
 
 
 @app.command("retire")
@@ -203,18 +236,27 @@ def retire(
     if undo and until is not None:
         raise RequestError("--undo takes no day", hint="leave --on out")
     with session(json=json, site=site) as settings:
-        retired: Sequence[tuple[Layout, date | None]]
+        members = workflows.module.named_modules(modules, root=root)
         if undo:
-            retired = [(layout, None) for layout in workflows.module.end_retirement(modules, root=root)]
+            retired = workflows.module.end_retirement(members, settings)
         else:
-            retired = workflows.module.retire_modules(
-                modules, settings, root=root, today=today(), until=until.date() if until else None
-            )
+            last_day = until.date() if until else None
+            retired = workflows.module.retire_modules(members, settings, today=today(), until=last_day)
+    if retired.many:
+        finish_members(retired, row=_retired_row, data=_retired_data, json=json)
+        return
+    day = retired.only
     if json:
-        print_json([{"module": layout.label, "until": _day(until)} for layout, until in retired])
-    for layout, day in retired:
-        outcome = "offered again" if day is None else f"retired; to be uninstalled on {day}"
-        print_message(f"{layout.label}: {outcome}")
+        print_json(_retired_data(day))
+    print_message(f"{retired.items[0].name}: {', '.join(filter(None, _retired_row(day)))}")
+
+
+def _retired_row(day: date | None) -> tuple[str, str]:
+    return ("offered again", "") if day is None else ("retired", f"to be uninstalled on {day}")
+
+
+def _retired_data(day: date | None) -> dict[str, Any]:
+    return {"until": _day(day)}
 
 
 @app.command("changes")

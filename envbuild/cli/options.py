@@ -11,6 +11,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import completion
+from envbuild.cli.output import ask_for_json
 from envbuild.errors import RequestError
 from envbuild.workflows.choices import LAUNCHERS
 
@@ -145,7 +146,16 @@ SlurmOptions = Annotated[
     str | None,
     typer.Option("--slurm", metavar="WORDS", help='Further options of sbatch ("--qos=debug --exclusive").'),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write data as JSON to standard output.")]
+Upgrade = Annotated[
+    list[str] | None,
+    typer.Option("--upgrade", metavar="[NAME…]", help="Take newer versions: of these packages, or of all."),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", callback=ask_for_json, is_eager=True, help="Write data as JSON to standard output."
+    ),
+]
 
 _SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAY_S = 86_400.0
@@ -158,6 +168,11 @@ def check_key(key: Path | None, *, sign: bool) -> None:
         problem = "--sign needs a private key" if sign else "--key has nothing to sign"
         hint = "write `--sign --key PEM`; `envbuild sign --new-key FILE` makes a key"
         raise RequestError(problem, hint=hint)
+
+
+def names_to_upgrade(words: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the packages that `--upgrade` names: empty for all, None without it."""
+    return None if words is None else () if "*" in words else tuple(words)
 
 
 def output_path(text: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -12,10 +13,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from envbuild.errors import MachineError
+from envbuild.errors import EnvbuildError, MachineError, render
 from envbuild.system.descriptors import with_real_paths
 
 _level = 0
+_json_is_due = False
 
 
 def prepare_streams() -> None:
@@ -68,6 +70,29 @@ def level() -> int:
     return _level
 
 
+def ask_for_json(is_set: bool) -> bool:
+    """Note that the command was asked for JSON, or with False that it was not; return the argument."""
+    global _json_is_due  # noqa: PLW0603  # of the process, as its streams are
+    _json_is_due = is_set
+    return is_set
+
+
+def print_error(error: EnvbuildError) -> None:
+    """Write an error to standard error; as JSON to standard output, too, if that was asked for and is due."""
+    sys.stderr.write(escape(render(error), keep="\n"))
+    if _json_is_due:
+        with contextlib.suppress(MachineError):
+            print_json({"exit_code": error.exit_code, "errors": error_data(error)})
+
+
+def error_data(error: EnvbuildError) -> list[dict[str, str | None]]:
+    """Return an error, or the several that it stands for, as JSON data."""
+    return [
+        {"problem": one.problem, "hint": one.hint, "at": str(one.at) if one.at else None}
+        for one in error.each()
+    ]
+
+
 def print_message(text: str, *, problem: bool = False) -> None:
     """Write one line for people to standard error, a `problem` also with ``-q``; line breaks are escaped."""
     print_messages(text.replace("\n", "\\n"), problem=problem)
@@ -104,6 +129,8 @@ def named_lines(rows: Iterable[tuple[str, str]]) -> str:
 
 def print_json(data: object) -> None:
     """Write JSON to standard output: dataclasses as objects, paths as strings; errors as `print_data`."""
+    # A command prints one document.
+    ask_for_json(False)
     # ASCII, so that no text controls the terminal.
     _write_data(with_real_paths(json.dumps(data, indent=2, default=_plain)))
 

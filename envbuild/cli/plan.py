@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from envbuild import workflows
 from envbuild.cli import options
 from envbuild.cli.members import finish_members
 from envbuild.cli.output import level, print_data, print_json
 from envbuild.cli.progress import session
-from envbuild.errors import pluralize
+from envbuild.errors import RequestError, pluralize
+from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
     from envbuild.workflows.plan import Plan, PlannedLayer, PlanTotal
@@ -23,6 +26,8 @@ _WHEEL = "wheel:"
 
 def command(
     specs: options.Specs,
+    upgrade: options.Upgrade = None,
+    system: Annotated[bool, typer.Option("--system", help="With --upgrade: Debian packages alone.")] = False,
     compression: options.CompressionOption = "zstd",
     offline: options.Offline = False,
     store: options.Store = None,
@@ -34,8 +39,11 @@ def command(
     """Show what builds would fetch and build, and why. Changes nothing.
 
     Of several specs it shows the costs of each, and of all together: a layer
-    that several need counts once.
+    that several need counts once. With --upgrade, that of newer packages.
     """
+    if system and upgrade is None:
+        hint = f"`envbuild plan {shell_path(specs[0])} --upgrade --system`"
+        raise RequestError("`--system` says what `--upgrade` is about", hint=hint)
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         plans, total = workflows.plan.show_plans(
             workflows.specs.specs_of(specs, settings.emit),
@@ -43,6 +51,8 @@ def command(
             compression=compression,
             offline=offline,
             upstreams=upstream or (),
+            upgrade=options.names_to_upgrade(upgrade),
+            upgrades_system_alone=system,
         )
     if plans.many:
         lines = _total_lines(total) if plans.done else []

@@ -8,7 +8,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options, submission
-from envbuild.cli.members import finish_members
+from envbuild.cli.members import finish_members, members_data
 from envbuild.cli.output import columns, print_data, print_json
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError
@@ -103,18 +103,7 @@ def finish_packages(answers: Members[PackageAnswer], queries: list[str], *, json
     """Print the images that hold packages, then those that may; exit code 4 if there are any."""
     pairs = [(member, member.get()) for member in answers.items]
     if json:
-        images = [
-            {
-                "name": member.name,
-                "path": member.path,
-                "state": answer.state,
-                "packages": answer.found,
-                "undecided": answer.undecided,
-                "unknown": answer.gaps,
-            }
-            for member, answer in pairs
-        ]
-        print_json({"schema": 1, "queries": queries, "images": images})
+        print_json(members_data(answers, data=_answer_data, code=_answer_code, summary={"queries": queries}))
     else:
         shown = [
             (answer.state, member.name, answer.text)
@@ -128,4 +117,17 @@ def finish_packages(answers: Members[PackageAnswer], queries: list[str], *, json
             f" {numbers['unknown']} do not say"
         )
         print_data("\n".join([*([columns(shown)] if shown else []), summary]))
-    raise typer.Exit(4 if any(answer.state != "lacks" for _, answer in pairs) else 0)
+    raise typer.Exit(answers.exit_code(_answer_code))
+
+
+def _answer_code(answer: PackageAnswer) -> int:
+    return 0 if answer.state == "lacks" else 4
+
+
+def _answer_data(answer: PackageAnswer) -> dict[str, Any]:
+    return {
+        "state": answer.state,
+        "packages": answer.found,
+        "undecided": answer.undecided,
+        "unknown": answer.gaps,
+    }

@@ -7,6 +7,7 @@ the proxy of their own image's MPI. Without MPI each pod starts its ranks with t
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import shutil
@@ -21,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 # Isolated mode (`python3 -I`) leaves a script's own directory out.
 sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
@@ -275,7 +277,7 @@ def _join(pod: Pod, secret: bytes) -> Link:
             connection = socket.create_connection((pod.names[0], PORT), timeout=5, source_address=(own, 0))
         except OSError as error:
             reason = str(error)
-            if "assign requested" in reason:
+            if error.errno == errno.EADDRNOTAVAIL:
                 raise PodError(
                     f"`{pod.names[pod.index]}` is not an address of this pod: "
                     f"JOB_COMPLETION_INDEX={pod.index} is that of another"
@@ -283,7 +285,10 @@ def _join(pod: Pod, secret: bytes) -> Link:
             time.sleep(0.5)
             continue
         try:
-            return join(connection, secret, pod.index)
+            link = join(connection, secret, pod.index)
+            # Pod 0 sends a message when it has checked the address; it may not know the name yet.
+            link.receive()
+            return link
         except PermissionError as error:
             raise PodError("pod 0 has another secret: give all pods of the job one Secret") from error
         except LinkError as error:
@@ -336,7 +341,7 @@ class _Pod0:
     def _listener(self) -> socket.socket:
         name = self.pod.names[0]
         try:
-            address = socket.getaddrinfo(name, PORT, type=socket.SOCK_STREAM)[0]
+            address = self._own_address(name)
             listener = socket.socket(address[0], socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address[4])
@@ -344,6 +349,17 @@ class _Pod0:
             raise PodError(f"pod 0 cannot listen on {name}, port {PORT}: {error}") from error
         listener.listen(128)
         return listener
+
+    def _own_address(self, name: str) -> tuple[Any, ...]:
+        """Return the address of this pod; the cluster may publish names after pods start."""
+        deadline = time.monotonic() + self.pod.wait_s
+        while True:
+            try:
+                return socket.getaddrinfo(name, PORT, type=socket.SOCK_STREAM)[0]
+            except socket.gaierror:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -363,6 +379,8 @@ class _Pod0:
             with self.lock:
                 if index in self.links:
                     raise LinkError(f"it states index {index}, and that pod has joined")
+                # The first message, before any that asks for a proxy.
+                link.send({})
                 self.links[index] = link
         except (LinkError, OSError) as error:
             connection.close()

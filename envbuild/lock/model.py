@@ -96,6 +96,15 @@ class DebPin:
         """The last part of `file`."""
         return self.file.rpartition("/")[2]
 
+    @property
+    def source(self) -> str:
+        """Name of the source package that it is built from, by which archives order their pool.
+
+        Its own name if the archive has another order.
+        """
+        match = re.search(r"(?:^|/)pool/(?:[^/]+/)*(lib[^/]|[^/])/(\1[^/]*)/[^/]+$", self.file)
+        return match[2] if match else self.name
+
     @model_validator(mode="after")
     def _check_file(self) -> Self:
         # Archives may name their files as they like; only a version in its place can contradict. Most

@@ -236,10 +236,13 @@ def _facts(simulation: Simulation, processes: Sequence[Closure]) -> dict[str, Fa
     rpath = {path for process in processes for path in rpath_files(process, simulation)}
     files = simulation.objects.values()
     cxx = simulation.find("libstdc++.so.6")
+    names = {name for file in files for name in (file.elf.soname, *file.elf.needed) if name}
+    # An MPI that no program finds by its name may still be one that a script loads.
+    none_found = None if simulation.table.families["mpi"].is_library(*names) else ()
     values: dict[str, Value | None] = {
-        "mpi.abis": tuple(sorted(filter(None, offered_abis))) or None,
-        "mpi.needed_abis": tuple(sorted({abi for _, abi in needed})) or None,
-        "mpi.needed_sonames": tuple(sorted({name for name, _ in needed})) or None,
+        "mpi.abis": tuple(sorted(filter(None, offered_abis))) or none_found,
+        "mpi.needed_abis": tuple(sorted({abi for _, abi in needed})) or none_found,
+        "mpi.needed_sonames": tuple(sorted({name for name, _ in needed})) or none_found,
         "mpi.rpath_files": tuple(sorted(rpath)),
         "mpi.gtl": any(name.startswith(GPU_TRANSPORT) for file in files for name in file.elf.needed),
         "libc.family": _libc(simulation),

@@ -240,8 +240,11 @@ def _targets(previous: Lock | None, other_targets: Sequence[Target]) -> tuple[Ta
 
 
 def upgradable_names(targets: Sequence[Target], *, system_alone: bool) -> set[str]:
-    """Return the names of the packages that a lock has: with `system_alone`, of Debian's."""
-    debs = {pin.name for target in targets for pin in _debs(target)}
+    """Return the names of the packages that a lock has, and of the source packages of Debian's.
+
+    With `system_alone`, those of Debian alone.
+    """
+    debs = {name for target in targets for pin in _debs(target) for name in (pin.name, pin.source)}
     of_python = () if system_alone else targets
     return debs | {pin.name for target in of_python for pin in (*target.python, *target.build_python)}
 
@@ -266,4 +269,8 @@ def _upgradable(
         if name not in known
     ]
     raise_all(errors)
-    return Upgrade(frozenset(names), is_of_system=system_alone)
+    # Archives renew all packages of a source at once, and some of them need each other's version.
+    debs = [pin for target in targets for pin in _debs(target)]
+    sources = {pin.source for pin in debs if {pin.name, pin.source} & {*names}}
+    of_sources = {pin.name for pin in debs if pin.source in sources}
+    return Upgrade(frozenset({*names, *of_sources}), is_of_system=system_alone)

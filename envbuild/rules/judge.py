@@ -179,6 +179,8 @@ class RuleResult:
     """Whether people are warned although the result is only unknown."""
     asks: bool = False
     """Whether the warning only asks for a fact: nothing is known to clash."""
+    is_note: bool = False
+    """Whether the stack breaks a rule that is only a note: it is known, and no reason against the stack."""
     at: Location | None = None
     """Where to change it, if a file decides a fact."""
     partition: str = ""
@@ -310,7 +312,7 @@ def _shared(results: Sequence[RuleResult]) -> RuleResult:
 
 def _judge(rule: Rule, facts: Facts, framework: str = "", package: str = "") -> RuleResult | None:
     why, stack = Stack(facts, framework, package), Stack(facts, framework, package)
-    concerned, warn = False, False
+    concerned, warn, is_note = False, False, False
     missing: tuple[str, ...] = ()
     outcome: Outcome = "unknown"
     try:
@@ -321,7 +323,7 @@ def _judge(rule: Rule, facts: Facts, framework: str = "", package: str = "") -> 
         outcome, reason, hint = "compatible", rule.title, ""
     except BrokenRule as broken:
         outcome = "incompatible" if rule.severity == "error" else "unknown"
-        warn = rule.severity == "warning"
+        warn, is_note = rule.severity == "warning", rule.severity == "note"
         reason, hint = str(broken), rule.hint
     except UnknownFact as unknown:
         missing = (unknown.missing,) if unknown.missing else ()
@@ -342,6 +344,7 @@ def _judge(rule: Rule, facts: Facts, framework: str = "", package: str = "") -> 
         subject=framework or package,
         warn=warn,
         asks=warn and bool(missing),
+        is_note=is_note,
     )
 
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from envbuild.events import Emit, Warned
 from envbuild.rules.judge import Outcome
+
+# Those of Slurm and Cray; sites may have plug-ins of others.
+_KNOWN = re.compile(r"none|openmpi|pmi2|pmix(_v[0-9]+)?|cray_shasta")
+
+
+def warn_of_odd_types(offered: Iterable[str], emit: Emit) -> None:
+    """Warn of types of ``srun --mpi`` that neither Slurm nor Cray has: misspelled ones, or a site's own."""
+    if names := sorted({name for name in offered if not _KNOWN.fullmatch(name)}):
+        text = f"neither Slurm nor Cray has these types of `srun --mpi`: {', '.join(names)}"
+        hint = "`srun --mpi=list` prints those of the site, such as pmix, pmi2 and cray_shasta"
+        emit(Warned(text=text, hint=hint))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from envbuild.rules.rows import holds
 
 Release = Literal["newer", "older", ""]
 """The release of what the image has that helps; empty if the facts do not say which."""
+_ARCHITECTURE = "ARCH.same"
 _BASE = "base"
 # In the order of an image, from the bottom.
 _PARTS = (_BASE, "mpi", "accelerator", "fabric", "framework", "packages")
@@ -35,7 +36,10 @@ _STEPS: dict[Release, str] = {
 class Repair:
     """A change of an image after which a machine takes it."""
 
-    release: Release
+    release: Release | None
+    """None if the same releases help, built for another architecture."""
+    architecture: str = ""
+    """The architecture for which the image is built again; empty if its own is right."""
     layers: tuple[str, ...]
     """Layers whose content changes: ``base``, ``mpi``, ``accelerator``, ``fabric``, ``framework NAME``,
     ``packages``; all of them if the base changes."""
@@ -46,7 +50,10 @@ class Repair:
     def steps(self) -> str:
         """The steps of the repair, for people."""
         again = "; then `envbuild extend NEW.sif --like IMAGE` adds its packages again"
-        return f"{_STEPS[self.release]}, and `envbuild build SPEC`{again if self.is_extended else ''}"
+        there = f" on a machine of {self.architecture}" if self.architecture else ""
+        # The lock has a target for each architecture: the spec stays as it is.
+        change = f"{_STEPS[self.release]}, and " if self.release is not None else ""
+        return f"{change}`envbuild build SPEC`{there}{again if self.is_extended else ''}"
 
 
 def repair_of(
@@ -55,7 +62,12 @@ def repair_of(
     """Return how an image is repaired that rules refuse in a stack; None if no change of it helps."""
     releases: set[Release] = set()
     parts: set[str] = set()
+    architecture = ""
     for result in results:
+        if result.rule == _ARCHITECTURE:
+            architecture = text_of(stack, "architecture.host")
+            parts.add(_BASE)
+            continue
         own = [path for path in result.facts if not is_of_host(path)]
         if changed := {part for path in own for part in _parts_of(path, stack)}:
             parts |= changed
@@ -66,8 +78,8 @@ def repair_of(
         frameworks = (f"framework {name}" for name in texts_of(stack, "frameworks"))
         parts |= {*(part for part in _PARTS if part != "framework" and _has(part, stack)), *frameworks}
     order = sorted(parts, key=lambda part: (_PARTS.index(part.partition(" ")[0]), part))
-    release = releases.pop() if len(releases) == 1 else ""
-    return Repair(release=release, layers=tuple(order), is_extended=is_extended)
+    release = releases.pop() if len(releases) == 1 else "" if releases else None
+    return Repair(release=release, architecture=architecture, layers=tuple(order), is_extended=is_extended)
 
 
 def _has(part: str, stack: Facts) -> bool:

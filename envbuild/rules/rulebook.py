@@ -112,6 +112,12 @@ def _cuda_on_nvidia(stack: Stack) -> bool:
     return stack["gpus.vendor"] == "nvidia" and bool(stack["cuda.toolkit"])
 
 
+def _without_mpi(stack: Stack) -> bool:
+    """Return whether a scan of the image has found no MPI, and programs do not use the host's either."""
+    names_mpi = stack.get("mpi.family") is not None or stack.get("mpi.source") == "host"
+    return not names_mpi and stack.get("mpi.abis") == () and stack.get("mpi.needed_abis") == ()
+
+
 def _on_slingshot(stack: Stack) -> bool:
     return stack["fabric.name"] in ("slingshot-11", "slingshot")
 
@@ -717,7 +723,8 @@ def _release(version: str) -> str:
     seen="2026-08-20",
     severity="warning",
     warn_if_unknown=True,
-    when=_on_slingshot,
+    # NCCL and RCCL use libfabric, too.
+    when=lambda stack: _on_slingshot(stack) and not (_without_mpi(stack) and not _for_gpus(stack)),
     hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
     " without cxi stops",
 )
@@ -738,7 +745,10 @@ def slingshot_needs_cxi(stack: Stack) -> None:
     seen="2026-11-22",
     severity="warning",
     warn_if_unknown=True,
-    when=lambda stack: stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx"),
+    when=lambda stack: (
+        stack["fabric.provider"] in ("efa", "verbs", "psm2", "opx")
+        and not (_without_mpi(stack) and not _for_gpus(stack))
+    ),
     hint="`envbuild launch --fabric host` sets it, unless the site's `fabric.environment` does; then a job"
     " without it stops",
 )
@@ -838,7 +848,7 @@ def _needs_drivable_fabric(stack: Stack) -> Iterator[str]:
     seen="2024-10-15",
     severity="warning",
     warn_if_unknown=True,
-    when=lambda stack: _on_slingshot(stack) and stack["mpi.source"] == "image",
+    when=lambda stack: _on_slingshot(stack) and not _without_mpi(stack) and stack["mpi.source"] == "image",
     needs=_needs_drivable_fabric,
     hint="use the host's MPI if the ABI fits: `mpi` in the site file, and `envbuild launch --mpi host`",
 )
@@ -1487,6 +1497,7 @@ def _needs_pmi(stack: Stack) -> Iterator[str]:
         "Lumi-supercomputer/lumi-userguide:docs/runjobs/scheduled-jobs/container-jobs.md@6c3a26c0",
     ],
     seen="2026-11-20",
+    when=lambda stack: not _without_mpi(stack),
     needs=_needs_pmi,
     hint="ask the site for one of these types, or choose another MPI",
 )
@@ -1510,6 +1521,7 @@ def pmi_intersection(stack: Stack) -> None:
     source=["https://github.com/open-mpi/ompi/issues/13523"],
     seen="2026-11-20",
     severity="note",
+    when=lambda stack: not _without_mpi(stack),
     hint="`srun --mpi=TYPE` with one that both know; `envbuild launch` writes it",
 )
 def pmi_default_type(stack: Stack) -> None:
@@ -1544,7 +1556,10 @@ def _not_each_slurm_answers(stack: Stack) -> bool:
     seen="2026-08-20",
     warn_if_unknown=True,
     when=lambda stack: (
-        stack["scheduler.name"] == "slurm" and _speaks_pmix(stack) and _not_each_slurm_answers(stack)
+        stack["scheduler.name"] == "slurm"
+        and not _without_mpi(stack)
+        and _speaks_pmix(stack)
+        and _not_each_slurm_answers(stack)
     ),
     needs=_needs_answering_slurm,
     hint="ask the site for a newer Slurm, or for another PMIx below it; an MPI that speaks pmi2 starts",

@@ -592,6 +592,12 @@ class TestSettings(Model):
     """Wall-clock limit of one mini job, in seconds."""
 
 
+# A name of a file with the ending of a program or its settings, or a path that begins with a dot.
+_RELATIVE_FILE = re.compile(
+    r"\.{1,2}/.+|(?![/-])[^\s:]+\.(?:py|ipynb|sh|bash|jl|r|R|pl|lua|m|in|inp|ya?ml|json|toml|ini|cfg|conf|csv|txt)"
+)
+
+
 class LaunchSettings(Model):
     """A program of the image, and the ranks that run it."""
 
@@ -619,6 +625,12 @@ class LaunchSettings(Model):
                 if count is not None and ranks % count:
                     raise ValueError(f"`ranks`, {ranks}, is not a multiple of `{key}`, {count}")
         return self
+
+    @property
+    def relative_files(self) -> tuple[str, ...]:
+        """Words that look like relative paths of files, which the working directory of a job has to hold."""
+        values = [word.rpartition("=")[2] if word.startswith("-") else word for word in self.command]
+        return tuple(dict.fromkeys(value for value in values if _RELATIVE_FILE.fullmatch(value)))
 
     @property
     def total_ranks(self) -> int | None:

@@ -146,8 +146,13 @@ def latest(
     return newest[-1] if newest else None
 
 
-def state(verdict: TestVerdict | None, changed: Sequence[str] = ()) -> str:
-    """Return the key of `STATES`; `changed` says how the image differs from the one that was tested."""
+def state(verdict: TestVerdict | None, changed: Sequence[str] = (), problems: Sequence[str] = ()) -> str:
+    """Return the key of `STATES`.
+
+    `changed` says how the image differs from the one that was tested, `problems` why a module cannot start.
+    """
+    if problems:
+        return "broken"
     if changed:
         return "changed"
     return verdict.state if verdict else "absent"

@@ -165,11 +165,11 @@ def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = la
         sync(path.parent)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, hint: str = _WRITABLE) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
-    A symbolic link is followed; an existing file keeps its mode. RequestError: the place cannot be written.
-    MachineError: the disk is full or broken.
+    A symbolic link is followed; an existing file keeps its mode. RequestError: the place cannot be written,
+    and the `hint` says what helps. MachineError: the disk is full or broken.
     """
     target = path.resolve()
     try:
@@ -178,7 +178,7 @@ def write_atomically(path: Path, data: bytes) -> None:
                 os.fchmod(file, stat.S_IMODE(target.stat().st_mode))
             write_at(file, data, 0)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(path, error, hint) from None
 
 
 def write_new(path: Path, data: bytes, *, parents: bool = False, mode: int = 0o666) -> None:
@@ -204,10 +204,10 @@ def write_new(path: Path, data: bytes, *, parents: bool = False, mode: int = 0o6
         raise _unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> EnvbuildError:
+def _unwritable(path: Path, error: OSError, hint: str = _WRITABLE) -> EnvbuildError:
     problem = f"`{path}` cannot be written: {_reason(error)}"
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
-        return RequestError(problem, hint=_WRITABLE)
+        return RequestError(problem, hint=hint)
     return MachineError(problem, hint=_ROOM)
 
 

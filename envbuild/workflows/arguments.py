@@ -40,6 +40,19 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def output_or_directory(text: str | None) -> tuple[Path | None, Path | None]:
+    """Return the path of an output file, or of the directory for several, as a command line names one.
+
+    A directory exists, or is written with a slash at its end. RequestError: the path is empty.
+    """
+    if text is None:
+        return None, None
+    if not text:
+        raise RequestError("the output path is empty", hint="name a file, or a directory: -o DIR/")
+    path = Path(text)
+    return (None, path) if text.endswith("/") or is_directory(path) else (path, None)
+
+
 def check_outside_store(
     path: Path, root: Path | None = None, *, hint: str = "name a place outside it"
 ) -> None:

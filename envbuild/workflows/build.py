@@ -28,7 +28,7 @@ from envbuild.resolve.fetch import origins_of
 from envbuild.resolve.files import Pin
 from envbuild.store.gc_roots import add_root
 from envbuild.system import host
-from envbuild.system.files import is_directory
+from envbuild.system.files import make_directory
 from envbuild.system.space import temporary_directories
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
 from envbuild.workflows.fetch import fetch_pins, locator
@@ -74,7 +74,9 @@ class BuildRequest:
     """How to build images."""
 
     output: Path | None = None
-    """The image to write, or the directory of several; by default ``STEM.sif`` beside each spec."""
+    """The image to write; by default ``STEM.sif`` beside each spec."""
+    directory: Path | None = None
+    """A directory for the images, made if absent, instead of those of the specs."""
     locked: bool = False
     """Whether a lock that does not satisfy the spec is an error."""
     offline: bool = False
@@ -125,12 +127,19 @@ def build_images(specs: Members[None], request: BuildRequest, settings: Settings
 
 def check_images(specs: Members[None], request: BuildRequest, settings: Settings) -> Members[Path]:
     """Check a request before any work is done; return the paths of the images."""
-    if specs.many and request.output is not None and not is_directory(request.output):
+    if specs.many and request.output is not None:
         raise RequestError(
             f"`{request.output}` is not a directory, and several images are built",
-            hint="name a directory with -o DIR/, or leave -o out",
+            hint="name a directory with -o DIR/, which is made if absent, or leave -o out",
         )
     check_sources(request.sources)
+    if request.directory is not None:
+        check_outside_store(request.directory, settings.store.path)
+        try:
+            make_directory(request.directory)
+        except OSError as error:
+            problem = f"the directory `{request.directory}` cannot be made: {error.strerror}"
+            raise RequestError(problem, hint="name another directory with -o DIR/") from error
     images = specs.each(lambda spec, _: _check_paths(spec.path, specs.many, request, settings), settings)
     images.check_outputs(lambda image: [image.get(), lock_path(image.path)])
     if images.done:
@@ -198,11 +207,10 @@ def _build(
 def _check_paths(spec: Path, many: bool, request: BuildRequest, settings: Settings) -> Path:
     """Check the paths of a spec and its image before any work is done; return that of the image."""
     check_is_spec(spec)
-    path = request.output or spec.parent / f"{spec.stem}.sif"
-    if many and request.output is not None:
-        path = request.output / f"{spec.stem}.sif"
+    path = request.output or (request.directory or spec.parent) / f"{spec.stem}.sif"
     lock = lock_path(spec)
-    check_target(path, keep=(spec, lock))
+    hint = "name another directory with -o DIR/" if many or request.directory is not None else ""
+    check_target(path, keep=(spec, lock), hint=hint)
     if path.resolve() == lock.resolve():
         raise RequestError(
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from envbuild.errors import RequestError
 from envbuild.image.file import ImageFile
@@ -24,7 +24,9 @@ from envbuild.workflows.lock import lock_spec
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
-Verdict = Literal["reject", "warn", "ok", "unknown"]
+Verdict = Literal["reject", "unknown", "warn", "ok"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""The verdicts, the worst first: one that is not known may be a refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def is_undecided(result: RuleResult) -> bool:
     """Return whether a rule surely concerns the stack, and neither its facts nor its knowledge decide."""
     is_unknown = verdict_of(result) == "unknown"
     lacks_knowledge = not result.missing or any("[" in name for name in result.missing)
-    return is_unknown and (result.asks or lacks_knowledge)
+    return is_unknown and not result.is_note and (result.asks or lacks_knowledge)
 
 
 def _rule_data(result: RuleResult) -> dict[str, Any]:

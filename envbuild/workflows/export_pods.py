@@ -11,14 +11,14 @@ from envbuild.image.file import ImageFile
 from envbuild.image.pushed import pushed_reference
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.formats import PodFormat, jobset, trainjob
-from envbuild.launch.formats.pods import pod_launch
+from envbuild.launch.formats.pods import PodLaunch, pod_launch
 from envbuild.launch.runtimes import WRITTEN
 from envbuild.quoting import shell_line
 from envbuild.rules.from_lock import facts_of_lock
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
-from envbuild.workflows.export_script import check_text_target, write_text
+from envbuild.workflows.export_script import check_text_target, warn_of_relative_files, write_text
 from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
@@ -58,6 +58,8 @@ def export_pods(
     pulled = reference or pushed_reference(settings.store, manifest.digest)
     launch = pod_launch(manifest, site, form, image=pulled, name=name, user=_ids_of(user), test=test)
     written = write_text(path, form, _RENDER[form](launch))
+    if not test:
+        warn_of_relative_files(manifest, _directory(form, launch), settings.emit)
     if not reference:
         settings.emit(Note(text=f"the image is {pulled}; --image names another one"))
     for line in (*launch.lines_to_type, shell_line(["kubectl", "apply", "-f", str(path)])):
@@ -65,6 +67,13 @@ def export_pods(
     for line in launch.lines_to_judge(image):
         settings.emit(Note(text=f"when its pods have ended: {line}"))
     return written
+
+
+def _directory(form: PodFormat, launch: PodLaunch) -> str:
+    """Return the working directory of pods, in words."""
+    if form == "trainjob":
+        return f"the working directory that the runtime `{launch.cluster.trainer_runtime}` says"
+    return f"`{launch.cluster.working_directory}` of the pods (`kubernetes.working_directory` of the site)"
 
 
 def _ids_of(user: str) -> tuple[int, int] | None:

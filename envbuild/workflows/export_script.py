@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envbuild.activate.install import absolute
-from envbuild.errors import RequestError
+from envbuild.errors import RequestError, some
 from envbuild.events import Emit, Note, Warned
 from envbuild.image.compose import check_target
 from envbuild.image.export import Written, is_empty_or_starts_with
@@ -29,8 +29,8 @@ from envbuild.workflows.hosting import judge_own_fabric
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
-# Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _EVERYWHERE = ("apptainer", "singularityce")  # runtimes that need no description
+# Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _PYXIS_MOUNTS = "0.22"
 
 
@@ -73,6 +73,8 @@ def export_script(
         variables=variables_of(launcher, site, chosen),
     )
     written = write_text(path, form, chosen_format.render(launch))
+    if chosen_format.directory:
+        warn_of_relative_files(manifest, chosen_format.directory, settings.emit)
     if not image_name:
         settings.emit(Note(text=f"the image is expected at {launch.image}; --image names another place"))
     return written
@@ -94,6 +96,16 @@ def check_text_target(image: Path, path: Path, form: str, first_lines: str) -> N
         hint="name another file with -o PATH",
     )
     check_outside_store(path)
+
+
+def warn_of_relative_files(manifest: Manifest, directory: str, emit: Emit) -> None:
+    """Warn of files that the command of `launch` names by a relative path: no image holds them."""
+    files = manifest.launch.relative_files if manifest.launch is not None else ()
+    if files:
+        names, verb = some([f"`{name}`" for name in files]), "is" if len(files) == 1 else "are"
+        text = f"`launch.command`: {names} {verb} read from {directory}, and not from the image"
+        hint = "keep them there, or write absolute paths: `files` in the spec puts files into the image"
+        emit(Warned(text=text, hint=hint))
 
 
 def write_text(path: Path, form: str, text: str) -> Written:

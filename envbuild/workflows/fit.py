@@ -13,15 +13,12 @@ from envbuild.rules.judge import RuleResult
 from envbuild.rules.knowledge import Knowledge
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
-from envbuild.workflows.explain import Verdict, is_undecided, verdict_of, verdict_on
+from envbuild.workflows.explain import VERDICTS, Verdict, is_undecided, verdict_of, verdict_on
 from envbuild.workflows.forecast import KnownImage, known_image, rule_data
 from envbuild.workflows.images import NamedImage
 from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
-
-VERDICTS: tuple[Verdict, ...] = ("reject", "unknown", "warn", "ok")
-"""The verdicts, the worst first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +64,6 @@ class SiteFit:
     def document(self) -> dict[str, object]:
         """Return it as JSON data."""
         return {
-            "name": self.image.name,
-            "path": str(self.image.path),
             "verdict": self.verdict,
             "problem": self.image.problem,
             "scanned": self.image.scanned,

@@ -24,22 +24,23 @@ from envbuild.rules.facts import (
     is_of_host,
     shown,
     similar_fact,
+    texts_of,
 )
 from envbuild.rules.from_site import facts_of_site, problem_of_value, stack_facts, with_changes
 from envbuild.rules.judge import RuleResult
 from envbuild.rules.knowledge import Knowledge, shipped
 from envbuild.rules.needs import Need, UndecidedNeed, needs_of
+from envbuild.rules.pmi import warn_of_odd_types
 from envbuild.rules.repair import Repair, repair_of
 from envbuild.rules.rulebook import judge
 from envbuild.spec.site import Site
-from envbuild.workflows.explain import Verdict, verdict_of
+from envbuild.workflows.explain import VERDICTS, Verdict, verdict_of
 from envbuild.workflows.images import NamedImage, named_images
 from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 
 SCHEMA = 1
-_WORST: tuple[Verdict, ...] = ("reject", "warn", "unknown", "ok")
 State = Literal["breaks", "broken", "warns", "unknown", "holds"]
 STATES: tuple[State, ...] = get_args(State)
 """States of images, the worst first."""
@@ -177,7 +178,12 @@ def rule_data(result: RuleResult) -> dict[str, object]:
 def _repair_data(repair: Repair | None) -> dict[str, object] | None:
     if repair is None:
         return None
-    return {"release": repair.release, "layers": list(repair.layers), "steps": repair.steps}
+    return {
+        "release": repair.release,
+        "architecture": repair.architecture,
+        "layers": list(repair.layers),
+        "steps": repair.steps,
+    }
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Fact | None]:
@@ -261,6 +267,7 @@ def _asked(
     pairs: list[tuple[Site, Site]] = []
     with collected(errors):
         changed = parse_changes(changes)
+        warn_of_odd_types(texts_of(with_changes({}, changed), "pmi.offered"), settings.emit)
     if then is None and not changes:
         hint = "--change driver.version=580.65, or --then FILE"
         errors.append(RequestError("no change is given", hint=hint))
@@ -343,7 +350,7 @@ def outlook(
     old: dict[tuple[str, str], Verdict] = {}
     for result in before:
         identity = (result.rule, result.subject)
-        old[identity] = min(old.get(identity, "ok"), verdict_of(result), key=_WORST.index)
+        old[identity] = min(old.get(identity, "ok"), verdict_of(result), key=VERDICTS.index)
     differing = {
         path for path in facts[0].keys() | facts[1].keys() if _value(facts[0], path) != _value(facts[1], path)
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild import workflows
+from envbuild.activate.install import absolute
 from envbuild.activate.installed import InstalledModule, find_installed, not_installed
 from envbuild.activate.layout import parse_module
 from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
@@ -23,6 +24,7 @@ from envbuild.workflows.settings import Settings
 
 _MAX_DIRECTORIES = 100_000
 
+_HINT_DIRECTORY = "name one with modules (`module install --root`) or images"
 _HINT_NO_IMAGES = "name a directory of modules (`module install --root`), or of SIF files"
 # Of a path, which keeps one slash; the other names of images are those of other programs.
 _SCHEME = re.compile(r"^(docker|oras):/(?=[^/])")
@@ -108,7 +110,7 @@ def _unique(named: Iterable[tuple[str, NamedImage]]) -> Iterator[Member[NamedIma
 
 
 def _modules_named(names: Sequence[str], root: Path) -> list[tuple[str, NamedImage]]:
-    modules = find_installed(_existing(root))
+    modules = find_installed(existing_directory(root, hint=_HINT_DIRECTORY))
     known = {name for module in modules for name in (module.layout.name, module.layout.label)}
     raise_all([not_installed(name, root) for name in dict.fromkeys(names) if name not in known])
     return [
@@ -137,7 +139,7 @@ def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
         hint = "name a directory that you can read"
         raise RequestError(f"`{error.filename}` cannot be read: {error.strerror}", hint=hint) from error
 
-    top = _existing(directory)
+    top = existing_directory(directory, hint=_HINT_DIRECTORY)
     for number, (path, directories, files) in enumerate(os.walk(top, onerror=refuse)):
         if number >= _MAX_DIRECTORIES:
             problem = f"`{directory}` holds more than {_MAX_DIRECTORIES:,} directories"
@@ -152,12 +154,11 @@ def images_below(directory: Path) -> Iterator[tuple[str, NamedImage]]:
                 yield str(below), NamedImage(path=directory / below)
 
 
-def _existing(directory: Path) -> Path:
-    """Return a directory as an absolute path; RequestError if there is none."""
-    if not is_directory(directory):
-        hint = "name one with modules (`module install --root`) or images"
-        raise RequestError(f"there is no directory `{directory}`", hint=hint)
-    return directory.absolute()
+def existing_directory(path: Path, *, hint: str) -> Path:
+    """Return the absolute path of a directory; RequestError if there is none."""
+    if not is_directory(path):
+        raise RequestError(f"there is no directory `{path}`", hint=hint)
+    return absolute(path)
 
 
 def _check_not_a_module(image: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from envbuild.inputs.sites import read_site
 from envbuild.launch.schedulers import queue_of_job
+from envbuild.rules.pmi import warn_of_odd_types
 from envbuild.spec.load import Loaded
 from envbuild.spec.partitions import common_site, each_partition, in_partition, one_partition
 from envbuild.spec.site import Site
@@ -35,4 +36,7 @@ def partition_here(site: Loaded[Site]) -> Loaded[Site]:
 def sites_of(settings: Settings) -> tuple[Site, ...]:
     """Read the site as `site_of`: one partition if it was named, else each."""
     loaded = read_site(settings.site)
-    return tuple(site.value for site in each_partition(loaded)) if loaded is not None else ()
+    sites = tuple(site.value for site in each_partition(loaded)) if loaded is not None else ()
+    schedulers = [site.scheduler for site in sites if site.scheduler is not None]
+    warn_of_odd_types((name for one in schedulers for name in one.mpi_types), settings.emit)
+    return sites

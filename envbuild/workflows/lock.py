@@ -182,13 +182,17 @@ def lock_spec(
 
 
 def upgrades_of(
-    specs: Members[None], names: Sequence[str], *, system_alone: bool
+    specs: Members[None], names: tuple[str, ...] | None, *, system_alone: bool
 ) -> dict[Path, tuple[str, ...] | None]:
     """Return which of the packages to upgrade each spec has; None if it has none of them.
+
+    Without `names`, for all or for none, and of one spec, these are the same for each.
 
     Packages that no lock has are left to all: locking reports them, as of one spec. So are all of a spec that
     is not locked yet, or whose lock is damaged.
     """
+    if not names or not specs.many:
+        return dict.fromkeys((member.path for member in specs.items), names)
     locked: dict[Path, set[str]] = {}
     for member in specs.items:
         with contextlib.suppress(EnvbuildError):

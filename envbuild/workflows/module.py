@@ -30,7 +30,7 @@ from envbuild.activate.installed import (
 from envbuild.activate.launcher import stamp_of
 from envbuild.activate.layout import VERDICT, Layout, parse_module, read_default
 from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
-from envbuild.errors import EnvbuildError, RequestError, collected, raise_all
+from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned, task
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, added_python, identity_of
@@ -45,12 +45,11 @@ from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
-from envbuild.system.files import is_directory
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
-from envbuild.workflows.images import NamedImage
+from envbuild.workflows.images import NamedImage, existing_directory, named_images
 from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
@@ -72,12 +71,14 @@ class ListedModule:
 
     @property
     def state(self) -> str:
-        """The state of the verdict, ``changed`` or ``absent``."""
-        return verdicts.state(self.verdict, self.changed)
+        """A key of `verdicts.STATES`."""
+        return verdicts.state(self.verdict, self.changed, self.module.problems)
 
     @property
     def text(self) -> str:
-        """The circumstances of the verdict, or how the image has changed since; empty without a verdict."""
+        """The circumstances of the verdict, or why it does not count; empty without a verdict."""
+        if self.module.problems:
+            return "; ".join(self.module.problems)
         if self.changed:
             return verdicts.unlike_tested(self.changed)
         return self.verdict.text if self.verdict else ""
@@ -296,29 +297,89 @@ def judge_module(module: InstalledModule, settings: Settings, here: HostFingerpr
     return ListedModule(module=module, verdict=verdict, changed=changed)
 
 
-def choose_default(name: str, *, root: Path) -> tuple[Layout, str | None]:
-    """Make ``NAME/VERSION``, or the only version of ``NAME``, the default; return it and the one before.
+def named_modules(names: Sequence[str], *, root: Path) -> Members[InstalledModule]:
+    """Return modules by ``NAME/VERSION``, or ``NAME`` for the only version, each once.
 
-    RequestError: it is not installed, is broken or retired, or a file of others chooses the version.
+    One that is not installed is a member with its error. RequestError: there is no such root.
     """
-    (module,) = _selected(existing_root(root), [name])
-    before = read_default(module.layout)
-    retirement.choose_default(module)
-    return module.layout, before
+    root = existing_root(root)
+    installed = {module.layout: module for module in find_installed(root)}
+    members: dict[str, Member[InstalledModule]] = {}
+    for name in names:
+        try:
+            base, version = parse_module(name)
+            (layout,) = select(root, base, version, every=False)
+            if layout not in installed:
+                problem = f"{layout.label} was not uninstalled completely"
+                raise RequestError(problem, hint=f"`envbuild module uninstall {layout.label} --root DIR`")
+        except EnvbuildError as error:
+            members.setdefault(name, Member(name=name, path=root, error=error))
+        else:
+            module = installed[layout]
+            members[layout.label] = Member(name=layout.label, path=layout.home, result=module)
+    return Members(items=tuple(members.values()), many=len(names) > 1)
+
+
+def highest_modules(directories: Sequence[Path], settings: Settings) -> Members[InstalledModule]:
+    """Return for each name in each root below directories the highest version that can be the default.
+
+    If all are broken or retired, it is the highest. RequestError: as `named_images`.
+    """
+    versions: dict[tuple[Path, str], list[Member[InstalledModule]]] = {}
+    for member in named_images(settings, every=directories).items:
+        if (module := member.get().module) is not None:
+            found = Member(name=member.name, path=module.layout.home, result=module)
+            versions.setdefault((module.layout.root, module.layout.name), []).append(found)
+
+    def can_be_default(module: InstalledModule) -> bool:
+        return not module.problems and module.retired_until is None
+
+    chosen = [
+        ([one for one in found if can_be_default(one.get())] or found)[-1] for found in versions.values()
+    ]
+    return Members(items=tuple(chosen), many=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenDefault:
+    """A version that was made the default."""
+
+    layout: Layout
+    before: str | None
+    """The default version before; None if there was none."""
+
+
+def choose_defaults(modules: Members[InstalledModule], settings: Settings) -> Members[ChosenDefault]:
+    """Make modules the default versions of their names.
+
+    The error of a member: it is not installed, is broken or retired, or a file of others chooses the version.
+    RequestError: two are versions of one name; then nothing has changed.
+    """
+    labels: dict[tuple[Path, str], str] = {}
+    errors: list[EnvbuildError] = []
+    for layout in (member.get().layout for member in modules.done):
+        first = labels.setdefault((layout.root, layout.name), layout.label)
+        if first != layout.label:
+            problem = f"`{first}` and `{layout.label}` cannot both be the default of `{layout.name}`"
+            errors.append(RequestError(problem, hint="name one of the two"))
+    raise_all(errors)
+
+    def choose(member: Member[InstalledModule], _: Settings) -> ChosenDefault:
+        module = member.get()
+        before = read_default(module.layout)
+        retirement.choose_default(module)
+        return ChosenDefault(layout=module.layout, before=before)
+
+    return modules.each(choose, settings, last=True)
 
 
 def retire_modules(
-    names: Sequence[str],
-    settings: Settings,
-    *,
-    root: Path,
-    today: date,
-    until: date | None = None,
-) -> tuple[tuple[Layout, date], ...]:
+    modules: Members[InstalledModule], settings: Settings, *, today: date, until: date | None = None
+) -> Members[date | None]:
     """Retire modules until a day, by default as many days after `today` as the site says.
 
-    RequestError: one is not installed, is broken or the default; no day is known, or it is past; all are
-    reported at once, and nothing changes.
+    The error of a member: it is not installed, is broken or the default. RequestError: no day is known, or it
+    is past; then nothing has changed.
     """
     if until is None:
         site = site_here(settings)
@@ -328,16 +389,23 @@ def retire_modules(
         until = today + timedelta(days=site.retirement_days)
     elif until < today:
         raise RequestError(f"{until} is past", hint="name today or a later day")
-    modules = _selected(existing_root(root), names)
-    retirement.retire(modules, until)
-    return tuple((module.layout, until) for module in modules)
+    last_day = until
+
+    def retire(member: Member[InstalledModule], _: Settings) -> date | None:
+        retirement.retire(member.get(), last_day)
+        return last_day
+
+    return modules.each(retire, settings, last=True)
 
 
-def end_retirement(names: Sequence[str], *, root: Path) -> tuple[Layout, ...]:
-    """Offer retired modules again; RequestError: one is not installed."""
-    modules = _selected(existing_root(root), names)
-    retirement.end_retirement(modules)
-    return tuple(module.layout for module in modules)
+def end_retirement(modules: Members[InstalledModule], settings: Settings) -> Members[date | None]:
+    """Offer retired modules again; the error of a member: it is not installed."""
+
+    def offer(member: Member[InstalledModule], _: Settings) -> date | None:
+        retirement.end_retirement(member.get())
+        return None
+
+    return modules.each(offer, settings, last=True)
 
 
 def uninstall_retired(root: Path, *, today: date) -> tuple[Uninstalled, ...]:
@@ -346,18 +414,6 @@ def uninstall_retired(root: Path, *, today: date) -> tuple[Uninstalled, ...]:
     due = [module.layout for module in installed if module.retired_until and module.retired_until <= today]
     raise_all([error for layout in due for error in foreign_files(layout)])
     return tuple(uninstall(layout) for layout in due)
-
-
-def _selected(root: Path, names: Sequence[str]) -> list[InstalledModule]:
-    """Return modules by ``NAME/VERSION``, or ``NAME`` for the only version, each once."""
-    errors: list[EnvbuildError] = []
-    layouts: dict[Layout, None] = {}
-    for name in names:
-        with collected(errors):
-            base, version = parse_module(name)
-            layouts |= dict.fromkeys(select(root, base, version, every=False))
-    raise_all(errors)
-    return [module for module in find_installed(root) if module.layout in layouts]
 
 
 def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:
@@ -376,7 +432,4 @@ def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalle
 
 def existing_root(root: Path) -> Path:
     """Return the absolute path of a module root; RequestError if there is no such directory."""
-    if not is_directory(root):
-        hint = "name the one that modules were installed in with --root DIR"
-        raise RequestError(f"there is no directory `{root}`", hint=hint)
-    return absolute(root)
+    return existing_directory(root, hint="name the one that modules were installed in with --root DIR")

@@ -46,6 +46,8 @@ class ModuleChange:
     """The day on which the earlier version is to be uninstalled; None unless it is retired."""
     verdict: str
     """The word for the test verdict on the later version, and its circumstances."""
+    higher: tuple[str, ...]
+    """Versions above a chosen default, from which it was moved back or which it has not reached."""
     packages: tuple[PackageChange, ...]
     gaps: tuple[str, ...]
     """Why further packages may differ."""
@@ -57,8 +59,9 @@ def module_changes(
     """Compare modules with the versions before them.
 
     `names` are ``NAME/VERSION``, or ``NAME`` for the default version, else the highest that is not retired;
-    without any, all names that have several versions. The version before is the next lower one, or `before`.
-    RequestError: one is not installed, or has no version before it; all are reported at once.
+    without any, all names that have several versions. The version before is the next lower one, or `before`;
+    if the lowest one is the default, as after a move back, it is the next higher one. RequestError: one is
+    not installed, or has no version before it; all are reported at once.
     """
     installed = find_installed(existing_root(root))
     by_name: dict[str, list[InstalledModule]] = {}
@@ -67,14 +70,13 @@ def module_changes(
     errors: list[EnvbuildError] = []
     pairs: list[tuple[InstalledModule, InstalledModule]] = []
     if not names:
-        current = {name: _current(versions) for name, versions in by_name.items()}
-        names = [name for name, versions in by_name.items() if versions.index(current[name]) > 0]
+        names = [name for name, versions in by_name.items() if _before(versions, _current(versions))]
     for name in dict.fromkeys(names):
         with collected(errors):
             base, version = parse_module(name)
             pairs.append(_pair(by_name.get(base, []), name, version, before, root))
     raise_all(errors)
-    return tuple(_change(old, new, settings) for old, new in pairs)
+    return tuple(_change(old, new, by_name[new.layout.name], settings) for old, new in pairs)
 
 
 def _current(versions: Sequence[InstalledModule]) -> InstalledModule:
@@ -93,15 +95,26 @@ def _pair(
         if before not in by_version:
             raise not_installed(f"{new.layout.name}/{before}", root)
         return by_version[before], new
-    at = versions.index(new)
-    if at == 0:
+    old = _before(versions, new)
+    if old is None:
         hint = "name a higher version, or the one to compare with: --from VERSION"
         raise RequestError(f"no version of {new.layout.name} is below {new.layout.version}", hint=hint)
-    return versions[at - 1], new
+    return old, new
 
 
-def _change(old: InstalledModule, new: InstalledModule, settings: Settings) -> ModuleChange:
+def _before(versions: Sequence[InstalledModule], new: InstalledModule) -> InstalledModule | None:
+    """Return the version that users had before `new`; None if no other one is known to be it."""
+    at = versions.index(new)
+    if at > 0:
+        return versions[at - 1]
+    return versions[1] if new.default and len(versions) > 1 else None
+
+
+def _change(
+    old: InstalledModule, new: InstalledModule, versions: Sequence[InstalledModule], settings: Settings
+) -> ModuleChange:
     listed = judge_module(new, settings, settings.this_host())
+    higher = [module for module in versions[versions.index(new) + 1 :] if module.retired_until is None]
     before, now = (_packages(module, settings) for module in (old, new))
     return ModuleChange(
         name=new.layout.name,
@@ -110,6 +123,7 @@ def _change(old: InstalledModule, new: InstalledModule, settings: Settings) -> M
         is_default=new.default,
         retired_until=old.retired_until,
         verdict=f"{listed.word} ({listed.text})" if listed.text else listed.word,
+        higher=tuple(module.layout.version for module in higher) if new.default else (),
         packages=tuple(_package_changes(before, now)),
         gaps=tuple(dict.fromkeys([*before.gaps.values(), *now.gaps.values()])),
     )
@@ -142,8 +156,10 @@ def _section(change: ModuleChange) -> Iterator[str]:
         yield f"- `module load {new}` loads it."
     if change.retired_until is not None:
         yield f"- {inline(old)} is retired, and will be uninstalled on {change.retired_until.isoformat()}."
-    else:
+    elif change.before not in change.higher:
         yield f"- `module load {old}` still loads the version before."
+    for version in change.higher:
+        yield f"- {inline(f'{change.name}/{version}')} is a higher version, and not the default."
     yield f"- Test: {inline(change.verdict)}"
     for gap in change.gaps:
         yield f"- Further packages may differ: {inline(gap)}"

@@ -19,7 +19,7 @@ from envbuild.rules.judge import RuleResult
 from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.system.files import NOTE_LIMIT_BYTES, read_small
-from envbuild.workflows.lock import LOCKED_AT_ONCE, Locked, lock_spec, report_choices
+from envbuild.workflows.lock import LOCKED_AT_ONCE, Locked, lock_spec, report_choices, upgrades_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -77,13 +77,26 @@ def show_plans(
     compression: Compression = "zstd",
     offline: bool = False,
     upstreams: Sequence[Path] = (),
+    upgrade: tuple[str, ...] | None = None,
+    upgrades_system_alone: bool = False,
 ) -> tuple[Members[Plan], PlanTotal]:
-    """Return what builds would do; locks, images and the layers in the store stay unchanged."""
+    """Return what builds would do; locks, images and the layers in the store stay unchanged.
+
+    `upgrade` and `upgrades_system_alone` are those of `lock_spec`.
+    """
     settings = with_upstreams(settings, upstreams, offline=offline)
     planner = _Planner(settings.store)
+    upgrades = upgrades_of(specs, upgrade, system_alone=upgrades_system_alone)
 
     def show(spec: Member[None], own: Settings) -> Plan:
-        locked = lock_spec(spec.path, own, offline=offline, write=False)
+        locked = lock_spec(
+            spec.path,
+            own,
+            upgrade=upgrades[spec.path],
+            upgrades_system_alone=upgrades_system_alone,
+            offline=offline,
+            write=False,
+        )
         report_choices(locked, own.emit)
         return planner.show(locked, plan_image(locked, compression=compression))
 

@@ -57,7 +57,8 @@ def save(spec: Path, new: Mapping[Path, bytes], *, seen: Mapping[Path, bytes | N
         if not is_current or any(content_of(path) != content for path, content in seen.items()):
             raise ChangedMeanwhileError(spec)
         for path, content in new.items():
-            write_atomically(path, content)
+            hint = f"a lock lies beside its spec: copy `{spec.name}` into a directory of yours"
+            write_atomically(path, content, hint=hint)
 
 
 @contextlib.contextmanager

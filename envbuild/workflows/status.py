@@ -47,8 +47,7 @@ class Status:
     @property
     def state(self) -> str:
         """A key of `verdicts.STATES`."""
-        state = verdicts.state(self.verdict, self.changed)
-        return "broken" if self.problems and state != "changed" else state
+        return verdicts.state(self.verdict, self.changed, self.problems)
 
     @property
     def word(self) -> str:
@@ -68,10 +67,10 @@ class Status:
 
     @property
     def _verdict_text(self) -> str:
-        if self.changed:
-            return verdicts.unlike_tested(self.changed)
         if self.problems:
             return "; ".join(self.problems)
+        if self.changed:
+            return verdicts.unlike_tested(self.changed)
         if self.is_foreign:
             return "an image of another tool: `envbuild extend` adds packages, `envbuild test` judges them"
         text = verdicts.explanation(self.verdict)

@@ -377,7 +377,7 @@ def check_report(path: Path, image: Path, settings: Settings) -> None:
 def _looks_like_report(path: Path) -> bool:
     with files.open_regular(path) as file:
         start = file.read(1024)
-    return not start or (b'"schema"' in start and b'"ranks"' in start) or MARK.encode() in start
+    return not start or (b'"schema"' in start and b'"passed"' in start) or MARK.encode() in start
 
 
 def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:

@@ -34,6 +34,8 @@ class TextFormat:
     """Runtime → the format of `export` that the text names; empty for a SIF."""
     scheduler: str
     """The scheduler that starts its ranks (``slurm``); empty if the text starts none."""
+    directory: str = ""
+    """Working directory of the spec's `launch`, in words; empty if the text does not run that."""
 
 
 def text_format(name: ScriptFormat) -> TextFormat:

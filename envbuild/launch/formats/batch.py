@@ -54,4 +54,5 @@ def batch_format(scheduler: Scheduler) -> TextFormat:
         runtimes=None,
         image_format=lambda name: runtime(name).reads,
         scheduler=scheduler.name,
+        directory="the directory that the job is submitted from",
     )

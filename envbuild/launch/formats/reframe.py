@@ -32,6 +32,7 @@ def _render(launch: SiteLaunch) -> str:
         *head_lines(launch),
         "# reframe -c FILE -r",
         "",
+        *(["import shlex", ""] if manifest.launch and manifest.launch.relative_files else []),
         "import reframe as rfm",
         "import reframe.utility.sanity as sn",
         "from reframe.core.backends import getlauncher",
@@ -68,11 +69,15 @@ def _render(launch: SiteLaunch) -> str:
             ["launch", *options, launch.image],
             work,
             r'self.exits_with_0(), sn.assert_not_found(r"^error: ", self.stderr)',
+            beside=bool(manifest.launch and manifest.launch.relative_files),
         )
     return "\n".join(lines) + "\n"
 
 
-def _check_lines(name: str, title: str, words: list[str], work: Work, sanity: str) -> list[str]:
+def _check_lines(
+    name: str, title: str, words: list[str], work: Work, sanity: str, *, beside: bool = False
+) -> list[str]:
+    """Return the class of a check; one that needs files `beside` it runs there, not in ReFrame's stage."""
     settings = {
         "num_tasks": work.ranks or (work.nodes or 1) * (work.ranks_per_node or 1),
         "num_tasks_per_node": work.ranks_per_node,
@@ -88,6 +93,16 @@ def _check_lines(name: str, title: str, words: list[str], work: Work, sanity: st
         *(f"    {key} = {count}" for key, count in settings.items() if count),
         *([f'    time_limit = "{work.time_min}m"'] if work.time_min else []),
         "",
+        *(
+            [
+                '    @run_before("run")',
+                "    def run_beside_this_file(self):",
+                '        self.prerun_cmds = [f"cd {shlex.quote(self.prefix)}"]',
+                "",
+            ]
+            if beside
+            else []
+        ),
         "    @sanity_function",
         "    def is_right(self):",
         f"        return sn.all([{sanity}])",
@@ -102,4 +117,5 @@ FORMAT = TextFormat(
     runtimes=None,
     image_format=lambda _: "",
     scheduler="",
+    directory="the directory of the check",
 )

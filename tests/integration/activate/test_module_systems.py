@@ -446,7 +446,7 @@ def test_a_retired_version_is_hidden_and_says_so_at_each_load(activate, place, s
         modules = {module.layout.version: module for module in find_installed(new.root)}
         if default:
             choose_default(modules["1.0"])
-        retire([modules["2.0"]], date(2027, 1, 31))
+        retire(modules["2.0"], date(2027, 1, 31))
         done = run(
             place,
             old,

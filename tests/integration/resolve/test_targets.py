@@ -226,6 +226,25 @@ def test_newer_packages_are_listed_and_nothing_is_written(
     assert ("  updated alpha 1.0 → 2.0\n" in printed) is ("--system" not in words)
 
 
+def test_a_plan_shows_the_cost_of_an_upgrade(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    lock_spec(desk.spec, desk.settings)
+    before = desk.path.read_bytes()
+    desk.publish_newer()
+    changes = []
+    for words in ([], ["--upgrade", "alpha"], ["--upgrade"], ["--upgrade", "--system"]):
+        main_words = ["plan", str(desk.spec), *words, "--json"]
+        with pytest.raises(SystemExit) as ended:
+            main(main_words)
+        assert ended.value.code == 0
+        changes.append(json.loads(capsys.readouterr().out)["lock_changes"])
+    both = ["updated alpha 1.0 → 2.0", "updated fast 1.0 → 2.0"]
+    assert changes == [[], both[:1], both, []]
+    assert desk.path.read_bytes() == before
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(desk.spec), "--system"])
+    assert ended.value.code == 2
+
+
 def test_name_and_version_hold_for_all_targets(both: Desk) -> None:
     both.spec.write_text(both.spec.read_text().replace('version: "1"', 'version: "2"'))
     locked = lock_spec(both.spec, both.settings)

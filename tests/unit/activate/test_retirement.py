@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from envbuild.activate.installed import InstalledModule, find_installed, uninstall
 from envbuild.activate.retirement import choose_default, end_retirement, retire
 from envbuild.cli.main import main
-from envbuild.errors import EnvbuildError, RequestError
-from envbuild.workflows.module import retire_modules, uninstall_retired
+from envbuild.errors import RequestError
+from envbuild.workflows.module import named_modules, retire_modules, uninstall_retired
 from envbuild.workflows.settings import Settings
 
 DAY = date(2027, 1, 31)
@@ -46,7 +47,7 @@ def test_the_default_moves_forth_and_back(three: list[InstalledModule], root: Pa
 def test_a_retired_module_states_its_day_and_is_hidden(three: list[InstalledModule], root: Path) -> None:
     choose_default(three[2])
     before = three[0].layout.modulefile.read_text()
-    retire(three[:1], DAY)
+    retire(three[0], DAY)
     assert offered(root)["2026.9"] == (False, DAY)
     assert offered(root)["2026.10"] == (False, None)
     text = three[0].layout.modulefile.read_text()
@@ -56,22 +57,22 @@ def test_a_retired_module_states_its_day_and_is_hidden(three: list[InstalledModu
     assert f'"{NAME}/2026.9"' in marker
     assert 'set ModulesVersion "2026.11"' in marker
     # Another day replaces the first.
-    retire([find_installed(root)[0]], date(2027, 2, 28))
+    retire(find_installed(root)[0], date(2027, 2, 28))
     assert three[0].layout.modulefile.read_text().count("is retired") == 1
-    end_retirement(find_installed(root))
+    end_retirement(find_installed(root)[0])
     assert three[0].layout.modulefile.read_text() == before
     assert "hide" not in three[0].layout.default_marker.read_text()
 
 
 def test_without_default_and_retirement_there_is_no_marker(three: list[InstalledModule], root: Path) -> None:
-    retire(three[:1], DAY)
+    retire(three[0], DAY)
     assert three[0].layout.default_marker.exists()
-    end_retirement(find_installed(root))
+    end_retirement(find_installed(root)[0])
     assert not three[0].layout.default_marker.exists()
 
 
 def test_an_installation_ends_a_retirement(three: Any, root: Path, put: Any, manifest: Any) -> None:
-    retire(three[:1], DAY)
+    retire(three[0], DAY)
     assert put(runnable=manifest(version="2026.9")).changed
     assert offered(root)["2026.9"] == (False, None)
     assert not three[0].layout.default_marker.exists()
@@ -82,9 +83,9 @@ def test_the_default_is_not_retired_and_a_retired_one_is_no_default(
 ) -> None:
     choose_default(three[2])
     with pytest.raises(RequestError, match="is the default version"):
-        retire(find_installed(root), DAY)
+        retire(find_installed(root)[2], DAY)
     assert all(until is None for _, until in offered(root).values())
-    retire(three[:1], DAY)
+    retire(three[0], DAY)
     with pytest.raises(RequestError, match=r"2026\.9 is retired"):
         choose_default(find_installed(root)[0])
 
@@ -93,29 +94,29 @@ def test_a_choice_of_somebody_else_stays(three: list[InstalledModule]) -> None:
     theirs = three[0].layout.modulefile.with_name(".modulerc")
     theirs.write_text("#%Module1.0\n")
     with pytest.raises(RequestError, match="chosen by a file that envbuild did not make"):
-        retire(three[:1], DAY)
+        retire(three[0], DAY)
     with pytest.raises(RequestError, match="chosen by a file that envbuild did not make"):
         choose_default(three[0])
 
 
 def test_a_broken_module_is_neither(three: list[InstalledModule], root: Path) -> None:
     (three[0].layout.home / "image.sif").unlink()
-    for change in (choose_default, lambda module: retire([module], DAY)):
+    for change in (choose_default, lambda module: retire(module, DAY)):
         with pytest.raises(RequestError, match="cannot be loaded"):
             change(find_installed(root)[0])
 
 
 def test_a_retired_one_does_not_become_the_default(three: list[InstalledModule], root: Path) -> None:
     choose_default(three[0])
-    retire(three[2:], DAY)
+    retire(three[2], DAY)
     assert uninstall(three[0].layout).default == "2026.10"
     # Alone, it does: otherwise `module load NAME` would find none.
     assert uninstall(three[1].layout).default == "2026.11"
 
 
 def test_those_whose_day_has_come_are_removed(three: list[InstalledModule], root: Path) -> None:
-    retire(three[:1], DAY)
-    retire(three[1:2], date(2027, 2, 1))
+    retire(three[0], DAY)
+    retire(three[1], date(2027, 2, 1))
     assert uninstall_retired(root, today=date(2027, 1, 30)) == ()
     (removed,) = uninstall_retired(root, today=DAY)
     assert removed.module == f"{NAME}/2026.9"
@@ -127,18 +128,15 @@ def test_the_site_says_after_how_many_days(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     settings = Settings.of(store=tmp_path / "store")
-    names, today = [f"{NAME}/2026.9"], date(2026, 12, 1)
+    modules, today = named_modules([f"{NAME}/2026.9"], root=root), date(2026, 12, 1)
     with pytest.raises(RequestError, match="no site says after how many days"):
-        retire_modules(names, settings, root=root, today=today)
+        retire_modules(modules, settings, today=today)
     site = tmp_path / "here.yaml"
     site.write_text("name: here\nretirement_days: 61\n")
     settings = dataclasses.replace(settings, site=site)
-    assert [until for _, until in retire_modules(names, settings, root=root, today=today)] == [DAY]
+    assert retire_modules(modules, settings, today=today).only == DAY
     with pytest.raises(RequestError, match="is past"):
-        retire_modules(names, settings, root=root, today=today, until=date(2026, 11, 30))
-    with pytest.raises(EnvbuildError) as caught:
-        retire_modules([f"{NAME}/1", f"{NAME}/2"], settings, root=root, today=today)
-    assert len(caught.value.each()) == 2
+        retire_modules(modules, settings, today=today, until=date(2026, 11, 30))
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -164,3 +162,58 @@ def test_the_commands(
     assert run(capsys, "module", "uninstall", *at)[0] == 2
     assert run(capsys, "module", "uninstall", "--retired", NAME, *at)[0] == 2
     assert "offered again" in run(capsys, "module", "retire", "--undo", f"{NAME}/2026.9", *at)[2]
+
+
+def test_one_that_is_not_there_leaves_the_others_done(
+    three: Any, root: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    at = ("--root", root)
+    words = (f"{NAME}/2026.9", "gone", f"{NAME}/2026.10")
+    code, table, said = run(capsys, "module", "retire", *words, *at, "--on", "2999-01-01")
+    assert code == 2
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["retired", words[0]],
+        ["failed", "gone"],
+        ["retired", words[2]],
+    ]
+    assert "no module `gone` is installed" in said
+    assert [until for _, until in offered(root).values()] == [date(2999, 1, 1)] * 2 + [None]
+    code, printed, _ = run(capsys, "module", "retire", "--undo", *words, *at, "--json")
+    assert code == 2
+    assert [member["exit_code"] for member in json.loads(printed)["members"]] == [0, 2, 0]
+    assert not any(until for _, until in offered(root).values())
+
+
+def test_many_defaults_are_chosen_at_once(
+    three: Any,
+    put: Any,
+    manifest: Any,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    put(runnable=manifest(name="jax", version="1"))
+    at = ("--root", root)
+    code, table, _ = run(capsys, "module", "default", "jax", "gone", f"{NAME}/2026.9", *at)
+    assert code == 2
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["default", "jax/1"],
+        ["failed", "gone"],
+        ["default", f"{NAME}/2026.9"],
+    ]
+    code, _, said = run(capsys, "module", "default", f"{NAME}/2026.10", f"{NAME}/2026.11", *at)
+    assert (code, "cannot both be the default" in said) == (2, True)
+    assert [version for version, (default, _) in offered(root).items() if default] == ["1", "2026.9"]
+    # The highest that is not retired.
+    run(capsys, "module", "retire", f"{NAME}/2026.11", *at, "--on", "2999-01-01")
+    code, printed, _ = run(capsys, "module", "default", "--all", tmp_path, "--json")
+    assert code == 0
+    assert {member["name"]: member["result"]["default"] for member in json.loads(printed)["members"]} == {
+        "jax/1": "1",
+        f"{NAME}/2026.10": "2026.10",
+    }
+    assert run(capsys, "module", "default", f"{NAME}/2026.9", "--all", tmp_path)[0] == 2
+    assert run(capsys, "module", "default", *at)[0] == 2

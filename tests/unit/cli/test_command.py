@@ -219,7 +219,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", ["build", "sbom", "export", "site", "import", "test"])
+@pytest.mark.parametrize("verb", ["sbom", "export", "site", "import", "test"])
 def test_a_directory_is_not_made_a_file(verb: str, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run([word.replace("PLACE", "x.y/") for word in _WRITING[verb]], capsys)
     told = "error: `x.y/` ends in `/`, and names no directory"

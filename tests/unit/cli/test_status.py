@@ -68,10 +68,8 @@ def test_modules_and_images_below_a_directory_are_shown_together(
     for version in ("1", "2", "3"):
         put_module(image, desk / "apps", f"demo/{version}")
     (desk / "apps/envs/demo/2/image.sif").unlink()
-    retire(
-        [module for module in find_installed(desk / "apps") if module.layout.version == "3"],
-        date(2027, 1, 31),
-    )
+    retired = next(module for module in find_installed(desk / "apps") if module.layout.version == "3")
+    retire(retired, date(2027, 1, 31))
     shutil.copy(image, "apps/one.sif")
     (desk / "apps/two.sif").write_bytes(b"no image")
     shown = lines(capsys, "--all", "apps")

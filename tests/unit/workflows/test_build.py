@@ -14,6 +14,7 @@ import pytest
 
 from envbuild.squashfs.format import Compressor
 from tests.support.images import file_system, read_manifest, read_sif
+from tests.support.json_documents import result_of
 from tests.support.planned_builds import Bench
 from tests.support.stores import flip
 
@@ -24,7 +25,7 @@ Run = Callable[..., tuple[int, Any, str]]
 def build(run: Run) -> Run:
     def call(*words: str) -> tuple[int, Any, str]:
         code, out, err = run("build", "--json", *words)
-        return code, json.loads(out) if out else None, err
+        return code, result_of(out), err
 
     return call
 

@@ -20,6 +20,7 @@ from envbuild.workflows import build as workflow
 from envbuild.workflows import plan as plan_workflow
 from envbuild.workflows.lock import Locked
 from envbuild.workflows.settings import Settings
+from tests.support.json_documents import result_of
 from tests.support.planned_builds import layer
 from tests.support.resolved_specs import bare_lock, resolved
 
@@ -65,7 +66,7 @@ def build(specs: Path, capsys: pytest.CaptureFixture[str]) -> Build:
             main(["build", *(words or ["specs"]), "--store", "store", "--json"])
         out, err = capsys.readouterr()
         assert isinstance(ended.value.code, int)
-        return ended.value.code, json.loads(out) if out else None, err
+        return ended.value.code, result_of(out), err
 
     return call
 
@@ -164,13 +165,25 @@ def test_interrupted_and_run_again_nothing_is_built_twice(
 
 
 def test_an_output_directory(build: Build, specs: Path) -> None:
+    assert build("specs", "-o", "new/images/")[0] == 0
+    assert len(list(Path("new/images").iterdir())) == 3
     Path("images").mkdir()
-    assert build("specs", "-o", "images/")[0] == 0
+    # Of one spec, too.
+    assert build("specs/one.yaml", "-o", "images")[0] == 0
+    assert build("specs", "-o", "images")[0] == 0
     assert sorted(path.name for path in Path("images").iterdir()) == ["one.sif", "three.sif", "two.sif"]
     assert not list(specs.glob("*.sif"))
     code, _, err = build("specs", "-o", "all.sif")
     assert code == 2
     assert "error: `all.sif` is not a directory, and several images are built\n" in err
+
+
+def test_a_directory_that_cannot_be_made_is_named(build: Build, specs: Path) -> None:
+    Path("file").write_text("")
+    code, _, err = build("specs", "-o", "file/images/")
+    assert code == 2
+    assert "the directory `file/images` cannot be made: Not a directory" in err
+    assert "hint: name another directory with -o DIR/" in err
 
 
 def test_two_specs_with_one_output_are_refused_before_anything_starts(build: Build, specs: Path) -> None:

@@ -104,6 +104,15 @@ def test_whole_logs_pass_and_the_verdict_says_that_it_ran_in_pods(
     assert (verdict.outcome, verdict.launcher, verdict.nodes) == ("passed", "pods", 2)
 
 
+def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else(image: Path) -> None:
+    text, report_file = _text(_logs(image)), image.parent / "report.json"
+    for _ in range(2):
+        assert _collect(image, text, "--report", str(report_file)) == 0
+    report_file.write_text('{"schema": 1, "mine": true}\n')
+    assert _collect(image, text, "--report", str(report_file)) == 2
+    assert report_file.read_text() == '{"schema": 1, "mine": true}\n'
+
+
 def test_prefixes_other_lines_and_any_order_do_no_harm(image: Path) -> None:
     lines = [line for record in reversed(_logs(image)) for line in record]
     text = "".join(f"[pod/t-ranks-0-0/ranks] {line}\r\nenvbuild: a note\n" for line in lines)

@@ -152,6 +152,16 @@ def test_the_expected_text(name: str, golden: Callable[[Path, str], None]) -> No
     golden(GOLDEN / f"{name}.yaml", text.replace(read_manifest(image).digest, "sha256:…"))
 
 
+@pytest.mark.parametrize("form", ["jobset", "trainjob"])
+@pytest.mark.parametrize("mpi", ["mpich", "intel-mpi", ""])
+@pytest.mark.parametrize("options", [("--user", "7:8"), ("--test",)])
+@pytest.mark.parametrize("site", [f"{BARE.rstrip()[:-1]}, trainer_runtime: plain}}\n", GPUS])
+def test_every_variant_is_valid(form: str, mpi: str, options: tuple[str, ...], site: str) -> None:
+    an_image(mpi)
+    assert export(form, site, *options) == 0
+    check(yaml.safe_load(Path("job.yaml").read_text()))
+
+
 def test_the_validators_see_a_wrong_job() -> None:
     an_image()
     assert export("jobset", BARE) == 0

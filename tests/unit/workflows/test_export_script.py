@@ -512,6 +512,25 @@ def test_a_check_of_reframe_is_the_expected_text(golden: Callable[[Path, str], N
     golden(GOLDEN / "reframe.py.txt", text)
 
 
+@pytest.mark.parametrize(
+    ("form", "directory"),
+    [("reframe", "the directory of the check"), ("sbatch", "the directory that the job is submitted from")],
+)
+def test_files_that_no_image_holds_are_named(
+    capsys: pytest.CaptureFixture[str], form: str, directory: str
+) -> None:
+    site = APPTAINER.replace("[pmix]", "[pmi2]")
+    relative = ("python", "train.py", "--config=conf/a.yaml", "-m", "pkg.mod", "https://x.org/a.py", "/a.py")
+    image_with_launch(LaunchSettings(command=relative))
+    text = export(form, site, named="/x.sif")
+    said = capsys.readouterr().err
+    assert f"`train.py`, `conf/a.yaml` are read from {directory}, and not from the image" in said
+    assert ("cd {shlex.quote(self.prefix)}" in text) == (form == "reframe")
+    image_with_launch(LaunchSettings(command=("python", "-m", "pkg.mod", "/opt/a.py")))
+    assert "self.prefix" not in export(form, site, named="/x.sif")
+    assert "are read from" not in capsys.readouterr().err
+
+
 def test_a_check_of_reframe_is_for_apptainer(capsys: pytest.CaptureFixture[str]) -> None:
     image_with_launch(STATED)
     assert export("reframe", PYXIS, named="/x.sif") == "exit code 2"

@@ -76,24 +76,77 @@ def test_images_that_break_come_first_with_their_reasons(
     assert reason.startswith("CUDA.driver-floor: CUDA 13 needs a driver of at least 580")
     assert lines[-1].startswith("1 reject, ")
     document: Any = json.loads(check(capsys, NVIDIA, "--json")[1])
-    (refused,) = [image for image in document["images"] if image["verdict"] == "reject"]
-    (partition,) = refused["partitions"]
+    (refused,) = [member for member in document["members"] if member["exit_code"] == 4]
+    (partition,) = refused["result"]["partitions"]
     assert [rule["id"] for rule in partition["rules"]] == ["CUDA.driver-floor"]
     assert partition["rules"][0]["source"]
     # Its files show nothing, and what is known of the site alone is no verdict on it.
-    assert {image["name"]: image["verdict"] for image in document["images"]}["foreign.sif"] == "unknown"
+    verdicts = {member["name"]: member["result"]["verdict"] for member in document["members"]}
+    assert verdicts["foreign.sif"] == "unknown"
 
 
 def test_an_image_that_fits_one_partition_can_run(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = check(capsys, PARTITIONS, "--json")
     verdicts = {
-        image["name"]: [(entry["name"], entry["verdict"]) for entry in image["partitions"]]
-        for image in json.loads(text)["images"]
+        member["name"]: [(entry["name"], entry["verdict"]) for entry in member["result"]["partitions"]]
+        for member in json.loads(text)["members"]
     }
     assert verdicts["foreign.sif"] == [("there/old", "unknown"), ("there/new", "unknown")]
     assert dict(verdicts["cuda.sif"])["there/old"] == "reject"
     assert dict(verdicts["cuda.sif"])["there/new"] != "reject"
     assert code == 0
+
+
+SLINGSHOT = """\
+name: there
+architecture: amd64
+scheduler: {name: slurm, mpi_types: [pmix, pmi2], default_mpi_type: pmix}
+fabric: {name: slingshot-11, provider: cxi}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        # Whether it holds an MPI is not known.
+        ({}, "unknown"),
+        ({"mpi.abis": (), "mpi.needed_abis": ()}, "ok"),
+        # A default of srun that the MPI does not speak is a note: `launch` names another type.
+        (
+            {
+                "mpi.family": "mpich",
+                "mpi.version": "5.0.2",
+                "mpi.source": "image",
+                "mpi.providers": ("cxi",),
+                "pmi.spoken": ("pmi2",),
+                "fabric.ofi_provider": "cxi",
+                "fabric.settings_unknown": (),
+            },
+            "ok",
+        ),
+    ],
+    ids=["not-known", "without-mpi", "note"],
+)
+def test_rules_on_mpi_are_for_images_with_mpi(
+    apps: Path, capsys: pytest.CaptureFixture[str], more: dict[str, Value], expected: str
+) -> None:
+    facts = facts_from({"architecture.image": "amd64", "asked.accelerator": "cpu", **more}, "lock")
+    small_image(apps, BASE, name="plain.sif", facts=facts_text(facts))
+    members = json.loads(check(capsys, SLINGSHOT, "--json")[1])["members"]
+    (result,) = [member["result"] for member in members if member["name"] == "plain.sif"]
+    assert result["verdict"] == expected, result
+
+
+def test_types_of_srun_that_only_a_site_has_are_warned_of(
+    apps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("there.yaml").write_text(SLINGSHOT.replace("pmi2]", "foo, pmix_v5]"))
+    for words in (["check"], ["forecast", "--change", "pmi.offered=bar,pmix"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--all", "apps", "--site", "there.yaml"])
+        said = capsys.readouterr().err
+        assert "neither Slurm nor Cray has these types of `srun --mpi`: foo (" in said
+        assert ("`srun --mpi`: bar (" in said) == ("forecast" in words)
 
 
 def test_without_a_site_nothing_is_judged(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:

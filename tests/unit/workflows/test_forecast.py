@@ -149,6 +149,18 @@ def test_an_image_that_is_too_old_for_the_machine_needs_a_newer_release() -> Non
     assert (found.state, found.repair) == ("breaks", Repair(release="newer", layers=("mpi",)))
 
 
+def test_an_image_for_another_architecture_is_built_there() -> None:
+    found = repaired({"architecture.image": "arm64", "asked.accelerator": "cpu"}, "architecture.host=amd64")
+    assert found is not None
+    assert (found.release, found.architecture) == (None, "amd64")
+    assert found.steps == "`envbuild build SPEC` on a machine of amd64"
+    assert found.layers[0] == "base"
+    # A driver that is too old is repaired as well.
+    found = repaired(CUDA, "architecture.host=arm64", "driver.version=575.57.08")
+    assert found is not None
+    assert (found.release, found.architecture) == ("older", "arm64")
+
+
 def test_no_change_of_an_image_repairs_the_machine() -> None:
     found = looked(CUDA, "runtime.name=apptainer", "runtime.setuid=false", "runtime.user_namespaces=false")
     assert found == ("breaks", ["RUNTIME.way-to-start"])

@@ -149,6 +149,19 @@ def test_the_table_and_each_error_once(capsys: pytest.CaptureFixture[str]) -> No
     assert err == f"a.yaml, c.yaml:\n{error}\n1 of 3 done, 2 failures\n"
 
 
+def test_a_member_with_an_exit_code_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    members = failing("a.yaml")
+    with pytest.raises(typer.Exit):
+        finish_members(
+            members,
+            row=lambda _: ["differs"],
+            data=lambda _: {},
+            json=False,
+            code=lambda _: 2,
+        )
+    assert capsys.readouterr().err.endswith("0 of 3 done, 3 failures\n")
+
+
 def test_a_table_without_failures(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = finish(failing(), capsys)
     assert (code, err) == (0, "")

@@ -42,7 +42,7 @@ def changes(capsys: pytest.CaptureFixture[str], root: Path, *words: str) -> tupl
 def test_the_page_says_what_changed_for_whom(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     modules = [module for module in find_installed(root) if module.layout.name == "env"]
     choose_default(modules[1])
-    retire(modules[:1], date(2027, 1, 31))
+    retire(modules[0], date(2027, 1, 31))
     code, page, _ = changes(capsys, root)
     assert code == 0
     assert page.splitlines() == [
@@ -52,6 +52,7 @@ def test_the_page_says_what_changed_for_whom(root: Path, capsys: pytest.CaptureF
         "",
         "- `module load env` loads env/2026.10; running jobs keep what they loaded.",
         "- env/2026.9 is retired, and will be uninstalled on 2027-01-31.",
+        "- env/2026.11 is a higher version, and not the default.",
         "- Test: UNTESTED",
         "",
         "| package | of | before | now |",
@@ -60,6 +61,17 @@ def test_the_page_says_what_changed_for_whom(root: Path, capsys: pytest.CaptureF
         "| new | Python | not there | 2\\|x |",
         "| old | Python | 1 | removed |",
     ]
+
+
+def test_a_default_that_was_moved_back_is_a_change(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    choose_default(next(module for module in find_installed(root) if module.layout.label == "env/2026.9"))
+    code, page, _ = changes(capsys, root)
+    assert code == 0
+    assert "## env: 2026.10 → 2026.9" in page
+    assert "`module load env` loads env/2026.9;" in page
+    assert "still loads the version before" not in page
+    assert "- env/2026.10 is a higher version, and not the default." in page
+    assert "| libssl3 | Debian | 3.0.15-1 | 3.0.14-1 |" in page
 
 
 def test_without_a_default_the_highest_is_the_later_one(

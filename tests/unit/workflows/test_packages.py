@@ -54,7 +54,9 @@ def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 def states(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     _, text = ask(capsys, "--all", "apps", "--json", *words)
     document: Any = json.loads(text)
-    return {image["name"].removeprefix("foreign/"): image["state"] for image in document["images"]}
+    return {
+        member["name"].removeprefix("foreign/"): member["result"]["state"] for member in document["members"]
+    }
 
 
 def test_each_image_holds_it_lacks_it_or_does_not_say(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from envbuild.system.keys import PrivateKey, PublicKey
 from envbuild.system.references import Reference
 from envbuild.system.registry import Repository
 from envbuild.workflows.sign import make_key
+from tests.support.json_documents import result_of
 from tests.support.planned_builds import Bench
 from tests.support.registry import PASSWORD, USER, Registry
 from tests.support.stores import flip
@@ -56,7 +57,7 @@ def build(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> R
         with pytest.raises(SystemExit) as ended:
             main([verb, str(bench.spec), "--json", "--store", str(tmp_path / store), *words])
         out, err = capsys.readouterr()
-        return int(ended.value.code or 0), json.loads(out) if out else None, err
+        return int(ended.value.code or 0), result_of(out), err
 
     return call
 
