@@ -41,7 +41,7 @@ _RESOLVE = ("add", "remove", "lock", "fetch", "plan")
 _INDEX = (*_RESOLVE, "extend")
 _BUILD = ("build", "reproduce")
 _LOCK = (*_RESOLVE, *_BUILD)
-_RUN = ("test", "vet", "launch", "exec", "shell", "kernel", "module")
+_RUN = ("test", "bench", "vet", "launch", "exec", "shell", "kernel", "module")
 _STORE = ("fetch", "build", "layer")
 # These read the site file of the user or the machine, even if none was named.
 _SITE = ("init", *_INDEX, "build", *_RUN, "layer", "site")

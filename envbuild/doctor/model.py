@@ -18,11 +18,12 @@ VERBS = (
         "explain",
         "check",
         "test",
+        "bench",
         "vet",
         "status",
         "reproduce",
     ),
-    *("module", "kernel", "shell", "exec", "launch", "export"),
+    *("module", "kernel", "shell", "exec", "launch", "observe", "export"),
     *("push", "pull", "sign", "verify", "inspect", "sbom"),
     *("doctor", "forecast", "site", "cache", "completion"),
 )

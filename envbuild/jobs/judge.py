@@ -54,6 +54,10 @@ class Measure:
     higher_is_better: bool = True
 
 
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class Job:
     """A job, as an image stores it and the judge takes it; `spec.job.JobHeader` documents its fields."""
@@ -81,9 +85,10 @@ class Job:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Job:
         """Return a job from a manifest's JSON; unknown keys are ignored."""
-        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
-        measures = {name: Measure(**value) for name, value in data.get("measures", {}).items()}
-        return cls(**{**known, "measures": measures})
+        measures = {
+            name: Measure(**_known(Measure, value)) for name, value in data.get("measures", {}).items()
+        }
+        return cls(**{**_known(cls, data), "measures": measures})
 
     def tolerances(self) -> dict[str, float]:
         """Return the checks that compare numbers, each with its allowed relative difference."""

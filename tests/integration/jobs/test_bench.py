@@ -24,7 +24,7 @@ print(len(lines), errors)
 def test_an_image_is_measured_and_mlperfs_parser_reads_the_lines(
     desk: Desk, small_image: Path, tmp_path: Path
 ) -> None:
-    options = ["--ranks", "1,2", "--repeats", "1", "--results", tmp_path / "kept"]
+    options: list[str | Path] = ["--ranks", "1,2", "--repeats", "1", "--results", tmp_path / "kept"]
     done = desk.envbuild("bench", small_image, *options, "--json", "--report", tmp_path / "r.log")
     result = json.loads(done.stdout)
     assert complaints("bench", result) == []
@@ -41,9 +41,9 @@ def test_an_image_is_measured_and_mlperfs_parser_reads_the_lines(
     assert (model["ranks"], model["held_out_bytes"]) == (2, 4 << 20)
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
-    fetch = ["-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, _MLPERF]
+    fetch: list[str | Path] = ["-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, _MLPERF]
     subprocess.run([sys.executable, *fetch], check=True, timeout=300)
     (wheel,) = tmp_path.glob("mlperf_logging-*.whl")
-    words = [sys.executable, "-c", _PARSE, wheel, tmp_path / "r.log"]
+    words: list[str | Path] = [sys.executable, "-c", _PARSE, wheel, tmp_path / "r.log"]
     parsed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
     assert parsed.stdout.split(maxsplit=1) == [f"{5 + len(result['points'])}", "[]\n"]

@@ -171,10 +171,10 @@ def test_errors_of_a_file_of_facts_come_at_once_with_their_lines(capsys: pytest.
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("driver.version: latest\n", "`driver.version` cannot be `latest`: not a version"),
+        ("driver.version: latest\n", "`driver.version` cannot be `latest`: not one version"),
         (
             "frameworks.jax.toolkit: cu121\n",
-            "`frameworks.jax.toolkit` cannot be `cu121`: not a version",
+            "`frameworks.jax.toolkit` cannot be `cu121`: not one version",
         ),
         ("gpus.vendor: intel\n", "`gpus.vendor` cannot be `intel`: not one of nvidia, amd, none"),
         ("gpus.architectures: ['12.0']\n", "`gpus.architectures` cannot be `12.0`: `12.0` is not a GPU"),
