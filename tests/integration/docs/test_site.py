@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import ROOT
+
+# `make docs` does the same; unit/docs has the links of all pages.
+pytestmark = pytest.mark.slow
 
 
 def build(docs: Path, out: Path) -> subprocess.CompletedProcess[str]:

@@ -304,7 +304,8 @@ def test_a_killed_run_leaves_the_old_image_and_nothing_for_long(
     assert list((work / "store/stage").iterdir()) == []
 
 
-@pytest.mark.parametrize("link", [pytest.param([], marks=pytest.mark.slow), ["--link"]])
+@pytest.mark.slow  # unit/activate has modules of images of other tools
+@pytest.mark.parametrize("link", [[], ["--link"]])
 def test_it_becomes_a_module(
     link: list[str], foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

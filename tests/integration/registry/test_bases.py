@@ -60,6 +60,7 @@ def test_a_base_of_the_registry_is_locked_built_and_runs(
     assert shown.split() == ["mine", "False"]
 
 
+@pytest.mark.slow  # unit/workflows/registries has layers by zstd
 def test_layers_by_zstd_give_the_same_base(
     desk: Desk, lock: Callable[..., str], environment: dict[str, str]
 ) -> None:

@@ -19,6 +19,7 @@ TYPES = [
     ("openmpi", "pmix"),
     pytest.param("intel-mpi", "pmi2", marks=pytest.mark.slow),
 ]
+OTHERS = ("openmpi", "intel-mpi")
 FOUR = [["0", "4", "10", "n1"], ["1", "4", "10", "n1"], ["2", "4", "10", "n2"], ["3", "4", "10", "n2"]]
 
 
@@ -49,7 +50,7 @@ def test_in_an_allocation_it_needs_neither_a_site_nor_a_count(
     assert ranks_told(two.stdout) == [["0", "2", "3", "n1"], ["1", "2", "3", "n2"]]
 
 
-@pytest.mark.parametrize("mpi", ["mpich", "openmpi", pytest.param("intel-mpi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mpi", ["mpich", *(pytest.param(mpi, marks=pytest.mark.slow) for mpi in OTHERS)])
 def test_the_image_s_own_launcher_keeps_its_ranks_on_its_machine(
     login: Desk, image_on: Images, mpi: str
 ) -> None:
