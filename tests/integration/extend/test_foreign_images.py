@@ -271,6 +271,7 @@ def test_a_new_base_gets_what_the_old_one_got(
     assert new["image"] == "zstd.sqfs"
 
 
+@pytest.mark.slow  # unit/extend/test_packages hides old files
 def test_another_version_hides_the_old_files(
     foreign: Callable[[str], Path], ground: Ground, work: Path, tmp_path: Path
 ) -> None:
@@ -344,6 +345,7 @@ def test_it_becomes_a_module(
     assert "gamma 1.0" in ground.run(["inspect", "centre.sif"], work).stdout
 
 
+@pytest.mark.slow  # unit/extend chooses the Python
 def test_the_python_that_was_named_gets_the_packages_and_starts(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
@@ -414,6 +416,7 @@ def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground:
     assert [one["id"] for one in report["findings"] if one["status"] == "FAIL"] == ["ARCH.same"]
 
 
+@pytest.mark.slow  # unit/extend/test_judge compares the findings
 def test_only_what_the_addition_made_worse_fails(
     extended: Callable[..., Path], ground: Ground, work: Path
 ) -> None:
@@ -427,6 +430,7 @@ def test_only_what_the_addition_made_worse_fails(
     ]
 
 
+@pytest.mark.slow  # the next one has the exit code of a missing library
 @pytest.mark.parametrize("image", ["built.sif", pytest.param("tiny.sif", marks=pytest.mark.slow)])
 def test_a_library_that_the_old_image_lacks_does_not_fail_an_extension(
     image: str, foreign: Callable[[str], Path], ground: Ground, work: Path

@@ -120,6 +120,7 @@ def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) 
     assert (ground.place / "tiny.sif").read_bytes() == ground.reference
 
 
+@pytest.mark.slow  # extended images are reproduced below
 @pytest.mark.usefixtures("wheels")
 def test_a_second_extension_continues(ground: Ground, tmp_path: Path) -> None:
     desk = ground.desk("twice")

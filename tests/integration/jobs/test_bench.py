@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk
 from tests.support.schemas import complaints
 
@@ -21,6 +23,7 @@ print(len(lines), errors)
 """
 
 
+@pytest.mark.slow  # minutes; unit/workflows/test_bench has runs and lines
 def test_an_image_is_measured_and_mlperfs_parser_reads_the_lines(
     desk: Desk, small_image: Path, tmp_path: Path
 ) -> None:

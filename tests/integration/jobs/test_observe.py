@@ -74,6 +74,7 @@ def test_an_uneven_script_is_named(launch: Any, tmp_path: Path, desk: Desk, smal
     assert metrics.read_text().endswith("# EOF\n")
 
 
+@pytest.mark.slow  # unit/observe has the findings
 def test_too_many_threads_are_named(launch: Any) -> None:
     found = launch(THREADS)
     assert states(found)["cpu.threads"] == "found"

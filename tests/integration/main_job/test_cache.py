@@ -137,6 +137,7 @@ def test_prune_takes_nothing_of_an_image_and_all_of_one_that_is_gone(
     assert blobs(desk) >= needed, "another's store is another's"
 
 
+@pytest.mark.slow  # unit/doctor has the checks
 def test_doctor_finds_this_machine_fit_for_what_the_suite_does(desk: Desk) -> None:
     for verb in ("lock", "fetch", "build", "test", "launch", "export", "cache"):
         told = json.loads(desk.envbuild("doctor", verb, "--json", code=None).stdout)

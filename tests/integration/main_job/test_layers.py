@@ -105,6 +105,7 @@ def test_a_directory_that_is_closed_is_no_fault_of_an_image(
     assert "FAIL" not in site.run(["sh", "-c", script]).stdout
 
 
+@pytest.mark.slow  # unit/plan has the keys of tools
 def test_other_tools_are_named_and_not_needed(site: Site, image_on: Callable[[str], Path]) -> None:
     other = site.write("bin/mksquashfs", "#!/bin/sh\necho mksquashfs version 99\nexit 1\n")
     other.chmod(0o755)

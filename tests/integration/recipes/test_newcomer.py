@@ -34,6 +34,7 @@ def check(desk: Desk, *words: str | Path, code: int = 0) -> str:
     return desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", *words, code=code).stdout
 
 
+@pytest.mark.slow  # test_it_passes_once_it_is_written has the rest
 def test_an_untouched_template_is_skipped_and_refused(desk: Desk, untouched: Path) -> None:
     done = desk.envbuild("test", untouched / "example.sif", "--ranks", "2", "--json")
     findings = {found["id"]: found for found in json.loads(done.stdout)["findings"]}

@@ -74,6 +74,7 @@ def test_layers_by_zstd_give_the_same_base(
     assert len(bases) == 1
 
 
+@pytest.mark.slow  # test_a_base_of_the_registry has the build
 def test_kept_layers_build_it_where_no_registry_is(
     desk: Desk, lock: Callable[..., str], environment: dict[str, str]
 ) -> None:

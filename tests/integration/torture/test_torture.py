@@ -145,6 +145,7 @@ def test_another_tool_is_named_and_has_keys_of_its_own(name: str, ground: Ground
     assert f"tool {name} is {name}" in json.loads(told.stdout)["tools"][0]
 
 
+@pytest.mark.slow  # unit/plan has the keys of packages
 @pytest.mark.parametrize(
     ("name", "layers"),
     [

@@ -47,6 +47,7 @@ def from_host(report: Any) -> Any:
     return finding
 
 
+@pytest.mark.slow  # `make vendor` has every pair; test_module has ranks on one
 @pytest.mark.parametrize(
     ("inside", "host", "says"),
     [
