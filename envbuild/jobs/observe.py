@@ -13,6 +13,7 @@ COMMAND starts even if nothing can be recorded. Standard library only. No file i
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -48,8 +49,16 @@ def main(command: list[str]) -> None:
     try:
         os.execvp(command[0], command)  # noqa: S606  # a list of words, and no shell
     except OSError as error:
-        sys.stderr.write(f"envbuild: {command[0]}: {error.strerror}\n")
-        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+        is_missing = isinstance(error, FileNotFoundError) or not _is_on_path(command[0])
+        problem = os.strerror(errno.ENOENT) if is_missing else error.strerror
+        sys.stderr.write(f"envbuild: {command[0]}: {problem}\n")
+        sys.exit(127 if is_missing else 126)
+
+
+def _is_on_path(program: str) -> bool:
+    """Return whether a program is a file; as for a shell, a closed directory on PATH has none."""
+    directories = [""] if "/" in program else os.get_exec_path()
+    return any(os.path.exists(os.path.join(directory, program)) for directory in directories)
 
 
 def _place() -> tuple[int, int]:

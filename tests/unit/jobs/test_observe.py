@@ -136,7 +136,10 @@ def test_nothing_is_replaced_and_no_link_is_followed(tmp_path: Path, kind: str) 
         assert list((tmp_path / "real").iterdir()) == []
 
 
-def test_a_missing_program_is_an_error_as_in_a_shell(tmp_path: Path) -> None:
+def test_a_missing_program_is_an_error_as_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    monkeypatch.setenv("PATH", f"{closed}:{os.environ['PATH']}")
     rank = start(tmp_path, "no-such-program")
     _, err = rank.communicate(timeout=20)
     assert (rank.returncode, err) == (127, "envbuild: no-such-program: No such file or directory\n")
