@@ -571,6 +571,7 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
     assert said.stderr.startswith("error: there is no directory `")
 
 
+@pytest.mark.slow  # unit/activate has the commands of a module
 def test_commands_that_only_the_image_names_are_listed_and_not_installed(images, place, envbuild):
     root = place.work / "sw"
     install = ("module", "install", images["1.0"], "--root", root)

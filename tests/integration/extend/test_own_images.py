@@ -120,7 +120,7 @@ def test_it_is_what_build_makes_of_the_extended_spec(case: str, ground: Ground) 
     assert (ground.place / "tiny.sif").read_bytes() == ground.reference
 
 
-@pytest.mark.slow  # extended images are reproduced below
+@pytest.mark.slow  # it is what build makes of the extended spec: all at once has it
 @pytest.mark.usefixtures("wheels")
 def test_a_second_extension_continues(ground: Ground, tmp_path: Path) -> None:
     desk = ground.desk("twice")
@@ -268,6 +268,7 @@ def reproduced(ground: Ground, desk: Path, image: str, *words: str, code: int = 
     return report
 
 
+@pytest.mark.slow  # resolve/test_offline reproduces images
 @pytest.mark.usefixtures("wheels")
 def test_extended_images_are_reproduced(ground: Ground) -> None:
     desk = ground.desk("reproduce")

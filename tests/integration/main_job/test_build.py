@@ -4,6 +4,8 @@ import filecmp
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import Desk, layers, locked_versions
 
 
@@ -44,6 +46,7 @@ def test_a_second_build_changes_nothing_and_says_so(desk: Desk, image: Path) -> 
     assert blobs(desk.store) == store
 
 
+@pytest.mark.slow  # unit/workflows/test_build has what is written anew
 def test_what_a_change_of_the_spec_asks_decides_whether_an_image_is_written(
     desk: Desk, small_image: Path
 ) -> None:

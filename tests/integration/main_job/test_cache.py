@@ -109,6 +109,7 @@ def test_damage_is_found_removed_and_built_again(other: Desk) -> None:
     assert (other.place / "on-mpich.sif").read_bytes() == before
 
 
+@pytest.mark.slow  # unit/workflows/test_cache prunes
 def test_prune_takes_nothing_of_an_image_and_all_of_one_that_is_gone(
     desk: Desk, small_image: Path, other: Desk
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_site_without_namespaces_composes_tests_and_installs(
         assert site.without("starter", f"{root}/envs/on-mpich/1/bin/python", "-c", "print(6 * 7)") == "42\n"
 
 
+@pytest.mark.slow  # unit/workflows/test_failures has the causes
 def test_what_needs_a_namespace_blames_the_machine_and_not_the_image(
     site: Site, image_on: Callable[[str], Path]
 ) -> None:

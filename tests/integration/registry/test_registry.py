@@ -163,6 +163,7 @@ def test_a_long_blob_goes_in_chunks(
     assert (tmp_path / "got").read_bytes() == data
 
 
+@pytest.mark.slow  # unit/workflows/registries/test_layers has signed layers
 def test_an_empty_store_takes_layers_that_were_signed(
     desk: Desk, small_image: Path, registry: tuple[str, Path], environment: dict[str, str]
 ) -> None:

@@ -49,7 +49,7 @@ def two_ranks(output: str) -> list[list[str]]:
     return [line[:3] for line in ranks_told(output)]
 
 
-@pytest.mark.slow  # test_a_module starts the same script; unit/launch compares both starts
+@pytest.mark.slow  # as test_a_module
 def test_launch(desk_of_torch: Desk, image: Path) -> None:
     words: list[str | Path] = ["launch", image, "--site", "slurm.yaml", "-n", "4"]
     done = desk_of_torch.envbuild(*words, "--", "python", "ddp.py", env={"SLURM_NTASKS_PER_NODE": "2"})
@@ -60,6 +60,7 @@ def test_launch(desk_of_torch: Desk, image: Path) -> None:
     assert "environment variable RANK expected" in desk_of_torch.envbuild(*words, code=1).stderr
 
 
+@pytest.mark.slow  # `make cluster` has PyTorch on two nodes, and unit/launch the same start
 def test_a_module(desk_of_torch: Desk, use: str) -> None:
     done = desk_of_torch.run(["bash", "-c", use + "mpiexec -n 2 python ddp.py"])
     assert two_ranks(done.stdout) == [["0", "2", "3"], ["1", "2", "3"]]
