@@ -69,6 +69,7 @@ def test_specs_of_a_directory_are_locked_planned_and_built(ground: Ground, place
     assert all(member["result"]["unchanged"] for member in json.loads(done.stdout)["members"])
 
 
+@pytest.mark.slow  # unit/workflows/test_build_many has it; `make cluster` kills 20 specs
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_killed_and_run_again_nothing_is_built_twice(ground: Ground, place: Path, number: int) -> None:
     reference = ground.run(["build", "specs", "--json"], place, store=place / "whole")

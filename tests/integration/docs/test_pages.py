@@ -23,6 +23,7 @@ SLOW = {
     "howto/reproduce.md": "tests/integration/torture and workflows/test_reproduce.py",
     "howto/write-a-job.md": "tests/integration/recipes/test_newcomer.py",
     "howto/train.md": "tests/integration/slurm/test_torch.py",
+    "howto/build-many.md": "tests/integration/build/test_many_specs.py",
     "howto/update.md": "tests/integration/main_job/test_build.py and activate/test_workflow.py",
     "howto/requirements.md": "tests/unit/workflows/test_import_file.py and tests/unit/resolve",
     "howto/operate-many.md": "tests/integration/activate and tests/unit/cli/test_many_images.py",

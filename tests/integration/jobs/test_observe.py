@@ -81,6 +81,7 @@ def test_too_many_threads_are_named(launch: Any) -> None:
     assert all(rank["threads"] >= 6 for rank in found["ranks"])
 
 
+@pytest.mark.slow  # unit/jobs/test_observe kills ranks
 def test_a_killed_job_has_its_records(launch: Any) -> None:
     found = launch(KILLED, code=None)
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]

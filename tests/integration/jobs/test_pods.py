@@ -211,6 +211,7 @@ def problem_of(report: Mapping[str, Any]) -> str:
     return observed
 
 
+@pytest.mark.slow  # test_a_pod_that_is_killed_ends_all is the harder case
 @pytest.mark.parametrize("signalled", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_pods_that_are_deleted_end_soon(signalled: int, jobs: Jobs, mpich: Path) -> None:
     pods = with_variables(jobs.pods(mpich), MODE="wait")

@@ -101,6 +101,7 @@ def test_many_are_built_once_each_killed_and_resumed(front: Desk) -> None:
         assert path.is_dir() or "secret-of-the-user" not in path.read_text()
 
 
+@pytest.mark.slow  # unit/workflows/test_submit has refusals, `make cluster` a real submission
 def test_what_slurm_refuses_is_refused_before_any_job(front: Desk) -> None:
     refused = front.envbuild("build", "--submit", "one.yaml", "--partition", "nope", code=2).stderr
     assert "invalid partition specified: nope" in refused
