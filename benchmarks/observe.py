@@ -1,10 +1,10 @@
-"""What `launch --observe` costs: CPU time of recorded ranks and of others, alternating, with an interval.
+"""The cost of `launch --observe`: CPU time of recorded ranks and of others, alternating, with an interval.
 
     python -m benchmarks.observe IMAGE [--runs 20] [--rounds 12000]
 
 Each run does the same work on two ranks. The CPU time is that of the launcher and all its processes; that of
-the recorders, which are nobody's children, comes from their records. The interval holds the median with 95 %,
-by order statistics.
+the recorders, which are not children of the ranks, comes from their records. The interval holds the median
+with 95 %, by order statistics.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class MeasuredPoint(Model):
     gpus: Count = 0
     """GPUs that the ranks used (count)."""
     values: Annotated[tuple[Number, ...], Field(min_length=1)]
-    """Of each repeat, the worst of its ranks."""
+    """The worst rank's value in each repeat."""
     median: Number
-    """Of the values."""
+    """Median of `values`."""
     low: Number | None = None
     """With `high` the interval of the median; null for too few repeats."""
     high: Number | None = None
@@ -51,7 +51,7 @@ class MeasuredPoint(Model):
     oversubscribed: bool = False
     """Whether a node had more ranks than cores: then there is no efficiency."""
     efficiency: Number | None = None
-    """Rate for each rank against that of the first point; null without `scaling`."""
+    """Rate for each core (ranks times threads), or GPU, against the first point; null without `scaling`."""
     bandwidth: Number | None = None
     """Bytes of the message per second; null without `message_bytes`."""
     network: str = ""
@@ -67,8 +67,13 @@ class MeasuredPoint(Model):
         return Interval(low=self.low, high=self.high, coverage=self.coverage)
 
     @property
+    def processors(self) -> int:
+        """GPUs, or without GPUs the cores that its threads occupy (count)."""
+        return self.gpus or self.ranks * self.threads
+
+    @property
     def subject(self) -> tuple[object, ...]:
-        """What must be equal for two points to be comparable."""
+        """Keys that must be equal for two points to be comparable."""
         return (self.files, self.benchmark, self.name, self.nodes, self.ranks, self.threads, self.gpus)
 
 
@@ -112,9 +117,9 @@ class FittedModel(Model):
     held_out_bytes: Count
     """The size that it was not fitted to."""
     predicted_s: Number
-    """What the model says of that size, in seconds."""
+    """Time that the model predicts for that size, in seconds."""
     measured_s: Number
-    """What was measured, in seconds."""
+    """Measured time for that size, in seconds."""
     error: Number
     """Relative error of the prediction."""
 
@@ -152,7 +157,7 @@ class ComparedPoint(Model):
     high: Number | None = None
     """See `low`."""
     verdict: Literal["faster", "slower", "as before", "not decidable"]
-    """Of this image: faster or slower only if the interval lies on one side of 1."""
+    """Whether this image is faster or slower: only if the interval lies on one side of 1."""
 
 
 class ComparedImage(Model):
@@ -161,7 +166,7 @@ class ComparedImage(Model):
     image: MeasuredImage
     """The other image."""
     points: tuple[ComparedPoint, ...]
-    """What both measured."""
+    """Values that both images have."""
 
 
 class BenchResult(Model):
@@ -178,13 +183,13 @@ class BenchResult(Model):
     facts: dict[str, str]
     """The host's facts."""
     launcher: str = ""
-    """What started the ranks; empty for nothing that needs an MPI."""
+    """Launcher of the ranks; empty if none needs an MPI."""
     when: str
     """ISO 8601, UTC."""
     repeats: Annotated[int, Field(ge=1)]
     """Runs of each benchmark (count)."""
     points: tuple[MeasuredPoint, ...]
-    """What was measured, by benchmark, nodes and ranks."""
+    """Measured values, by benchmark, nodes and ranks."""
     unmeasured: tuple[UnmeasuredPoint, ...] = ()
     """Benchmarks that gave no values."""
     models: tuple[FittedModel, ...] = ()

@@ -59,9 +59,9 @@ class Comparison:
     ratio: float
     """Median of second/first, run by run."""
     interval: Interval | None
-    """Of that median; None for too few runs."""
+    """Interval of the ratio; None for too few runs."""
     verdict: Verdict
-    """Of the second."""
+    """Whether the second is faster or slower."""
 
 
 def compare(first: Sequence[float], second: Sequence[float], *, higher_is_better: bool) -> Comparison:
@@ -169,5 +169,5 @@ def checked_model(times_s: Sequence[tuple[int, float]]) -> CheckedModel | None:
 
 
 def efficiency(first: tuple[int, float], later: tuple[int, float]) -> float:
-    """Return the rate of later ranks against that of the first point, for each rank: (ranks, rate)."""
+    """Return the rate of a later point against that of the first, for each processor: (processors, rate)."""
     return (later[1] / later[0]) / (first[1] / first[0])

@@ -75,15 +75,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            parser=options.read_timeout,
-            help="Limit for each run (90s, 5min) [what the image says].",
-        ),
-    ] = None,
+    timeout: options.Timeout = None,
     report: Annotated[
         Path | None,
         typer.Option(

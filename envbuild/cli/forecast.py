@@ -58,7 +58,7 @@ def command(
             needed = workflows.forecast.needs(every, settings, from_host)
         else:
             if html is not None:
-                workflows.forecast_page.check_page(html, settings)
+                workflows.pages.check_page(html, settings)
             found = workflows.forecast.forecast(
                 every, settings, then=then, changes=change or (), from_host=from_host
             )

@@ -129,7 +129,7 @@ _HIDDEN = {"worker": worker.command}
 
 def application(verb: str = "") -> typer.Typer:
     """Return the command with all its verbs, or with one: typer reads the options of each at every start."""
-    application = typer.Typer(
+    program = typer.Typer(
         name="envbuild",
         cls=Commands,
         help="ML framework images for supercomputers: built from ten lines of YAML, proven across ranks.",
@@ -145,17 +145,17 @@ def application(verb: str = "") -> typer.Typer:
             if verb not in ("", name):
                 continue
             if isinstance(command, typer.Typer):
-                application.add_typer(command, name=name, short_help=line, rich_help_panel=panel)
+                program.add_typer(command, name=name, short_help=line, rich_help_panel=panel)
             else:
                 # typer's own, or one whose last words are a program and its arguments.
                 command_class = CommandInImage if name in ("exec", "launch") else None
-                add = application.command(name, cls=command_class, short_help=line, rich_help_panel=panel)
+                add = program.command(name, cls=command_class, short_help=line, rich_help_panel=panel)
                 add(command)
     for name, command in _HIDDEN.items():
         if verb in ("", name):
-            application.command(name, hidden=True)(command)
-    application.callback()(_options)
-    return application
+            program.command(name, hidden=True)(command)
+    program.callback()(_options)
+    return program
 
 
 app = application()
@@ -166,9 +166,8 @@ _VALUES = ("--export", "--to", "--from", "--store", "--recipes", "--site", "--co
 
 
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:
-    """Rewrite ``lock --upgrade [NAME…]`` as one ``--upgrade=NAME`` for each name, or ``=*`` without names.
+    """Rewrite ``--upgrade [NAME…]`` of `lock` and `plan` as ``--upgrade=NAME`` for each name; ``=*`` for all.
 
-    The same of `plan`.
     Names end at the next option or at the first spec: a word with a YAML suffix, a file, or a directory that
     is written with a slash. If no spec is named elsewhere, the last one may be a directory without a slash.
     """

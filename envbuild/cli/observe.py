@@ -23,11 +23,22 @@ def command(
         Path, typer.Argument(metavar="DIR", help="The directory of `envbuild launch --observe`.")
     ],
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE.html", help="Also write a page to send round.")
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE.html",
+            parser=options.output_path,
+            help="Also write a page to send round.",
+        ),
     ] = None,
     openmetrics: Annotated[
         Path | None,
-        typer.Option("--openmetrics", metavar="FILE", help="Also write the samples as OpenMetrics text."),
+        typer.Option(
+            "--openmetrics",
+            metavar="FILE",
+            parser=options.output_path,
+            help="Also write the samples as OpenMetrics text.",
+        ),
     ] = None,
     store: options.Store = None,
     json: options.Json = False,
@@ -35,7 +46,9 @@ def command(
     """Show what recorded ranks used, and what slows them; also of a job that was killed."""
     with session(json=json, store=store) as settings:
         if report is not None:
-            workflows.forecast_page.check_page(report, settings, option="--report")
+            workflows.pages.check_page(report, settings, option="--report")
+        if openmetrics is not None:
+            workflows.observe.check_openmetrics(openmetrics, settings)
         found = workflows.observe.observed(directory)
         if report is not None:
             workflows.observe_page.write_page(report, found)

@@ -203,6 +203,17 @@ def read_timeout(text: str) -> float:
     return value
 
 
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        parser=read_timeout,
+        help="Limit for each run of a job (90s, 5min) [what the image says].",
+    ),
+]
+
+
 def read_age(text: str) -> float:
     """Read an age: ``0``, ``90s``, ``12h``, ``30d``, ``2w``; in seconds."""
     value = _seconds(text, units=tuple(_SECONDS))

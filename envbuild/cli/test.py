@@ -39,15 +39,7 @@ def command(
             help="Processes to start [under srun what the job says, else the image].",
         ),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="TIME",
-            parser=options.read_timeout,
-            help="Limit for each mini job (90s, 5min) [what the image says].",
-        ),
-    ] = None,
+    timeout: options.Timeout = None,
     report: Annotated[
         Path | None,
         typer.Option(

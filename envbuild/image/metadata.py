@@ -126,7 +126,7 @@ def top_layer(
 def _plugin_path(recipe: str, path: str, python: str) -> str:
     """Return where a module of a recipe's plug-ins lies, or their ``entry_points.txt``.
 
-    Python finds entry points in a directory `.dist-info`. It has no METADATA, for it is no distribution.
+    Python finds entry points in a directory `.dist-info`. It has no METADATA: it is not a distribution.
     """
     name = path.removeprefix("plugins/")
     site = f"{ENV_PREFIX}/lib/python{python}/site-packages"

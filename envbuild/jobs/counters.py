@@ -51,10 +51,10 @@ def _number(text: bytes) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _table(text: bytes, wanted: Mapping[bytes, str]) -> Values:
+def _table(text: bytes, names: Mapping[bytes, str]) -> Values:
     """Return the numbers of lines of ``name: number`` or ``name number``, by the names that we give them."""
     rows = (line.replace(b":", b" ").split() for line in text.splitlines())
-    return {wanted[row[0]]: int(row[1]) for row in rows if len(row) > 1 and row[0] in wanted}
+    return {names[row[0]]: int(row[1]) for row in rows if len(row) > 1 and row[0] in names}
 
 
 class Tree:
@@ -80,15 +80,15 @@ class Tree:
         if not processes:
             return None
         counted = {"cpu": 0.0, "system": 0.0, "faults": 0.0}
-        held = {"threads": 0, "rss": 0, "blocked": 0, "processes": len(processes)}
+        totals = {"threads": 0, "rss": 0, "blocked": 0, "processes": len(processes)}
         for _, fields in processes:
             user, system, child_user, child_system = (int(fields[at]) for at in (11, 12, 13, 14))
             counted["cpu"] += (user + system + child_user + child_system) / _TICKS
             counted["system"] += (system + child_system) / _TICKS
             counted["faults"] += int(fields[9]) + int(fields[10])
-            held["threads"] += int(fields[17])
-            held["rss"] += int(fields[21]) * _PAGE
-            held["blocked"] += fields[0] == b"D"
+            totals["threads"] += int(fields[17])
+            totals["rss"] += int(fields[21]) * _PAGE
+            totals["blocked"] += fields[0] == b"D"
         directories = [f"{self._proc}/{pid}" for pid, _ in processes]
         for name, value in self._files(directories).items():
             counted[name] = value
@@ -99,7 +99,7 @@ class Tree:
             self._most[name] = max(value, self._most.get(name, 0.0))
         grown = {name: round(self._most[name], 3) for name in counted}
         libraries = self._count_libraries(directories)
-        return {**grown, **held, **({} if libraries is None else {"libraries": libraries})}
+        return {**grown, **totals, **({} if libraries is None else {"libraries": libraries})}
 
     def _processes(self) -> list[tuple[int, list[bytes]]]:
         """Return number and status of each living process, and count how long its threads have waited."""
@@ -128,10 +128,10 @@ class Tree:
 
     @staticmethod
     def _files(directories: Iterable[str]) -> dict[str, float]:
-        wanted = {b"rchar": "rchar", b"wchar": "wchar", b"read_bytes": "read", b"write_bytes": "write"}
+        names = {b"rchar": "rchar", b"wchar": "wchar", b"read_bytes": "read", b"write_bytes": "write"}
         total: dict[str, float] = {}
         for directory in directories:
-            for name, value in _table(read(f"{directory}/io"), wanted).items():
+            for name, value in _table(read(f"{directory}/io"), names).items():
                 total[name] = total.get(name, 0.0) + float(str(value))
         return total
 

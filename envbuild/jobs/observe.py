@@ -30,7 +30,7 @@ FORMAT = 1
 DIRECTORY, LIMIT, LAUNCHED = "ENVBUILD_OBSERVE", "ENVBUILD_OBSERVE_TIME", "ENVBUILD_OBSERVE_LAUNCHED"
 INTERVAL_S = 1.0
 OWN_SHARE = 0.01
-"""Of a core: a sample that cost more CPU time is followed by a longer pause."""
+"""Share of a core: a sample that cost more CPU time is followed by a longer pause."""
 MOST_BYTES = 32 << 20
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 _IGNORED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGPIPE")

@@ -1,4 +1,4 @@
-"""What `envbuild.jobs.observe` wrote, as values; the files are untrusted input."""
+"""Records of `envbuild.jobs.observe` as values; the files are untrusted input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envbuild.jobs.observe import FORMAT, MOST_BYTES
 
 FILE_NAME = re.compile(r"(rank|node|gpu)-([A-Za-z0-9._-]{1,200})\.jsonl")
 LIMIT_BYTES = MOST_BYTES + (1 << 20)
-"""Of a file; a record ends before."""
+"""Limit of a file; a record ends before."""
 MOST_SAMPLES = 1000
 """Kept of a record, at even distances: counters only grow, so that none is lost between two of them."""
 

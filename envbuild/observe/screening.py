@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankUse:
-    """What a rank used; None is unknown."""
+    """The use of a rank; None is unknown."""
 
     rank: int
     host: str

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import observe as observe
     from envbuild.workflows import observe_page as observe_page
     from envbuild.workflows import packages as packages
+    from envbuild.workflows import pages as pages
     from envbuild.workflows import plan as plan
     from envbuild.workflows import pull as pull
     from envbuild.workflows import push as push

@@ -429,7 +429,7 @@ def _with_efficiency(points: Sequence[MeasuredPoint]) -> Iterator[MeasuredPoint]
         if point.scaling is None or point.oversubscribed or point.median <= 0:
             yield point
             continue
-        here = point.ranks, point.median
+        here = point.processors, point.median
         base = first.setdefault((point.benchmark, point.name), here)
         yield point.model_copy(update={"efficiency": efficiency(base, here)})
 
@@ -439,8 +439,8 @@ def _models(points: Sequence[MeasuredPoint]) -> Iterator[FittedModel]:
     times: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
     for point in points:
         if point.message_bytes and point.bandwidth:
-            place = (point.benchmark, point.nodes, point.ranks)
-            times.setdefault(place, []).append((point.message_bytes, point.message_bytes / point.bandwidth))
+            series = (point.benchmark, point.nodes, point.ranks)
+            times.setdefault(series, []).append((point.message_bytes, point.message_bytes / point.bandwidth))
     for (benchmark, nodes, ranks), sizes in times.items():
         checked = checked_model(sizes)
         if checked is None:

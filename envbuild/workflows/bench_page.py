@@ -110,8 +110,8 @@ def check_report(path: Path, images: Sequence[Path], settings: Settings) -> None
 def _looks_like_report(path: Path) -> bool:
     with files.open_regular(path) as file:
         start = file.read(1024)
-    marks = (pages.MARK.encode(), mllog.MARK.encode(), b'"schema"')
-    return not start or any(mark in start for mark in marks)
+    is_json = b'"schema"' in start and b'"fingerprint"' in start
+    return not start or is_json or pages.MARK.encode() in start or mllog.MARK.encode() in start
 
 
 def write_report(path: Path, result: BenchResult) -> None:

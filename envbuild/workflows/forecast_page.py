@@ -7,12 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from envbuild.errors import pluralize
-from envbuild.image.compose import check_target
 from envbuild.system import files
-from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.forecast import STATES, Forecast, KnownImage, Outlook, State
-from envbuild.workflows.pages import MARK, Cell, Line, Mark, Page, Section, html
-from envbuild.workflows.settings import Settings
+from envbuild.workflows.pages import Cell, Line, Mark, Page, Section, html
 
 _MARKS: dict[State, Mark] = {
     "breaks": "bad",
@@ -39,22 +36,6 @@ _FOOT = (
     "Written by `envbuild forecast`, which judges the facts of images and machines by rules with sources, and"
     " starts nothing. An image that holds may still fail for a reason that no rule knows."
 )
-
-
-def check_page(path: Path, settings: Settings, *, option: str = "--html") -> None:
-    """Raise a RequestError for a path that a page cannot or should not be written to, before any work.
-
-    `option` is that which names the path.
-    """
-    hint = f"name another file with {option} FILE.html"
-    check_target(path, keep=(), is_one=_looks_like_page, what="page", hint=hint)
-    check_outside_store(path, settings.store.path, hint=hint)
-
-
-def _looks_like_page(path: Path) -> bool:
-    with files.open_regular(path) as file:
-        start = file.read(1024)
-    return not start or MARK.encode() in start
 
 
 def write_page(path: Path, found: Forecast) -> None:

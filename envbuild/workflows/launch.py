@@ -399,7 +399,7 @@ def _judge_start(
 def launch(line: Sequence[str], *, observed: bool = False) -> NoReturn:
     """Become the process of a launch line, without variables of the user that would mislead an image.
 
-    Ranks that are `observed` are told when they were launched.
+    Ranks that are `observed` get the time of the launch in a variable.
     """
     kept = visible_variables(tuple(os.environ))
     now = {LAUNCHED: f"{time.time():.3f}"} if observed else {}

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import Location, RequestError
+from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.model import OBSERVER
 from envbuild.jobs.observe import DIRECTORY, LIMIT
 from envbuild.observe.records import FILE_NAME, LIMIT_BYTES, Record, RecordError, read_record
 from envbuild.observe.screening import Screening, screen
 from envbuild.system.apptainer import Bind
-from envbuild.system.files import list_directory, make_directory, read_small, write_atomically
+from envbuild.system.files import list_directory, make_directory, open_regular, read_small, write_atomically
+from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.settings import Settings
 
 _MOST_FILES = 100_000
 _FRESH = "name a new directory"
@@ -132,6 +135,19 @@ def _metric_lines(record: Record, name: str) -> Iterator[str]:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def check_openmetrics(path: Path, settings: Settings) -> None:
+    """Raise a RequestError for a path that samples cannot or should not be written to, before any work."""
+    hint = "name another file with --openmetrics FILE"
+    check_target(path, keep=(), is_one=_looks_like_samples, what="file of samples", hint=hint)
+    check_outside_store(path, settings.store.path, hint=hint)
+
+
+def _looks_like_samples(path: Path) -> bool:
+    with open_regular(path) as file:
+        start = file.read(1024)
+    return not start or start.startswith((b"# TYPE envbuild_", b"# EOF"))
 
 
 def write_openmetrics(path: Path, found: Observed) -> None:

@@ -1,4 +1,4 @@
-"""What recorded ranks used, as a page to send round."""
+"""The use of recorded ranks, as a page to send round."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class Prepared:
     """The examined image of another tool; None for one that envbuild built."""
     container: Container
     launcher: Launcher | None
-    """What starts ranks that need an MPI; None if nothing can."""
+    """Launcher of ranks that need an MPI; None if there is none."""
     site: Site | None
     slurm: SlurmHere
 
@@ -472,7 +472,7 @@ class ImageJobs:
 
     container: Container
     launcher: Launcher | None
-    """What starts ranks that need an MPI; None if nothing can."""
+    """Launcher of ranks that need an MPI; None if there is none."""
     request: TestRequest
     settings: Settings
     ranks: int

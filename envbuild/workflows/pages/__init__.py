@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from envbuild.image.compose import check_target
 from envbuild.jobs.report import visible
+from envbuild.system import files
+from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.pages.chart import Chart, svg
+from envbuild.workflows.settings import Settings
 
 MARK = 'name="generator" content="envbuild"'
 """A text near the beginning of each page."""
@@ -67,3 +72,19 @@ def html(page: Page) -> str:
     environment.filters["visible"] = visible
     environment.filters["svg"] = svg
     return environment.get_template("page.html").render(page=page) + "\n"
+
+
+def check_page(path: Path, settings: Settings, *, option: str = "--html") -> None:
+    """Raise a RequestError for a path that a page cannot or should not be written to, before any work.
+
+    `option` is that which names the path.
+    """
+    hint = f"name another file with {option} FILE.html"
+    check_target(path, keep=(), is_one=_looks_like_page, what="page", hint=hint)
+    check_outside_store(path, settings.store.path, hint=hint)
+
+
+def _looks_like_page(path: Path) -> bool:
+    with files.open_regular(path) as file:
+        start = file.read(1024)
+    return not start or MARK.encode() in start

@@ -31,7 +31,7 @@ class Chart:
     """Lines over one logarithmic axis each; all numbers are positive, others are left out."""
 
     title: str
-    """What it shows, for readers of the text alone."""
+    """Description, for readers of the text alone."""
     x: str
     """Name of the axis."""
     y: str

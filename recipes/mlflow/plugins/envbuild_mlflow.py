@@ -27,7 +27,7 @@ _FINISHED = ("FINISHED", "FAILED", "KILLED")
 
 
 class RunContext:
-    """The image, its lock, site, verdict and job, as tags; a value that nobody states is `unknown`.
+    """The image, its lock, site, verdict and job, as tags; a value that is not stated is `unknown`.
 
     It has the methods of MLflow's RunContextProvider. That class is not imported: MLflow loads this module
     while it is imported itself.
@@ -92,7 +92,7 @@ def read_token(path: Path) -> str:
     with os.fdopen(descriptor, encoding="ascii") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise SyncError(f"`{path}` must be a file of yours that nobody else can read: chmod 600 {path}")
+            raise SyncError(f"`{path}` must be a file of yours that no other user can read: chmod 600 {path}")
         token = file.read(16_384).strip()
     if not token:
         raise SyncError(f"`{path}` has no token")

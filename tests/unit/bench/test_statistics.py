@@ -42,7 +42,7 @@ def test_few_values_have_no_interval(count: int) -> None:
 
 
 def test_an_interval_covers_the_median_as_often_as_it_says() -> None:
-    """Of a skewed distribution, whose median is known."""
+    """The median of a skewed distribution is known."""
     source, covered, trials = random.Random(7), 0, 2000  # noqa: S311  # not a secret
     for _ in range(trials):
         interval = interval_of_median([source.expovariate(1.0) for _ in range(7)])
@@ -132,6 +132,6 @@ def test_a_model_needs_two_sizes_and_its_check_four() -> None:
     assert checked_model([(1, 1.0), (2, 2.0), (3, 3.0)]) is None
 
 
-def test_efficiency_is_the_rate_of_a_rank_against_the_first_point() -> None:
+def test_efficiency_is_the_rate_of_a_processor_against_the_first_point() -> None:
     assert efficiency((1, 100.0), (4, 300.0)) == 0.75
     assert efficiency((2, 100.0), (2, 100.0)) == 1.0

@@ -14,8 +14,8 @@ from envbuild.rules.judge import RuleResult
 from envbuild.rules.repair import Repair
 from envbuild.store.store import Store
 from envbuild.workflows.forecast import Forecast, KnownImage, Outlook
-from envbuild.workflows.forecast_page import check_page, forecast_page, write_page
-from envbuild.workflows.pages import html
+from envbuild.workflows.forecast_page import forecast_page, write_page
+from envbuild.workflows.pages import check_page, html
 from envbuild.workflows.settings import Settings
 
 HOSTILE = "<script>alert(1)</script>&\"'`x`\u202e\x1b[31m"
