@@ -41,7 +41,7 @@ test: setup ## run all tests but the slow ones; ARGS="-k name" for some
 	@$(BIN)/python tests/run.py -m "not slow" $(ARGS)
 
 test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try to break it (hours)
-	@$(BIN)/python tests/run.py $(ARGS)
+	@$(BIN)/python tests/run.py --hypothesis-profile=thorough $(ARGS)
 	@$(BIN)/python tests/run.py --uv oldest --programs real tests/unit/resolve tests/integration/resolve
 	@$(BIN)/python tests/run.py --uv newest --programs real tests/unit/resolve tests/integration/resolve
 	@$(BIN)/python -m benchmarks.bench --small

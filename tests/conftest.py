@@ -13,9 +13,10 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-# No test is timed: what a busy machine makes slow is not wrong.
-settings.register_profile("envbuild", deadline=None)
-settings.load_profile("envbuild")
+# No test is timed: what a busy machine makes slow is not wrong. `make test-all` takes `thorough`.
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

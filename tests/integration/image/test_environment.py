@@ -42,7 +42,11 @@ def sourced(shell: str, text: str, before: dict[str, str], directory: Path) -> d
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=int(0.6 * settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(table=tables, before=st.dictionaries(st.sampled_from(NAMES), values_before, max_size=3))
 def test_script_and_dictionary_agree(
     shell: str, tmp_path: Path, table: list[Variable], before: dict[str, str]

@@ -141,7 +141,11 @@ def test_a_compression_that_layers_do_not_have(tree: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=int(1.5 * settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_damage_is_told_and_never_hangs(tree: Path, data: st.DataObject) -> None:
     path = tree.with_name("damaged.sqfs")
     whole = tree.with_name("layer.sqfs")

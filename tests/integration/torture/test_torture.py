@@ -59,7 +59,10 @@ def test_a_rebuild_gives_the_same_bytes(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=int(0.6 * settings().max_examples),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(data=st.data())
 def test_whatever_is_changed_is_an_error_that_is_told(kind: str, ground: Ground, data: st.DataObject) -> None:
     """By Hypothesis, which makes what it finds as short as it can."""

@@ -115,7 +115,7 @@ def test_tables_of_many_files_share_a_budget() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_whatever_is_malformed_is_a_value_error(data: st.DataObject) -> None:
     content = bytearray(SAMPLE.bytes())
     for _ in range(data.draw(st.integers(1, 6))):

@@ -87,7 +87,11 @@ def write(root: Path, files: dict[str, Elf | str], program: Elf) -> None:
 
 
 @given(files=trees(), program=objects(2), path=places)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_the_real_loader_agrees(
     tmp_path: Path, files: dict[str, Elf | str], program: Elf, path: list[str]
 ) -> None:

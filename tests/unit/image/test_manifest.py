@@ -176,7 +176,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(key=st.sampled_from(sorted(json.loads(GOOD.to_json()))), value=json_values)
 def test_any_value_is_taken_or_refused(key: str, value: object) -> None:
     document = {**json.loads(GOOD.to_json()), key: value}

@@ -585,7 +585,11 @@ places = st.one_of(st.integers(0, 127), st.integers(4096, 4096 + 585 * 8), st.in
 edits = st.lists(st.tuples(places, st.binary(min_size=1, max_size=9)), max_size=6)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4 * settings().max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(changes=edits, keep=st.one_of(st.none(), st.integers(0, 50_000)))
 def test_any_file_is_read_or_refused(
     sample: tuple[Path, bytes], changes: list[tuple[int, bytes]], keep: int | None

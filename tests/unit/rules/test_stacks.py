@@ -137,7 +137,7 @@ def test_builds_of_centres_and_of_nvidia_are_not_taken_for_those_of_the_makers(
     assert [verdict for verdict in judge(known) if verdict.rule == rule and verdict.warn] == []
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * settings().max_examples)
 @given(st.data())
 def test_knowing_less_never_makes_a_stack_compatible(data: st.DataObject) -> None:
     facts = dict(STACKS[data.draw(st.sampled_from(sorted(STACKS)))])

@@ -37,7 +37,10 @@ PIECES = [
 ]
 # Deadlines measure the machine, not the code.
 RELAXED = settings(
-    deadline=None, derandomize=True, max_examples=200, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None,
+    derandomize=True,
+    max_examples=2 * settings().max_examples,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

@@ -136,7 +136,7 @@ NAMES = st.sampled_from(["a", "b", "c", "lib", "x" * 255, "ß"])
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=int(0.6 * settings().max_examples), deadline=None)
 @given(files=st.dictionaries(PATHS, CONTENTS, min_size=1, max_size=25))
 def test_any_files_are_shown(files: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     parents = {path[:end] for path in files for end in range(len(path)) if path[end] == "/"}
