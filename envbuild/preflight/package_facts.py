@@ -16,7 +16,8 @@ from envbuild.rules.facts import Fact, Value
 _PLACE = re.compile(r"(.*/(?:site|dist)-packages)/")
 _TAG = re.compile(r"\.cpython-([0-9])([0-9]+)t?-")
 _LIBRARIES_OF_PYTHON = re.compile(r".*/lib(?:32|64)?/python3\.[0-9]+(t?)")
-_LIBRARY = re.compile(r".*/lib[^/]*\.so[^/]*")
+# Python imports neither.
+_LIBRARY = re.compile(r".*/(?:lib[^/]*\.so[^/]*|[^/]*\.so\.[^/]*)")
 _TORCH_LIBRARY = re.compile(r"lib(c10|torch)(_[a-z0-9_]+)?\.so")
 _MPI_SERIES = {"20": "openmpi-20", "40": "openmpi-40"}
 
@@ -70,17 +71,16 @@ def _compiled(
     distribution = scan.distributions[metadata]
     pins = pinned(distribution.requires)
     numpy = {path: file.compiled.numpy or None for path, file in modules.items()}
+    # Libraries beside the modules may be plug-ins: one for each release of CUDA, one for each MPI.
+    imported = {path: file for path, file in modules.items() if not _LIBRARY.fullmatch(path)}
     # Modules for an older NumPy fail beside a newer one, and the others run beside both.
     oldest = min(filter(None, numpy.values()), default=None)
     parts = {
         "python": _agreed({path: _python(path) for path in modules}),
         "numpy": _agreed({path: major for path, major in numpy.items() if major == oldest}),
         "cxx11_abi": _agreed({path: file.compiled.cxx11_abi for path, file in modules.items()}),
-        # Libraries beside the modules may be plug-ins, one for each release of CUDA.
-        "toolkit": _agreed(
-            {path: _cuda_major(file) for path, file in modules.items() if not _LIBRARY.fullmatch(path)}
-        ),
-        "mpi_abi": _agreed({path: _mpi_abi(file) for path, file in modules.items()}),
+        "toolkit": _agreed({path: _cuda_major(file) for path, file in imported.items()}),
+        "mpi_abi": _agreed({path: _mpi_abi(file) for path, file in imported.items()}),
     }
     if "torch" in pins and any(map(_uses_torch, modules.values())):
         parts["framework"] = Fact(pins["torch"], f"image:{metadata}")

@@ -110,6 +110,14 @@ def facts_of_files(root: Path) -> dict[str, Fact]:
     return stack_facts(report.facts)
 
 
+def test_a_plug_in_beside_the_modules_binds_a_package_to_no_mpi(image: Image) -> None:
+    """NVSHMEM has a bootstrap for each MPI and PMI, and loads what there is."""
+    library = "nvidia/nvshmem/lib/nvshmem_bootstrap_mpi.so.3"
+    image.add(f"{SITE}/{library}", needed=("libmpi.so.40",), undefined=("ompi_mpi_comm_world",))
+    image.install("nvidia_nvshmem_cu13", "3.4.5", library)
+    assert "packages.nvidia-nvshmem-cu13.mpi_abi" not in image.facts()
+
+
 def test_what_an_image_s_packages_were_compiled_for(tmp_path: Path) -> None:
     facts = {path: fact.value for path, fact in facts_of_files(tmp_path).items()}
     expected = {
