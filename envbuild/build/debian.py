@@ -23,6 +23,7 @@ from envbuild.build.workdir import traversable_directory
 from envbuild.errors import BuildError, MachineError
 from envbuild.store.tree import WHITEOUT, Tree, walk
 from envbuild.system import host, process
+from envbuild.system.emulation import VARIABLES, Emulator, emulator_of
 from envbuild.system.removal import remove
 
 # mmdebstrap sets every later time to this one: the start of the epoch's second year, earlier than the times
@@ -141,18 +142,22 @@ def make_root(
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
         if is_older:
             hooks.append(stable_bytecode.hook(work))
+        emulator = emulator_of(architecture)
+        # The check wants a tool that starts a program for the architecture; `emulator_of` did that.
+        skipped = ["--skip=check/qemu"] if emulator is not None else []
         # The mode is unshare for root too, so that the bytes are the same.
         argv = [
             *("mmdebstrap", "--mode=unshare", "--variant=custom", "--format=tar"),
             *hooks,
             f"--architectures={architecture}",
+            *skipped,
             f"--include={','.join(names)}",
             '--aptopt=Acquire::Languages "none"',
             *(suite, "-", f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
-        env = host.environment(extra={"SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(scratch)})
+        env = host.environment(extra={**VARIABLES, "SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(scratch)})
         # The shell opens the file, which root of the namespace cannot write.
-        argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_namespace(), *argv]
+        argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_in_namespace(argv, emulator)]
         try:
             _run(argv, env=env, cwd=work, log=log, what="mmdebstrap could not install the packages")
         except BuildError as error:
@@ -166,8 +171,8 @@ def make_root(
     normalize_root(tree, texts)
 
 
-def _namespace() -> list[str]:
-    """Return the command that starts a program as root of a user namespace, without network.
+def _in_namespace(argv: Sequence[str], emulator: Emulator | None) -> list[str]:
+    """Return the command that starts a command as root of a user namespace, without network.
 
     Scripts of packages run in it. mmdebstrap makes none for root, and never one without network.
     MachineError: this is root, and its unshare(1) cannot map subordinate ids.
@@ -175,13 +180,19 @@ def _namespace() -> list[str]:
     shown = process.run(["unshare", "--help"], env=host.environment(), timeout_s=30)
     if "--map-users" in shown.stdout:
         maps = ("--map-users=auto", "--map-groups=auto")
-        return ["unshare", "--user", *maps, "--setuid=0", "--setgid=0", "--net", "--"]
+        command = emulator.in_namespace(argv) if emulator is not None else argv
+        return ["unshare", "--user", *maps, "--setuid=0", "--setgid=0", "--net", "--mount", "--", *command]
     if host.is_root():
         raise MachineError(
             "packages cannot be installed for root: their scripts would be root of this machine",
             hint="build as another user, or install util-linux 2.38",
         )
-    return []
+    if emulator is not None and emulator.program is not None:
+        raise MachineError(
+            "packages for another processor cannot be installed here: unshare(1) cannot map subordinate ids",
+            hint="install util-linux 2.38",
+        )
+    return [*argv]
 
 
 def _unpack_hook(base: Path, work: Path) -> str:

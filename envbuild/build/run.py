@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -63,12 +63,18 @@ class BuildContext:
     plan is that very image (`ImageStep`), no key says which it was, and `store` must be a temporary one."""
     logs: Path | None = None
     """Directory of the steps' logs; one in the store if absent."""
+    compilers: Mapping[str, LayerRecord] = field(default_factory=dict)
+    """Key of a base for another processor → one in the store with the same Python, for this machine's.
+    Bytecode of a release of Python is the same on all processors: that one compiles in its place."""
 
-    def sandbox(self, root: Path) -> Sandbox:
-        """Return the sandbox in which a step runs in a squashfs or an image."""
+    def sandbox(self, root: Path, architecture: str) -> Sandbox:
+        """Return the sandbox in which a step runs in a squashfs or an image with programs for a processor.
+
+        MachineError: these cannot start here.
+        """
         if self.apptainer is None:
             raise AssertionError("a step needs a sandbox, and there is no Apptainer")
-        return Sandbox(apptainer=self.apptainer, root=root)
+        return Sandbox(apptainer=self.apptainer.for_architecture(architecture), root=root)
 
 
 def missing_layers(graph: LayerGraph, store: Store, *, rebuild: bool = False) -> tuple[Layer, ...]:
@@ -241,6 +247,16 @@ class _Builder:
                 tree = _run_step(layer, below, context, stage, log, blob, self._compressors)
                 return _publish(layer, blob, tree, context, running)
 
+    def _compiling_sandbox(self, layer: Layer, stage: Path) -> Sandbox:
+        """Return the sandbox whose Python compiles the modules of a wheel."""
+        context, step = self._context, _wheel_step(layer)
+        if context.image is not None:
+            return context.sandbox(context.image.absolute(), step.interpreter.architecture)
+        base = self._graph.inputs[layer.key]["base"]
+        if (native := context.compilers.get(base)) is not None:
+            return _sandbox(context, native, stage, host.architecture())
+        return _sandbox(context, self._record_of(base), stage, step.interpreter.architecture)
+
     def _building(self, layer: Layer) -> AbstractContextManager[Task]:
         """Report the building of a layer; those of one name get a part of their keys."""
         name = layer.name if self._names[layer.name] == 1 else f"{layer.name} ({layer.key[7:15]})"
@@ -271,7 +287,7 @@ class _Builder:
             ]
             try:
                 modules = layers.compile(
-                    missing, contents, lambda: self._record_of(self._graph.inputs[missing[0].key]["base"])
+                    missing, contents, partial(self._compiling_sandbox, missing[0], stage)
                 )
                 for layer, content, writer in zip(missing, contents, written, strict=True):
                     publish = partial(layers.publish, layer, content, writer, modules, self._building)
@@ -329,23 +345,18 @@ class _WheelLayers:
         self,
         wheels: Sequence[Layer],
         contents: Sequence[Future[WheelContent]],
-        base: Callable[[], LayerRecord],
+        sandbox: Callable[[], Sandbox],
     ) -> Mapping[Module, FilePart]:
-        """Compile the modules of all wheels that could be read, in their base."""
+        """Compile the modules of all wheels that could be read."""
         readable = [content.result() for content in contents if content.exception() is None]
         return compile_modules(
             [module for content in readable for module in content.modules],
             self._sources,
             self._stage / "bytecode",
             python=_wheel_step(wheels[0]).compiler,
-            sandbox=self._sandbox(base),
+            sandbox=sandbox(),
             log=_log_of(wheels[0], self._context),
         )
-
-    def _sandbox(self, base: Callable[[], LayerRecord]) -> Sandbox:
-        if self._context.image is not None:
-            return self._context.sandbox(self._context.image.absolute())
-        return _sandbox(self._context, base(), self._stage)
 
     def write(self, layer: Layer, content: Future[WheelContent]) -> LayerWriter:
         writer = LayerWriter(self._blob(layer), packing_named(layer.compression), self._compressors)
@@ -457,8 +468,8 @@ def _build_source(
             archive=context.locate(step.archive),
             wheels=[(wheel, context.locate(wheel)) for wheel in step.build_wheels],
             stage=stage,
-            plain=_sandbox(context, below["base"], stage),
-            equipped=context.sandbox(equipped.absolute()),
+            plain=_sandbox(context, below["base"], stage, step.interpreter.architecture),
+            equipped=context.sandbox(equipped.absolute(), step.interpreter.architecture),
             log=log,
             writer=writer,
         )
@@ -472,9 +483,9 @@ def _build_source(
         raise
 
 
-def _sandbox(context: BuildContext, root: LayerRecord, stage: Path) -> Sandbox:
+def _sandbox(context: BuildContext, root: LayerRecord, stage: Path, architecture: str) -> Sandbox:
     blob = context.store.blob_for_programs(root, stage)
-    return context.sandbox(blob.absolute())
+    return context.sandbox(blob.absolute(), architecture)
 
 
 def _debian_root(

@@ -68,6 +68,7 @@ def command(
     apptainer: options.Apptainer = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
+    architecture: options.Architecture = None,
     json: options.Json = False,
 ) -> None:
     """Build the images of specs: lock if needed, plan, build what the store lacks, compose, check.
@@ -86,7 +87,9 @@ def command(
         given = "--rebuild" if rebuild else "--push-layers"
         hint = f"submit first, and run `envbuild build {given}` in a job of yours afterwards"
         raise RequestError(f"{given} is not for --submit", hint=hint)
-    with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
+    with session(
+        json=json, store=store, apptainer=apptainer, recipes=recipes, site=site, architecture=architecture
+    ) as settings:
         file, directory = workflows.arguments.output_or_directory(output)
         request = workflows.build.BuildRequest(
             output=file,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,6 +23,14 @@ def command(
     online: Annotated[
         bool, typer.Option("--online", help="Also try each address that packages come from.")
     ] = False,
+    architecture: Annotated[
+        Literal["amd64", "arm64"] | None,
+        typer.Option(
+            "--architecture",
+            help="Also whether images for this processor can be built and tried here.",
+            show_default=False,
+        ),
+    ] = None,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     site: options.Site = None,
@@ -32,7 +40,9 @@ def command(
 
     Exit code 5 if a verb cannot work here.
     """
-    with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
+    with session(
+        json=json, store=store, apptainer=apptainer, site=site, architecture=architecture
+    ) as settings:
         diagnosis = workflows.doctor.diagnose(verb, settings, online=online)
     if json:
         print_json(_data(diagnosis))

@@ -21,10 +21,11 @@ def command(
     store: options.Store = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
+    architecture: options.Architecture = None,
     json: options.Json = False,
 ) -> None:
     """Keep every locked file in DIR; `--from DIR` builds from it without network."""
-    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+    with session(json=json, store=store, recipes=recipes, site=site, architecture=architecture) as settings:
         fetched = workflows.fetch.fetch_spec(spec, settings, to=to, sources=sources or ())
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})

@@ -56,12 +56,13 @@ def command(
     store: options.Store = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
+    architecture: options.Architecture = None,
     json: options.Json = False,
 ) -> None:
     """Write STEM.lock.yaml beside each spec: every package with version, origin, size and sha256.
 
-    It renews what the lock has for this machine's architecture, and keeps
-    what it has for others.
+    It renews what the lock has for the architectures that the spec names,
+    by default this machine's, and keeps what it has for others.
     """
     if (export is None) != (to is None):
         raise RequestError("`--export` and `--to` need each other", hint="write `--export pylock --to DIR`")
@@ -75,7 +76,7 @@ def command(
         )
     names = options.names_to_upgrade(upgrade)
     names = () if outdated and names is None else names
-    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+    with session(json=json, store=store, recipes=recipes, site=site, architecture=architecture) as settings:
         members = workflows.specs.specs_of(specs, settings.emit)
         if members.many and to is not None:
             raise RequestError(

@@ -162,7 +162,17 @@ app = application()
 
 
 # Options of `lock` and `plan` with a value of their own.
-_VALUES = ("--export", "--to", "--from", "--store", "--recipes", "--site", "--compression", "--upstream")
+_VALUES = (
+    "--export",
+    "--to",
+    "--from",
+    "--store",
+    "--recipes",
+    "--site",
+    "--compression",
+    "--upstream",
+    "--architecture",
+)
 
 
 def expand_upgrade(arguments: Sequence[str]) -> list[str]:

@@ -115,6 +115,14 @@ Site = Annotated[
         autocompletion=completion.sites,
     ),
 ]
+Architecture = Annotated[
+    Literal["amd64", "arm64"] | None,
+    typer.Option(
+        "--architecture",
+        help="The processor, if the spec has several or leaves the choice [the site's, else this machine's].",
+        show_default=False,
+    ),
+]
 Key = Annotated[
     Path | None, typer.Option("--key", metavar="PEM", help="The private key to sign with (with --sign).")
 ]

@@ -34,6 +34,7 @@ def command(
     upstream: options.Upstream = None,
     recipes: options.Recipes = None,
     site: options.Site = None,
+    architecture: options.Architecture = None,
     json: options.Json = False,
 ) -> None:
     """Show what builds would fetch and build, and why. Changes nothing.
@@ -44,7 +45,7 @@ def command(
     if system and upgrade is None:
         hint = f"`envbuild plan {shell_path(specs[0])} --upgrade --system`"
         raise RequestError("`--system` says what `--upgrade` is about", hint=hint)
-    with session(json=json, store=store, recipes=recipes, site=site) as settings:
+    with session(json=json, store=store, recipes=recipes, site=site, architecture=architecture) as settings:
         plans, total = workflows.plan.show_plans(
             workflows.specs.specs_of(specs, settings.emit),
             settings,

@@ -50,6 +50,7 @@ def session(
     apptainer: Path | None = None,
     recipes: Sequence[Path] | None = None,
     site: Path | None = None,
+    architecture: str | None = None,
 ) -> Iterator[Settings]:
     """Yield the settings of a run that shows its progress, as JSON lines with `json`.
 
@@ -59,7 +60,12 @@ def session(
         choose_sink(sys.stderr, json=json, level=output.level()) as emit,
         workflows.settings.running(
             workflows.settings.Settings.of(
-                store=store, apptainer=apptainer, recipes=recipes, site=site, emit=emit
+                store=store,
+                apptainer=apptainer,
+                recipes=recipes,
+                site=site,
+                architecture=architecture,
+                emit=emit,
             )
         ) as settings,
     ):

@@ -56,6 +56,12 @@ def command(
     require_gpu: Annotated[
         bool, typer.Option("--require-gpu", help="Fail an image for GPUs if there is none to test it on.")
     ] = False,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate", help="Start an image for arm64 through QEMU; proves nothing of a machine with arm64."
+        ),
+    ] = False,
     nodes: options.Nodes = None,
     ranks_per_node: Annotated[
         int | None,
@@ -106,14 +112,15 @@ def command(
     if (given and nodes is None and not submit) or (more and nodes is None):
         hint = "add --submit, or --nodes N" if given else "add --nodes N"
         raise RequestError(f"{given or more} is for jobs", hint=hint)
-    if submit:
-        _check_can_submit(options.first_given(nodes=nodes, vet=vet, sign=sign, report=report))
+    _check_can_emulate(emulate, options.first_given(nodes=nodes, submit=submit, vet=vet, sign=sign))
+    _check_can_submit(submit, options.first_given(nodes=nodes, vet=vet, sign=sign, report=report))
     starts = options.first_given(
         timeout=timeout,
         launcher=launcher,
         quick=quick,
         nodes=nodes,
         require_gpu=require_gpu,
+        emulate=emulate,
         submit=submit,
         vet=vet,
         sign=sign,
@@ -191,6 +198,7 @@ def command(
                 submitted_from=workflows.nodes.submitted_from(),
                 quick=quick,
                 require_gpu=require_gpu,
+                emulate=emulate,
                 key=key,
             )
             return workflows.test.test_image(request, settings)
@@ -226,8 +234,15 @@ def _check_collects(logs: str | None, option: str) -> None:
         raise RequestError(f"{option} is not for --collect: the jobs have run", hint=f"leave {option} out")
 
 
-def _check_can_submit(option: str) -> None:
+def _check_can_emulate(emulate: bool, option: str) -> None:
+    """Raise a RequestError for an option that an emulated test does not have; none if it is empty."""
+    if emulate and option:
+        hint = "leave one of the two out: what QEMU starts proves nothing of nodes, and nothing to be signed"
+        raise RequestError(f"--emulate and {option} do not go together", hint=hint)
+
+
+def _check_can_submit(submit: bool, option: str) -> None:
     """Raise a RequestError for an option that a submitted test does not have; none if it is empty."""
-    if option:
+    if submit and option:
         hint = f"submit the test without it, or run `envbuild test {option}` for one image"
         raise RequestError(f"{option} is not for --submit", hint=hint)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from envbuild import events
 from envbuild.doctor.model import Diagnostic
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, MachineError
 from envbuild.events import Emit, Note
 from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources, python_sources, read_machine
@@ -24,6 +24,7 @@ from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
 from envbuild.system.apptainer import configuration
+from envbuild.system.emulation import emulator_of
 from envbuild.system.files import exists, is_directory, is_writable_directory
 from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
@@ -101,6 +102,22 @@ _VARIABLES = {
     "PYTHONHOME": "envbuild's own Python would look for its library there",
 }
 _IMAGE_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONPATH")
+
+
+def check_emulation(architecture: str) -> Iterator[Diagnostic]:
+    """Yield why programs for a processor cannot start on this machine."""
+    try:
+        emulator_of(architecture)
+    except MachineError as error:
+        yield Diagnostic(
+            f"emulation.{architecture}",
+            "warning",
+            ("build", "test"),
+            error.problem,
+            "scripts of Debian packages, builds from source and `--emulate` start them",
+            f"{error.hint}; or take finished layers: `--upstream`, `envbuild layer import`",
+            _ADMINISTRATOR,
+        )
 
 
 def check_machine(survey: Survey, store: Store, chosen: Path | None = None) -> Iterator[Diagnostic]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,9 @@ from envbuild.spec.recipe_rules import RecipeSource
 from envbuild.spec.requirements import Repository, RequirementEntry, RequirementFiles
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.select import newest_of_distribution
+from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES, Document
+from envbuild.system import host
 from envbuild.system.files import (
     exists,
     is_below,
@@ -41,7 +43,6 @@ from envbuild.system.files import (
     read_input,
     sha256,
 )
-from envbuild.system.host import architecture
 from envbuild.system.redaction import redact_text
 from envbuild.system.repositories import check_is_inside
 
@@ -67,6 +68,7 @@ def read_spec(
     recipes: Sequence[Path] = (),
     site: Path | None = None,
     content: bytes | None = None,
+    architecture: str | None = None,
     target: Lock | None = None,
     find_image: FindImage = _unknown_image,
     once: ReadOnce | None = None,
@@ -75,8 +77,9 @@ def read_spec(
 
     `content` replaces that of the spec's file. Recipes are searched in the directories `recipes` first.
     `site` is a site file or the name of a known site, perhaps with a partition; without it ``ENVBUILD_SITE``,
-    then the site that the spec names, then ``site.yaml`` of the user or the machine is used. With a `target`,
-    the spec is read for its architecture, and for its release of the accelerator if the spec leaves the
+    then the site that the spec names, then ``site.yaml`` of the user or the machine is used. The spec is read
+    for `architecture`, by default for the one that it names, else that of its site, else this machine's.
+    With a `target`, it is read for that one, and for its release of the accelerator if the spec leaves the
     choice: this machine's driver decides nothing for another. `find_image` returns the base that an image of
     a registry is for an architecture. `once` keeps what specs share.
     """
@@ -98,7 +101,11 @@ def read_spec(
     base: Loaded[BaseImage] | None = None
     bases: tuple[Loaded[BaseImage], ...] = ()
     base_errors: list[EnvbuildError] = []
-    machine = architecture() if target is None else target.architecture
+    machine = target.architecture if target is not None else architecture
+    if machine is None:
+        machine = _architecture_of(spec.value, settings.value if settings is not None else None)
+    elif target is None:
+        reading.errors += _other_architecture(spec, machine)
     if isinstance(chosen, RegistryImage):
         base = reading.collect(partial(_image_base, spec, chosen, machine, find_image))
     elif "base" not in spec.invalid_keys:
@@ -136,6 +143,24 @@ def read_spec(
         architecture=machine,
     )
     return select_and_check(inputs, errors=reading.errors)
+
+
+def _architecture_of(spec: EnvSpec, site: Site | None) -> str:
+    """Return the architecture of a spec's image: of several this machine's, and of none that of the site."""
+    here = host.architecture()
+    named = spec.architectures_for((site.architecture if site is not None else None) or here)
+    return here if here in named else named[0]
+
+
+def _other_architecture(spec: Loaded[EnvSpec], architecture: str) -> Iterator[RequestError]:
+    named = spec.value.architectures_for(architecture)
+    if architecture not in named:
+        key = "architectures" if spec.value.architectures else "architecture"
+        yield RequestError(
+            f"the spec is for {' and '.join(named)}, and {architecture} is asked for",
+            at=spec.at(key),
+            hint=f"`architectures: [{', '.join(sorted({*named, architecture}))}]` locks it for both",
+        )
 
 
 def _image_base(

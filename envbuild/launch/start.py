@@ -122,7 +122,7 @@ def context_of(
 
 def own_launcher(container: Container, name: str = "mpiexec") -> Launcher | None:
     """Return the image's own launcher for jobs whose `launcher` is `name`; None if it has none for here."""
-    if judge_architecture(container.runnable):
+    if judge_architecture(container):
         return None
     context = context_of(container, None)
     found = (launcher_for(each, context) for each in ("mpiexec", "torchrun") if name in (each, "any"))
@@ -445,9 +445,10 @@ def imports_failed(why: str) -> CheckResult:
     return CheckResult("FAIL", IMPORTS, "results of the imports", "none", why)
 
 
-def judge_architecture(runnable: Runnable) -> CheckResult | None:
-    """Fail an image for another architecture, which cannot start here; None if it is this machine's."""
-    if runnable.architecture == host.architecture():
+def judge_architecture(container: Container) -> CheckResult | None:
+    """Fail an image for another architecture that cannot start here; None if it can, or is this machine's."""
+    architecture = container.runnable.architecture
+    if architecture == host.architecture() or container.apptainer.emulator is not None:
         return None
-    hint = "test it on a machine of its architecture, or build it for this one"
-    return CheckResult("FAIL", "image.architecture", host.architecture(), runnable.architecture, hint)
+    hint = f"test it on a machine with {architecture}; `--emulate` tries here what needs no such processor"
+    return CheckResult("FAIL", "image.architecture", host.architecture(), architecture, hint)

@@ -304,6 +304,10 @@ class BuildPlan(Model):
             raise ValueError("the image has a layer twice")
         return self
 
+    def only(self, name: str) -> BuildPlan:
+        """Return the plan of a layer that is made from no other."""
+        return self.model_copy(update={"layers": (self.layer(name),), "image": (name,)})
+
     def layer(self, name: str) -> Layer:
         """Return a layer by its name."""
         return next(layer for layer in self.layers if layer.name == name)

@@ -11,6 +11,7 @@ from envbuild.spec.fields import Format
 from envbuild.spec.model import (
     MAX_NAME,
     NAME,
+    Architecture,
     DebianPackage,
     GlibcVersion,
     Model,
@@ -77,7 +78,7 @@ class BaseImage(Model):
     """Logical origins of the packages, in order; omitted for a finished root."""
     root: BaseRoot | None = None
     """Finished root; mmdebstrap makes one from `origins` if omitted."""
-    architectures: tuple[Literal["amd64", "arm64"], ...]
+    architectures: tuple[Architecture, ...]
     """Architectures it can be built for (``amd64``, ``arm64``)."""
     components: tuple[Name, ...] = ("main",)
     """Archive components."""
@@ -144,7 +145,7 @@ class ImageFacts(Model):
             version=self.version,
             glibc=self.glibc,
             root=BaseRoot(kind="oci", place=by_digest(image, digest), sha256=digest.removeprefix("sha256:")),
-            architectures=(cast("Literal['amd64', 'arm64']", architecture),),
+            architectures=(cast("Architecture", architecture),),
             packages=self.packages,
             python=self.python,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -56,6 +56,8 @@ MODULE = rf"{VARIABLE}(?:\.{VARIABLE})*"
 REQUIREMENT_FILE = r"(?!\S*://)\S+\.(?:txt|toml|whl)"
 """Paths of files that people write in place of a package."""
 _RELEASE = r"[0-9]+(\.[0-9]+)*"
+Architecture = Literal["amd64", "arm64"]
+"""Of processors, in Debian's words."""
 
 _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
 
@@ -709,6 +711,10 @@ class EnvSpec(Model):
     (``pytorch@2.5``). Lock, test report and module name them."""
     python: PythonConstraint = ""
     """PEP 440 constraint on the base's Python; empty for any."""
+    architecture: Architecture | None = None
+    """Processor of the image, ``amd64`` or ``arm64``; that of the site, else of this machine, if omitted."""
+    architectures: Annotated[tuple[Architecture, ...], Field(max_length=2)] = ()
+    """Processors that the lock is for, in place of ``architecture``; an image is for one of them."""
     accelerator: Pick = Choice(name="cpu")
     """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe. ``cuda`` alone is the
     newest release that all recipes have and the site's driver runs."""
@@ -733,3 +739,15 @@ class EnvSpec(Model):
     """Contents of the modulefile beyond name and version."""
     labels: dict[Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a label name")], Text] = {}
     """Labels that ``envbuild inspect`` shows, in addition to its own."""
+
+    @model_validator(mode="after")
+    def _check_architectures(self) -> Self:
+        if self.architecture is not None and self.architectures:
+            raise ValueError("`architecture` and `architectures` say the same: leave one of the two out")
+        if len(set(self.architectures)) < len(self.architectures):
+            raise ValueError("`architectures` names one twice")
+        return self
+
+    def architectures_for(self, default: str) -> tuple[str, ...]:
+        """Return the architectures that its lock is for; the `default` if it names none."""
+        return self.architectures or (self.architecture or default,)

@@ -23,6 +23,7 @@ from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.kubernetes import SiteKubernetes
 from envbuild.spec.model import (
     MAX_TEXT,
+    Architecture,
     BindTarget,
     GlibcVersion,
     HostVariableName,
@@ -43,7 +44,6 @@ MemoryLimit = Annotated[
     str, full_match(r"unlimited|[0-9]{1,19}", "`unlimited`, or a number of bytes in quotes")
 ]
 SizeOfShm = Annotated[int, Field(ge=0, le=2**63)]
-Architecture = Literal["amd64", "arm64"]
 ModuleSystem = Literal["lmod", "environment-modules"]
 MAX_PARTITIONS = 64
 QUEUE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"

@@ -51,6 +51,8 @@ class Report(Results):
     def last_line(self) -> str:
         """The image, the circumstances and the result."""
         where = f"{self.ranks} ranks" + (f" of {self._nodes}" if self.nodes else "")
+        if emulator := self.facts.get("emulator"):
+            where += f", emulated by {emulator},"
         subject = f"{self.name}/{self.version} ({self.digest[7:19]}) on {where} in {self.seconds:.0f} s"
         return f"{subject}: {self.summary}"
 

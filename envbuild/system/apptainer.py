@@ -7,12 +7,13 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import host, process
 from envbuild.system.descriptors import with_real_paths
+from envbuild.system.emulation import VARIABLES, Emulator, emulator_of
 from envbuild.system.files import read_input
 from envbuild.system.process import Finished, plain
 from envbuild.system.survey import Survey
@@ -79,6 +80,17 @@ class Apptainer:
     """Whether it starts images in user namespaces alone, as a site file may say."""
     elsewhere: bool = False
     """Whether it is that of another machine, which a site file describes."""
+    emulator: Emulator | None = None
+    """What starts the programs of its images, if these are for another processor."""
+
+    @property
+    def emulator_label(self) -> str:
+        """The emulator of its images and the version; empty without one."""
+        return self.emulator.label if self.emulator is not None else ""
+
+    def for_architecture(self, architecture: str) -> Apptainer:
+        """Return it for images of an architecture; MachineError if their programs cannot start here."""
+        return replace(self, emulator=emulator_of(architecture))
 
     @property
     def knows_cdi(self) -> bool:
@@ -106,7 +118,11 @@ class Apptainer:
         home nor devices beyond a minimal /dev; else `home` decides whether it sees the user's home.
         """
         words = [str(self.program), "--silent", action, *flags]
-        if self.unprivileged or (not self.elsewhere and host.is_root() and host.may_have_user_namespaces()):
+        if (
+            self.unprivileged
+            or self.emulator is not None
+            or (not self.elsewhere and host.is_root() and host.may_have_user_namespaces())
+        ):
             # Without it, a root that lacks CAP_SYS_RESOURCE cannot start an image; it harms no other root.
             words.append("--userns")
         if isolated:
@@ -117,11 +133,16 @@ class Apptainer:
             words += ["--net", "--network", "none"]
         for bind in binds:
             words += ["--mount", str(bind)]
+        if self.emulator is not None:
+            env = {**VARIABLES, **(env or {})}
         for name, value in sorted((env or {}).items()):
             words += ["--env", f"{name}={value}"]
         if cwd is not None:
             words += ["--pwd", cwd]
-        return [*words, str(image), *argv]
+        if self.emulator is None:
+            return [*words, str(image), *argv]
+        # From a user namespace of its own it cannot follow a descriptor of this process.
+        return self.emulator.command([*words, str(image.resolve()), *argv])
 
     def buildcfg(self) -> str:
         """Return its build configuration; empty if it prints none."""

@@ -60,6 +60,7 @@ def fingerprint(apptainer: Apptainer | None = None, *, root: Path = Path("/")) -
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "apptainer": _apptainer_version(apptainer),
+        "emulator": apptainer.emulator_label if apptainer is not None else "",
         "cpu": _cpu(survey),
         "nvidia": survey.nvidia_driver(),
         "nvidia-gpus": _nvidia_gpus(survey),

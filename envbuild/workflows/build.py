@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from envbuild.build.run import BuildContext, missing_layers
-from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
+from envbuild.build.run import BuildContext, missing_layers, require_layer
+from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError, raise_all
 from envbuild.events import Note, Warned, task
 from envbuild.image.compose import Provenance, check_target
 from envbuild.image.file import ImageFile
@@ -18,15 +18,16 @@ from envbuild.image.model import Manifest
 from envbuild.image.request import ImageRequest
 from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
-from envbuild.lock.model import all_pins
+from envbuild.lock.model import Lock, all_pins
 from envbuild.plan.graph import LayerGraph
-from envbuild.plan.model import BuildPlan, Compression, Layer
+from envbuild.plan.model import BuildPlan, Compression, Layer, WheelStep
 from envbuild.plan.space import needed_space
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.resolve.fetch import origins_of
 from envbuild.resolve.files import Pin
 from envbuild.store.gc_roots import add_root
+from envbuild.store.records import LayerRecord
 from envbuild.system import host
 from envbuild.system.files import make_directory
 from envbuild.system.space import temporary_directories
@@ -74,7 +75,8 @@ class BuildRequest:
     """How to build images."""
 
     output: Path | None = None
-    """The image to write; by default ``STEM.sif`` beside each spec."""
+    """The image to write; by default ``STEM.sif`` beside each spec, and ``STEM-arm64.sif`` if an architecture
+    is named."""
     directory: Path | None = None
     """A directory for the images, made if absent, instead of those of the specs."""
     locked: bool = False
@@ -194,7 +196,9 @@ def _build(
         with store.stage() as work:
             failures: dict[str, EnvbuildError] = {}
             if missing:
-                context = _context(images_to_build(planned), missing, request, settings, work)
+                images = images_to_build(planned)
+                compilers = _compilers(images, missing, request, settings, work)
+                context = replace(_context(images, missing, request, settings, work), compilers=compilers)
                 failures = make_layers(graph, context, settings, missing=missing, verb="build")
             made = {layer.key for layer in missing}
             planned = planned.each(
@@ -207,7 +211,8 @@ def _build(
 def _check_paths(spec: Path, many: bool, request: BuildRequest, settings: Settings) -> Path:
     """Check the paths of a spec and its image before any work is done; return that of the image."""
     check_is_spec(spec)
-    path = request.output or (request.directory or spec.parent) / f"{spec.stem}.sif"
+    named = f"-{settings.architecture}" if settings.architecture is not None else ""
+    path = request.output or (request.directory or spec.parent) / f"{spec.stem}{named}.sif"
     lock = lock_path(spec)
     hint = "name another directory with -o DIR/" if many or request.directory is not None else ""
     check_target(path, keep=(spec, lock), hint=hint)
@@ -350,6 +355,50 @@ def _context(
         emit=settings.emit,
         rebuild=request.rebuild,
     )
+
+
+def _compilers(
+    planned: Sequence[PlannedImage],
+    missing: Sequence[Layer],
+    request: BuildRequest,
+    settings: Settings,
+    work: Path,
+) -> Mapping[str, LayerRecord]:
+    """Return the bases for this machine that compile the missing wheels of images for other processors.
+
+    They are built if they are not in the store. An image whose lock has no target for this machine with the
+    same Python has none.
+    """
+    keys = {layer.key for layer in missing}
+    native: dict[str, PlannedImage] = {}
+    for image in planned:
+        wheels = [layer for layer in image.plan.layers if isinstance(layer.step, WheelStep)]
+        if image.locked.lock.architecture == host.architecture() or keys.isdisjoint(
+            layer.key for layer in wheels
+        ):
+            continue
+        with contextlib.suppress(RequestError):
+            locked = read_locked(image.spec, replace(settings, architecture=host.architecture()))
+            if _python_of(locked.lock) == _python_of(image.locked.lock) is not None:
+                plan = plan_image(locked).only("base")
+                native[image.plan.layer("base").key] = replace(image, locked=locked, plan=plan)
+    bases = list(native.values())
+    graph = LayerGraph.of(base.plan for base in bases)
+    if absent := missing_layers(graph, settings.store):
+        for base in bases:
+            _fetch(base, {layer.key for layer in absent}, request, settings)
+        context = replace(_context(bases, absent, request, settings, work), rebuild=False)
+        raise_all([*make_layers(graph, context, settings, missing=absent, verb="build").values()])
+    return {key: require_layer(base.plan.layer("base"), settings.store) for key, base in native.items()}
+
+
+def _python_of(lock: Lock) -> str | None:
+    """Return the version of Debian's package of the base's Python; None if the base is not made of packages.
+
+    Rebuilds of one version for one processor (``+b1``; Debian policy, 5.6.12) have the same source.
+    """
+    versions = (pin.version for pin in lock.base_debs if pin.name == f"python{lock.base.python}")
+    return next((version.partition("+b")[0] for version in versions), None)
 
 
 def _write(

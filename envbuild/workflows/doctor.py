@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envbuild.doctor.checks import check_machine, check_resolve, check_site
+from envbuild.doctor.checks import check_emulation, check_machine, check_resolve, check_site
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.system.survey import Survey
@@ -25,7 +25,8 @@ class Diagnosis:
 def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> Diagnosis:
     """Return the problems of this machine, all or those of one verb.
 
-    If `online`, ask each address of packages whether it answers. RequestError: there is no such verb.
+    With an architecture in the settings, they say whether its programs can start here. If `online`, ask each
+    address of packages whether it answers. RequestError: there is no such verb.
     """
     if verb is not None and verb not in VERBS:
         names = f"the verbs are {', '.join(VERBS)}; without one, doctor looks for all"
@@ -33,6 +34,8 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
         raise RequestError(f"there is no verb `{verb}`", hint=f"{similar} {names}" if similar else names)
     survey = Survey()
     problems = [*check_machine(survey, settings.store, settings.apptainer)]
+    if settings.architecture is not None:
+        problems += check_emulation(settings.architecture)
     site = None
     try:
         site = site_here(settings)

@@ -138,7 +138,8 @@ def lock_spec(
 ) -> Locked:
     """Return a lock that satisfies a spec: the one beside it or a new one, which `write` puts there.
 
-    The lock is for this machine's architecture; targets of the file for others are kept as they are.
+    The file gets the locks for all architectures that the spec names, and keeps those for others as they are;
+    the returned one is for `settings.architecture`, or for the image's.
     `upgrade` names the packages that may get newer versions: all if it is empty; if None, only those for
     which the spec requires it; with `upgrades_system_alone` only Debian's. An `edit` of the spec is written
     with the lock. If spec or lock change meanwhile, it resolves again; ChangedMeanwhileError if that does not
@@ -154,18 +155,17 @@ def lock_spec(
     for attempt in range(1, ATTEMPTS + 1):
         # Before anything is read from them.
         seen = {spec: content_of(spec) if edit is None else edit.before, path: content_of(path)}
-        content = seen[spec] if edit is None else edit.after
-        locked, file = _lock(
-            spec,
-            settings,
-            content,
+        locked, file = _Locking(
+            spec=spec,
+            settings=settings,
+            content=seen[spec] if edit is None else edit.after,
             upgrade=upgrade,
             upgrades_system_alone=upgrades_system_alone,
             offline=offline,
             sources=sources,
             write=write,
             judges=judges,
-        )
+        ).lock()
         new = {path: dump_file(file).encode()} if file is not None else {}
         if edit is not None and edit.after != edit.before:
             new[spec] = edit.after
@@ -207,78 +207,109 @@ def upgrades_of(
     return upgrades
 
 
-def _lock(
-    spec: Path,
-    settings: Settings,
-    content: bytes | None,
-    *,
-    upgrade: Sequence[str] | None,
-    upgrades_system_alone: bool,
-    offline: bool,
-    sources: Sequence[Path],
-    write: bool,
-    judges: bool,
-) -> tuple[Locked, LockFile | None]:
-    """Return a lock that satisfies a spec, and its file if that is new; else as `lock_spec`."""
-    path = lock_path(spec)
-    before = read_lock_file(spec)
-    images = _Images(
-        settings=settings,
-        file=before,
-        upgrades=upgrade is not None and not upgrade,
-        offline=offline,
-        sources=sources,
-        write=write,
-    )
-    resolved = read_spec(
-        spec,
-        recipes=settings.recipes,
-        site=settings.site,
-        content=content,
-        find_image=images.find,
-        once=settings.once,
-    )
-    previous = before.lock(resolved.architecture) if before is not None else None
-    others = _other_locks(before, resolved.architecture)
-    pins = _tool_pins(resolved.base, settings)
-    changes = file_changes(before, resolved, pins)
-    if previous is not None and upgrade is None and not diff(previous, resolved):
-        # Only tools differ: the same packages give other bytes, which is never silent.
-        for difference in tool_differences(previous, pins):
-            hint = "layers that it makes are built anew; `--locked` keeps those of the lock, if all are there"
-            settings.emit(Warned(text=difference.sentence, hint=hint))
-        lock = replace(previous, tools=tuple(sorted(pins))) if changes else previous
-    else:
-        with resolve_context(settings, sources=sources, offline=offline) as context:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Locking:
+    """How a spec is locked."""
+
+    spec: Path
+    settings: Settings
+    content: bytes | None
+    """The spec's content if an edit changes it."""
+    upgrade: Sequence[str] | None
+    upgrades_system_alone: bool
+    offline: bool
+    sources: Sequence[Path]
+    write: bool
+    judges: bool
+
+    def lock(self) -> tuple[Locked, LockFile | None]:
+        """Return the lock for the image's architecture, and the new lock file if the present one changes.
+
+        The file gets the locks for all architectures that the spec names.
+        """
+        before = read_lock_file(self.spec)
+        locked, file = self._target(before, self.settings.architecture)
+        resolved = locked.resolved
+        changes: list[str] = []
+        for architecture in resolved.spec.architectures_for(resolved.architecture):
+            if architecture != resolved.architecture:
+                other, newer = self._target(file or before, architecture)
+                file = newer or file
+                changes += [f"{architecture}: {change}" for change in other.changes]
+        others = _other_locks(file or before, resolved.architecture)
+        stale_targets = tuple(_stale_targets(others, self.spec, self.settings, self.content))
+        return replace(locked, changes=(*locked.changes, *changes), stale_targets=stale_targets), file
+
+    def _target(self, before: LockFile | None, architecture: str | None) -> tuple[Locked, LockFile | None]:
+        """Return the lock for an architecture, and the file with it if it differs from the one `before`."""
+        settings = self.settings
+        images = _Images(
+            settings=settings,
+            file=before,
+            upgrades=self.upgrade is not None and not self.upgrade,
+            offline=self.offline,
+            sources=self.sources,
+            write=self.write,
+        )
+        resolved = read_spec(
+            self.spec,
+            recipes=settings.recipes,
+            site=settings.site,
+            content=self.content,
+            architecture=architecture,
+            find_image=images.find,
+            once=settings.once,
+        )
+        previous = before.lock(resolved.architecture) if before is not None else None
+        others = _other_locks(before, resolved.architecture)
+        pins = _tool_pins(resolved.base, settings)
+        changes = file_changes(before, resolved, pins)
+        if previous is not None and self.upgrade is None and not diff(previous, resolved):
+            # Only tools differ: the same packages give other bytes, which is never silent.
+            for difference in tool_differences(previous, pins):
+                hint = "layers that it makes are built anew; `--locked` keeps the lock's, if all are there"
+                settings.emit(Warned(text=difference.sentence, hint=hint))
+            lock = replace(previous, tools=tuple(sorted(pins))) if changes else previous
+        else:
+            lock = self._resolve(resolved, previous, others, pins, images)
+        rule_results = _check_fit(resolved, lock, settings) if self.judges else ()
+        if previous is not None:
+            changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
+        locked = Locked(
+            resolved=resolved,
+            lock=lock,
+            path=lock_path(self.spec),
+            changes=(*changes, *new_target_differences(previous, lock, others)),
+            rule_results=rule_results,
+        )
+        if lock == previous:
+            return locked, None
+        return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
+
+    def _resolve(
+        self,
+        resolved: ResolvedSpec,
+        previous: Lock | None,
+        others: Sequence[Lock],
+        pins: tuple[ToolPin, ...],
+        images: _Images,
+    ) -> Lock:
+        with resolve_context(self.settings, sources=self.sources, offline=self.offline) as context:
             try:
-                lock = make_lock(
+                return make_lock(
                     resolved,
                     previous=previous,
                     other_targets=others,
-                    upgrade=upgrade,
-                    upgrades_system_alone=upgrades_system_alone,
+                    upgrade=self.upgrade,
+                    upgrades_system_alone=self.upgrades_system_alone,
                     tools=pins,
                     context=context,
                     image=images.found,
                 )
             except EnvbuildError as error:
-                _hint_at_recipes(error, resolved, settings)
+                _hint_at_recipes(error, resolved, self.settings)
                 _hint_at_debian(error, resolved, context)
                 raise
-    rule_results = _check_fit(resolved, lock, settings) if judges else ()
-    if previous is not None:
-        changes = (*changes, *package_changes(previous, lock)) if lock != previous else ()
-    locked = Locked(
-        resolved=resolved,
-        lock=lock,
-        path=path,
-        changes=(*changes, *new_target_differences(previous, lock, others)),
-        stale_targets=tuple(_stale_targets(others, spec, settings, content)),
-        rule_results=rule_results,
-    )
-    if lock == previous:
-        return locked, None
-    return locked, LockFile.of(lock) if before is None else before.with_lock(lock)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -355,7 +386,7 @@ def _stale_targets(
         if differences:
             yield (
                 f"the target for {other.architecture} does not satisfy the spec ({some(differences, 2)});"
-                f" `envbuild lock {shell_path(spec)}` on a machine of that architecture renews it"
+                f" `envbuild lock {shell_path(spec)} --architecture {other.architecture}` renews it"
             )
 
 
@@ -536,6 +567,7 @@ def _read_with_lock(spec: Path, settings: Settings, file: LockFile | None) -> Re
         spec,
         recipes=settings.recipes,
         site=settings.site,
+        architecture=settings.architecture,
         find_image=image_finder(spec, file),
         once=settings.once,
     )

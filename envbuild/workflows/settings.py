@@ -33,6 +33,8 @@ class Settings:
     """Directories that are searched first."""
     site: Path | None = None
     """A site file, or the name of a known site."""
+    architecture: str | None = None
+    """The architecture for which specs are read; None for the one that a spec or its site has."""
     emit: Emit = field(default=events.ignore)
     """Receives progress."""
     once: ReadOnce = field(default_factory=ReadOnce, compare=False)
@@ -45,6 +47,7 @@ class Settings:
         apptainer: Path | None = None,
         recipes: Sequence[Path] | None = None,
         site: Path | None = None,
+        architecture: str | None = None,
         emit: Emit = events.ignore,
     ) -> Settings:
         """Return settings from a command line's options; absent ones get their defaults."""
@@ -53,6 +56,7 @@ class Settings:
             apptainer=apptainer,
             recipes=tuple(recipes or ()),
             site=site,
+            architecture=architecture,
             emit=emit,
         )
 

@@ -100,6 +100,8 @@ class TestRequest:
     """Nodes of this job that must take part (count); 0 for a test on one machine."""
     submitted_from: Mapping[str, str] = field(default_factory=dict)
     """Facts of the host that the job was submitted from."""
+    emulate: bool = False
+    """Whether an image for another processor starts through QEMU; its verdict holds for that alone."""
     vet: bool = False
     """Whether to measure the nodes as well."""
     key: Path | None = None
@@ -187,7 +189,10 @@ def prepare(image: ImageFile, request: TestRequest, settings: Settings) -> Prepa
     RequestError and MachineError: as for `test_image`.
     """
     extended, site = examine_extended(image, settings, unfit=request.only_for_ours), site_of(settings)
-    container = _container(image, extended, settings.find_apptainer(site))
+    apptainer = settings.find_apptainer(site)
+    if request.emulate:
+        apptainer = apptainer.for_architecture(image.architecture)
+    container = _container(image, extended, apptainer)
     if extended is None:
         _warn_of_untrusted_layers(image.manifest, settings)
     if request.from_host:
@@ -264,12 +269,13 @@ def _check_image(
     """Check an image's files, and import its packages."""
     skipped: Sequence[CheckResult] = ()
     if extended is None:
-        sections.add("image", _check_files(image, container, settings, request.from_host))
+        checks = _check_files(image, container, settings, request.from_host)
         packages = packages_of(image)
     else:
-        sections.add("image", extended.examined.preflight.checks())
+        checks = extended.examined.preflight.checks()
         packages, skipped = packages_of_extended(extended), [*skipped_packages(extended)]
-    if not judge_architecture(container.runnable):
+    sections.add("image", [*checks, *_emulated(container)])
+    if not judge_architecture(container):
         limit_s = request.timeout_s or container.runnable.timeout_s
         sections.add("imports", [*skipped, *_check_imports(container, packages, settings, limit_s=limit_s)])
 
@@ -405,7 +411,7 @@ def _choose_launcher(
             f"nothing can be written in `{Path.cwd()}`, where the ranks would leave their reports",
             hint="start the test in a directory of yours that all nodes share",
         )
-    return None if judge_architecture(container.runnable) else launcher
+    return None if judge_architecture(container) else launcher
 
 
 def _ranks_in_allocation(launcher: Launcher | None, request: TestRequest) -> int | None:
@@ -437,10 +443,19 @@ def _check_files(
             )
             verdicts = judge(facts, knowledge=read_knowledge())
             checks += [check for check in checks_of(verdicts) if check.status == "FAIL"]
-        if foreign := judge_architecture(container.runnable):
+        if foreign := judge_architecture(container):
             checks.append(foreign)
         running.failed = _any_failed(checks)
     return checks
+
+
+def _emulated(container: Container) -> list[CheckResult]:
+    """Say that an emulator starts an image, if one does: its results hold for no machine."""
+    if container.apptainer.emulator is None:
+        return []
+    architecture = container.runnable.architecture
+    why = f"this test proves nothing of a machine with {architecture}"
+    return [CheckResult("SKIP", "image.emulated", architecture, container.apptainer.emulator_label, why)]
 
 
 def _check_imports(

@@ -13,10 +13,10 @@ import pytest
 
 from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError
-from envbuild.inputs import spec as spec_reader
 from envbuild.inputs.once import ReadOnce
 from envbuild.lock.model import Lock
 from envbuild.lock.text import load_file
+from envbuild.system import host
 from envbuild.workflows.edit import add_packages
 from envbuild.workflows.fetch import fetch_spec
 from envbuild.workflows.lock import check_lock, lock_spec, read_locked, write_pylock
@@ -80,7 +80,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
 
     def on(architecture: str) -> None:
-        monkeypatch.setattr(spec_reader, "architecture", lambda: architecture)
+        monkeypatch.setattr(host, "architecture", lambda: architecture)
 
     on("amd64")
     return Desk(tmp_path, Settings.of(store=tmp_path / "store"), on)
@@ -162,6 +162,61 @@ def test_a_fixed_lock_without_the_target_is_rejected(desk: Desk) -> None:
     assert check_lock(desk.spec, desk.settings).changes == ("there was no target for arm64, only for amd64",)
 
 
+def name_in_spec(desk: Desk, line: str) -> None:
+    desk.spec.write_text(f"{desk.spec.read_text()}{line}\n")
+
+
+def test_a_spec_is_locked_for_all_architectures_that_it_names(desk: Desk) -> None:
+    name_in_spec(desk, "architectures: [amd64, arm64]")
+    locked = lock_spec(desk.spec, desk.settings)
+    assert locked.lock == desk.lock_of("amd64")
+    assert locked.changes == ("there was no lock", "arm64: there was no target for arm64, only for amd64")
+    assert versions(desk.lock_of("arm64")) == {"alpha": "1.0", "fast": "1.0"}
+    content = desk.path.read_bytes()
+    desk.publish_newer()
+    other = replace(desk.settings, architecture="arm64")
+    assert lock_spec(desk.spec, other).lock == read_locked(desk.spec, other).lock == desk.lock_of("arm64")
+    assert desk.path.read_bytes() == content
+    upgraded = lock_spec(desk.spec, desk.settings, upgrade=["fast"])
+    assert upgraded.changes[0] == "updated fast 1.0 → 2.0"
+    assert versions(desk.lock_of("arm64")) == {"alpha": "1.0", "fast": "2.0"}
+    # On a third machine the first one is built.
+    desk.on("riscv64")
+    assert lock_spec(desk.spec, desk.settings).lock == upgraded.lock
+
+
+def test_an_image_is_for_the_architecture_of_its_spec_else_of_its_site(desk: Desk, tmp_path: Path) -> None:
+    site = tmp_path / "far.yaml"
+    site.write_text("name: far\narchitecture: arm64\n")
+    there = replace(desk.settings, site=site)
+    assert lock_spec(desk.spec, there).lock.architecture == "arm64"
+    with pytest.raises(EnvbuildError, match=r"ARCH\.same: the image is for amd64, and the host is arm64"):
+        lock_spec(desk.spec, replace(there, architecture="amd64"))
+    name_in_spec(desk, "architecture: arm64")
+    assert lock_spec(desk.spec, desk.settings).lock.architecture == "arm64"
+    with pytest.raises(RequestError, match="the spec is for arm64, and amd64 is asked for") as caught:
+        lock_spec(desk.spec, replace(desk.settings, architecture="amd64"))
+    assert caught.value.at is not None
+    assert caught.value.at.line == 5
+    assert "`architectures: [amd64, arm64]`" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("architecture: aarch64", "arm64"),
+        ("architectures: [arm64, arm64]", "names one twice"),
+        ("architecture: arm64\narchitectures: [amd64]", "leave one of the two out"),
+    ],
+)
+def test_an_architecture_that_cannot_be_is_refused(desk: Desk, line: str, problem: str) -> None:
+    name_in_spec(desk, line)
+    with pytest.raises(EnvbuildError) as caught:
+        lock_spec(desk.spec, desk.settings)
+    assert problem in f"{caught.value.problem} {caught.value.hint}"
+    assert not desk.path.exists()
+
+
 @pytest.fixture
 def both(desk: Desk) -> Desk:
     """Return a desk whose lock has two targets."""
@@ -178,7 +233,7 @@ def test_an_edit_renews_one_target_and_names_the_stale_one(both: Desk) -> None:
     assert locked is not None
     stale = (
         "the target for arm64 does not satisfy the spec (packages.python gained `more`);"
-        f" `envbuild lock {both.spec}` on a machine of that architecture renews it"
+        f" `envbuild lock {both.spec} --architecture arm64` renews it"
     )
     assert locked.stale_targets == (stale,)
     assert versions(both.lock_of("amd64")) == {"alpha": "1.0", "fast": "1.0", "more": "1.0"}

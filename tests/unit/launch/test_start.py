@@ -32,6 +32,7 @@ from envbuild.spec.job import LauncherName
 from envbuild.spec.site import Site, SiteGpus, SiteMpi
 from envbuild.system import host, process
 from envbuild.system.apptainer import NotStartedError
+from envbuild.system.emulation import Emulator
 from envbuild.system.process import Finished
 from tests.unit.jobs.stage import container
 
@@ -299,10 +300,13 @@ def test_every_byte_must_be_as_built() -> None:
 
 
 def test_an_image_for_another_architecture_is_told() -> None:
-    assert start.judge_architecture(container().runnable) is None
-    finding = start.judge_architecture(container(architecture="riscv64").runnable)
+    assert start.judge_architecture(container()) is None
+    foreign = container(architecture="riscv64")
+    finding = start.judge_architecture(foreign)
     assert finding is not None
     assert (finding.status, finding.observed) == ("FAIL", "riscv64")
+    emulated = replace(foreign.apptainer, emulator=Emulator(program=Path("/qemu"), label="qemu 7.2"))
+    assert start.judge_architecture(replace(foreign, apptainer=emulated)) is None
 
 
 def test_a_job_that_needs_no_mpi_starts_by_what_the_image_has() -> None:

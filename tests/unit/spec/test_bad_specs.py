@@ -15,6 +15,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.load import load
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
+from envbuild.system import host
 
 BAD = Path(__file__).parents[2] / "bad-specs"
 CATALOG = Path(__file__).parent / "catalog"
@@ -44,7 +45,7 @@ def test_a_bad_spec_gets_its_exact_text(
     monkeypatch.delenv("ENVBUILD_SITE", raising=False)
     monkeypatch.setattr(catalog, "configuration_homes", lambda: (Path("config"), CATALOG))
     monkeypatch.setattr(sites, "settings_homes", lambda: ())
-    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
+    monkeypatch.setattr(host, "architecture", lambda: "amd64")
     with pytest.raises(EnvbuildError) as caught:
         read(case)
     text = render(caught.value)

@@ -12,13 +12,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuild.errors import EnvbuildError, render
-from envbuild.inputs import spec as spec_reader
 from envbuild.inputs.spec import read_spec
 from envbuild.spec import requirements
 from envbuild.spec.model import MAX_PACKAGES
 from envbuild.spec.requirements import Repository
 from envbuild.spec.resolved import ResolvedSpec
-from envbuild.system import files
+from envbuild.system import files, host
 
 CATALOG = Path(__file__).parent / "catalog"
 SPEC = 'name: demo\nversion: "1"\nbase: debian-12\nframeworks: [pytorch]\n'
@@ -53,7 +52,7 @@ def only_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
     monkeypatch.setattr(files, "_own_data", lambda: CATALOG)
-    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
+    monkeypatch.setattr(host, "architecture", lambda: "amd64")
     monkeypatch.chdir(tmp_path)
 
 

@@ -16,11 +16,11 @@ import pytest
 from envbuild.build.roots import make_imported_root
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Event, Note
-from envbuild.inputs import spec as spec_reader
 from envbuild.lock.model import all_pins
 from envbuild.lock.text import dump, load, load_file
 from envbuild.resolve.fetch import export, origins_of
 from envbuild.store.store import Store
+from envbuild.system import host
 from envbuild.system.references import Reference
 from envbuild.system.registry_logins import find_login
 from envbuild.workflows.fetch import fetch_pins
@@ -261,9 +261,9 @@ def test_each_architecture_has_its_own_image(
     mine, other = push(shelf, ""), shelf.image([BELOW], architecture="arm64")
     shelf.index([(other, "arm64"), (mine, "amd64")], "1")
     spec = write(shelf.reference("1"))
-    monkeypatch.setattr(spec_reader, "architecture", lambda: "arm64")
+    monkeypatch.setattr(host, "architecture", lambda: "arm64")
     lock_spec(spec, settings)
-    monkeypatch.setattr(spec_reader, "architecture", lambda: "amd64")
+    monkeypatch.setattr(host, "architecture", lambda: "amd64")
     locked = lock_spec(spec, settings)
     assert locked.stale_targets == ()
     digests = {
