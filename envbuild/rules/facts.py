@@ -332,6 +332,7 @@ def with_tables(facts: Facts) -> dict[str, Fact]:
     facts = {**_stated_builds(facts), **facts}
     facts = {**_implied(facts), **facts}
     facts = {**_toolkits(facts), **facts}
+    facts = {**_known_to_be_absent(facts), **facts}
     for name in texts_of(facts, "frameworks"):
         own = [f"frameworks.{name}.{part}" for part in ("version", "accelerator", "toolkit")]
         build = [text_of(facts, path) for path in (*own, "architecture.image")]
@@ -396,6 +397,18 @@ def _toolkits(facts: Facts) -> dict[str, Fact]:
         for accelerator in ACCELERATORS
         if len(found.get(accelerator, ())) == 1
     }
+
+
+def _known_to_be_absent(facts: Facts) -> dict[str, Fact]:
+    """Return empty facts of an MPI that a scan has not found, and of ROCm in an image that is for CPUs."""
+    absent: dict[str, Fact] = {}
+    if all(path in facts and facts[path].value == () for path in ("mpi.abis", "mpi.needed_abis")):
+        absent = dict.fromkeys(("mpi.family", "mpi.version", "mpi.source"), Fact("", "mpi.abis"))
+        if text_of(facts, "mpi.source") != "host":
+            absent |= dict.fromkeys(("pmi.spoken", "pmi.optional"), Fact((), "mpi.abis"))
+    if text_of(facts, "asked.accelerator") == "cpu":
+        absent["rocm.toolkit"] = Fact("", "asked.accelerator")
+    return absent
 
 
 def _implied(facts: Facts) -> dict[str, Fact]:

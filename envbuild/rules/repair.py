@@ -85,7 +85,7 @@ def repair_of(
 def _has(part: str, stack: Facts) -> bool:
     """Return whether an image has a part, or may have it."""
     if part == "mpi":
-        return "mpi.family" in stack
+        return text_of(stack, "mpi.family") != ""
     if part == "accelerator":
         return text_of(stack, "asked.accelerator") != "cpu"
     return part != "fabric"

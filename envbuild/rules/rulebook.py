@@ -114,8 +114,8 @@ def _cuda_on_nvidia(stack: Stack) -> bool:
 
 def _without_mpi(stack: Stack) -> bool:
     """Return whether a scan of the image has found no MPI, and programs do not use the host's either."""
-    names_mpi = stack.get("mpi.family") is not None or stack.get("mpi.source") == "host"
-    return not names_mpi and stack.get("mpi.abis") == () and stack.get("mpi.needed_abis") == ()
+    # An empty family is known to be absent; an unknown one is None.
+    return stack.get("mpi.family") == "" and stack.get("mpi.source") != "host"
 
 
 def _on_slingshot(stack: Stack) -> bool:
@@ -837,7 +837,8 @@ def ucx_reaches_other_nodes(stack: Stack) -> None:
 
 
 def _needs_drivable_fabric(stack: Stack) -> Iterator[str]:
-    if stack.get("mpi.source") != "host" and "cxi" not in stack.texts("mpi.providers"):
+    own_mpi = stack.get("mpi.source") != "host" and not _without_mpi(stack)
+    if own_mpi and "cxi" not in stack.texts("mpi.providers"):
         yield "not fabric.name slingshot-11"
 
 
@@ -874,7 +875,7 @@ _DRIVES = {
 
 
 def _needs_driven_fabric(stack: Stack) -> Iterator[str]:
-    if stack.get("mpi.source") != "host":
+    if stack.get("mpi.source") != "host" and not _without_mpi(stack):
         has = set(stack.texts("mpi.providers"))
         undriven = [name for name, driving in _DRIVES.items() if not has & set(driving)]
         if undriven:
@@ -892,7 +893,9 @@ def _needs_driven_fabric(stack: Stack) -> Iterator[str]:
     seen="2026-11-28",
     # Messages may take TCP.
     severity="warning",
-    when=lambda stack: stack.get("mpi.source") != "host" and stack["fabric.provider"] in _DRIVES,
+    when=lambda stack: (
+        stack.get("mpi.source") != "host" and not _without_mpi(stack) and stack["fabric.provider"] in _DRIVES
+    ),
     needs=_needs_driven_fabric,
     hint="take an MPI that is built for the fabric, or the host's: `envbuild launch --mpi host`",
 )
@@ -1482,6 +1485,8 @@ def mpi_gtl_linked(stack: Stack) -> None:
 
 def _needs_pmi(stack: Stack) -> Iterator[str]:
     """Yield the types of `srun --mpi` of which the scheduler has to offer one."""
+    if _without_mpi(stack):
+        return
     if stack.get("mpi.source") != "host":
         stack.text("mpi.family")
     sure, possible = stack.texts("pmi.spoken"), stack.texts_or_none("pmi.optional") or ()

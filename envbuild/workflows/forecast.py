@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +28,12 @@ from envbuild.rules.facts import (
 )
 from envbuild.rules.from_site import facts_of_site, problem_of_value, stack_facts, with_changes
 from envbuild.rules.judge import RuleResult
-from envbuild.rules.knowledge import Knowledge, shipped
+from envbuild.rules.knowledge import Knowledge, Row, shipped
 from envbuild.rules.needs import Need, UndecidedNeed, needs_of
 from envbuild.rules.pmi import warn_of_odd_types
 from envbuild.rules.repair import Repair, repair_of
-from envbuild.rules.rulebook import judge
+from envbuild.rules.rows import holds
+from envbuild.rules.rulebook import function_rules, judge
 from envbuild.spec.site import Site
 from envbuild.workflows.explain import VERDICTS, Verdict, verdict_of
 from envbuild.workflows.images import NamedImage, named_images
@@ -362,8 +363,11 @@ def outlook(
             found.setdefault("broken" if was == "reject" else "breaks", []).append(result)
         elif verdict == "warn" and was not in ("warn", "reject"):
             found.setdefault("warns", []).append(result)
-        elif verdict == "unknown" and (was == "ok" or _touches(result, differing)):
+        elif verdict == "unknown" and (was == "ok" or _touches(result, differing, facts, knowledge)):
             found.setdefault("unknown", []).append(result)
+    if "reject" in old.values() and "breaks" in found:
+        # An image that is refused already is not broken by the change, whatever else then refuses it.
+        found["broken"] = [*found.get("broken", ()), *found.pop("breaks")]
     for state in STATES:
         if state in found:
             refused = found[state] if state in ("breaks", "broken") else ()
@@ -376,14 +380,44 @@ def _value(facts: Facts, path: str) -> Value | None:
     return facts[path].value if path in facts else None
 
 
-def _touches(result: RuleResult, changed: Collection[str]) -> bool:
-    """Return whether a rule reads facts that change, or others of the machine's part that changes."""
+def _touches(
+    result: RuleResult, changed: Collection[str], stacks: Sequence[Facts], knowledge: Knowledge
+) -> bool:
+    """Return whether a change can matter to a rule that is not settled.
+
+    It reads facts that change, or others of the machine's part that changes; a row only if what it says of
+    them is then another thing.
+    """
     groups = {path.partition(".")[0] for path in changed}
-    return any(
-        path in changed or (path.partition(".")[0] in groups and path not in _SETTINGS)
-        for path in (*result.facts, *result.missing)
-        if is_of_host(path)
-    )
+
+    def may_change(path: str) -> bool:
+        return is_of_host(path) and path.partition(".")[0] in groups and path not in _SETTINGS
+
+    if not any(
+        path in changed or may_change(path) for path in (*result.facts, *result.missing) if is_of_host(path)
+    ):
+        return False
+    rows = [row for row in knowledge.of_rule(result.rule) if row.subject == result.subject]
+    if any(rule.id == result.rule for rule in function_rules()) or not rows:
+        return True
+    return any(_row_is_touched(row, changed, stacks, may_change) for row in rows)
+
+
+def _row_is_touched(
+    row: Row, changed: Collection[str], stacks: Sequence[Facts], may_change: Callable[[str], bool]
+) -> bool:
+    now, then = stacks
+    for path, wanted in row.if_.items():
+        if path not in changed and path in now and holds(path, now[path].value, wanted) is False:
+            return False
+    for path, wanted in (*row.if_.items(), *row.needs.items()):
+        if path in changed:
+            truths = [holds(path, stack[path].value, wanted) if path in stack else None for stack in stacks]
+            if None in truths or truths[0] != truths[1]:
+                return True
+        elif path not in then and may_change(path):
+            return True
+    return False
 
 
 def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibraries = NO_HOST_LIBS) -> Needs:

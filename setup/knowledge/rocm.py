@@ -54,7 +54,8 @@ def rows(inputs: Mapping[str, Input]) -> Iterator[Row]:
         words = f"{first} to {last}" if last else f"{first} and newer"
         yield new_row(
             "ROCM.driver-window",
-            if_={"gpus.vendor": "amd", "rocm.driver": f"=={driver}.*"},
+            # An image without ROCm needs no driver of AMD.
+            if_={"gpus.vendor": "amd", "rocm.driver": f"=={driver}.*", "rocm.toolkit": ">=0"},
             needs={"rocm.toolkit": f">={first}{upper}"},
             reason=f"AMD supports ROCm {words} on the driver of {driver}",
             severity="warning",

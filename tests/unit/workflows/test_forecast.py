@@ -67,6 +67,56 @@ def test_what_is_refused_now_is_not_broken_by_the_change() -> None:
     assert looked(CUDA, "driver.version=580.95.05", now=old)[0] == "holds"
 
 
+def test_an_image_that_is_refused_already_is_broken_whatever_else_then_refuses_it() -> None:
+    old = SITE.replace("580.95.05", "575.57.08")
+    state, rules = looked(CUDA, "scheduler.pmix=5.0.9", now=old)
+    assert (state, rules) == ("broken", ["CUDA.driver-floor", "PMI.pmix-of-slurm"])
+    # The driver is right then; ranks do not start.
+    changes = ("scheduler.pmix=5.0.9", "driver.version=580.95.05")
+    assert looked(CUDA, *changes, now=old) == ("broken", ["PMI.pmix-of-slurm"])
+
+
+# Facts as a scan finds them, of images for CPUs: one without an MPI, and one with its own.
+CPU: dict[str, Value] = {
+    "architecture.image": "amd64",
+    "asked.accelerator": "cpu",
+    "cuda.toolkit": "",
+    "cuda.majors": (),
+    "frameworks": (),
+    "glibc.image": "2.36",
+    "mpi.abis": (),
+    "mpi.needed_abis": (),
+    "packages": (),
+}
+MPICH: dict[str, Value] = {
+    **CPU,
+    "mpi.abis": ("mpich",),
+    "mpi.needed_abis": ("mpich",),
+    "mpi.family": "mpich",
+    "mpi.version": "5.0.2",
+    "mpi.source": "image",
+}
+
+
+@pytest.mark.parametrize("change", ["scheduler.version=25.11.2", "scheduler.pmix=5.0.9", "pmi.offered=null"])
+def test_an_image_without_an_mpi_holds_when_the_scheduler_changes(change: str) -> None:
+    assert looked(CPU, change) == ("holds", [])
+
+
+def test_a_rule_that_is_not_settled_is_shown_if_the_change_matters_to_it() -> None:
+    # Which launcher starts ranks is not known. That Slurm is newer than 19.05 was so before.
+    assert looked(MPICH, "scheduler.version=25.11.2") == ("holds", [])
+    old = SITE.replace("25.05.3", "18.08.1")
+    assert looked(MPICH, "scheduler.version=19.05.2", now=old) == ("unknown", ["MPI.known-bad"])
+
+
+def test_a_driver_of_amd_does_not_concern_an_image_for_the_cpu() -> None:
+    amd = "name: here\narchitecture: amd64\ngpus: {vendor: amd, architectures: [gfx90a], rocm: '6.2.1'}\n"
+    assert looked(CPU, "rocm.driver=7.2.0", now=amd) == ("holds", [])
+    rocm: dict[str, Value] = {**CPU, "asked.accelerator": "rocm", "rocm.toolkit": "6.2"}
+    assert looked(rocm, "rocm.driver=7.2.0", now=amd) == ("warns", ["ROCM.driver-window"])
+
+
 def test_an_update_of_slurm_breaks_the_start_of_ranks() -> None:
     assert looked(CUDA, "pmi.offered=pmi2") == ("breaks", ["PMI.intersection"])
     assert looked(CUDA, "scheduler.pmix=5.0.9") == ("breaks", ["PMI.pmix-of-slurm"])
