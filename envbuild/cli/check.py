@@ -40,7 +40,7 @@ def command(
     """Simulate the loader over the image's layers, and judge what fits; exit code 4 for anything wrong.
 
     With --all, images are judged at the site by the facts that they carry, and none is simulated: which can
-    run there, and why not. Exit code 4 if one can run in no partition.
+    run there, and why not. Exit code 4 if one can run in no partition, or cannot be read.
     """
     from_host, shifter = options.host_libraries(mpi, fabric), runtime is not None
     if every and (shifter or srun):
@@ -93,7 +93,7 @@ def _print_checked(checked: CheckedImage, *, json: bool) -> None:
 
 
 def finish_fits(members: Members[SiteFit], *, json: bool) -> None:
-    """Print images and verdicts, the worst first; exit code 4 if one can run in no partition."""
+    """Print images and verdicts, the worst first; exit code 4 if one cannot run or cannot be read."""
     verdicts = workflows.explain.VERDICTS
     if json:
         print_json(members_data(members, data=lambda fit: fit.document(), code=_fit_code))
@@ -113,7 +113,7 @@ def finish_fits(members: Members[SiteFit], *, json: bool) -> None:
 
 
 def _fit_code(fit: SiteFit) -> int:
-    return 4 if fit.verdict == "reject" else 0
+    return 4 if fit.verdict == "reject" or fit.image.problem else 0
 
 
 def _summary(checked: CheckedImage) -> str:

@@ -83,6 +83,8 @@ def _print_needs(needed: Needs, *, json: bool) -> None:
         print_data(escape(f"{need.need}{advised}"))
         print_data(escape(f"  {need.rule}: {need.reason}; {need.source}"))
         print_data(escape(f"  {pluralize(len(names), 'image')}: {some(names, 8)}"))
+    for silenced, why in needed.silenced.items():
+        print_data(escape(f"silenced {silenced}: {why}"))
     for image in needed.unknown:
         print_message(f"unknown: {image.name}: {image.problem}", problem=True)
     if level() > 0:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from envbuild.errors import EnvbuildError, RequestError, raise_all
-from envbuild.rules.facts import FACTS, FRAMEWORKS, Fact, FactType, Value, fact_at, fact_type, shown
+from envbuild.rules.facts import (
+    FACTS,
+    Fact,
+    Facts,
+    FactType,
+    Value,
+    fact_at,
+    fact_type,
+    shown,
+    text_of,
+    texts_of,
+)
 from envbuild.rules.from_site import problem_of_value
+from envbuild.rules.spelling import fact_as_envbuild_names_it, text_as_envbuild_writes_it
 from envbuild.rules.tables import look_up
-from envbuild.spec.python_platform import MACHINES
+from envbuild.spec.site import vendor_problem
 from envbuild.spec.yamlfile import MAX_BYTES, Document, Loc, read_yaml
 from envbuild.system.files import read_input
 
 # What `nvidia-smi` shows of a driver beside its version.
 _DRIVERS_CUDA = "driver.cuda"
-# The processors' own names.
-_ARCHITECTURES = {machine: architecture for architecture, machine in MACHINES.items()}
-# Facts whose texts are names that people write in several ways: `Open MPI`, `OpenMPI`, `Slurm`.
-_NAMES = ("mpi.family", "host_mpi.implementation", "runtime.name", "scheduler.name", "fabric.provider")
-_SPELLINGS = {"open-mpi": "openmpi", "ompi": "openmpi", "intelmpi": "intel-mpi", "impi": "intel-mpi"}
-# Distributions that people name for a framework.
-_FRAMEWORKS = {**FRAMEWORKS, "jaxlib": "jax"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,24 @@ def read_facts(path: Path) -> StatedFacts:
                 facts[name] = fact_at(read, document.at(*loc), str(path))
         except EnvbuildError as error:
             errors.append(error)
+    errors += _contradictions(facts)
     raise_all(errors)
     facts = {**of_driver, **facts}
     named = {name.split(".")[1] for name in facts if name.startswith("frameworks.")}
     if "frameworks" not in facts and named:
         facts["frameworks"] = Fact(tuple(sorted(named)), str(path))
     return StatedFacts(facts=facts, unread=tuple(unread))
+
+
+def _contradictions(facts: Facts) -> Iterator[RequestError]:
+    vendor = text_of(facts, "gpus.vendor")
+    if problem := vendor_problem(vendor, texts_of(facts, "gpus.architectures")):
+        other = facts["gpus.vendor"].source
+        yield RequestError(
+            f"`gpus.architectures`: {problem}",
+            at=facts["gpus.architectures"].at,
+            hint=f"correct this, or `gpus.vendor` at {other}",
+        )
 
 
 def _driver_of(release: str, loc: Loc, document: Document) -> dict[str, Fact]:
@@ -88,24 +102,11 @@ def _driver_of(release: str, loc: Loc, document: Document) -> dict[str, Fact]:
 def _leaves(value: dict[str, Any], above: str = "", steps: Loc = ()) -> Iterator[tuple[str, Loc, Any]]:
     """Yield each value with its name, dots for nested mappings, and its place."""
     for key, entry in value.items():
-        name = f"{above}.{key}" if above else key
-        group, _, rest = name.partition(".")
-        if group == "frameworks" and rest:
-            framework, dot, part = rest.partition(".")
-            name = f"{group}.{_framework(framework)}{dot}{part}"
-        elif group == "packages" and rest:
-            package, dot, part = rest.partition(".")
-            name = f"{group}.{canonicalize_name(package)}{dot}{part}"
+        name = fact_as_envbuild_names_it(f"{above}.{key}" if above else key)
         if isinstance(entry, dict) and (entry or name not in FACTS):
             yield from _leaves(entry, name, (*steps, key))
         else:
             yield name, (*steps, key), entry
-
-
-def _framework(name: str) -> str:
-    """Return the name of a framework, of its own form (``PyTorch``) or its distribution's (``torch``)."""
-    canonical = canonicalize_name(name)
-    return _FRAMEWORKS.get(canonical, canonical)
 
 
 def _value(declared: FactType, name: str, loc: Loc, value: object, document: Document) -> Value | None:
@@ -129,17 +130,7 @@ def _value(declared: FactType, name: str, loc: Loc, value: object, document: Doc
         entry if isinstance(entry, str) else document.words[(*loc, number) if entries is value else loc]
         for number, entry in enumerate(entries)
     ]
-    if name == "frameworks":
-        texts = [_framework(text) for text in texts]
-    elif name == "packages":
-        texts = [canonicalize_name(text) for text in texts]
-    elif name.startswith("architecture."):
-        texts = [_ARCHITECTURES.get(text, text) for text in texts]
-    elif name in _NAMES:
-        names = ["-".join(re.split(r"[\s_-]+", text.strip().lower())) for text in texts]
-        texts = [_SPELLINGS.get(text, text) for text in names]
-    elif declared.values:
-        texts = [text.lower() for text in texts]
+    texts = [text_as_envbuild_writes_it(name, text) for text in texts]
     known = tuple(texts) if declared.kind == "list" else texts[0]
     # An empty one is known to be absent.
     if known and (problem := problem_of_value(name, known)):

@@ -236,6 +236,9 @@ def fact_type(path: str) -> FactType | None:
 
 def similar_fact(path: str, known: Sequence[str] = tuple(FACTS)) -> str | None:
     """Return ``did you mean `driver.version`?`` for a name that is not a fact (``driver``), or None."""
+    group, _, name = path.partition(".")
+    if group == "frameworks" and name and "." not in name:
+        return f"did you mean `{path}.version`?"
     below = next((name for name in known if name.startswith(path) and "NAME" not in name), None)
     return f"did you mean `{below}`?" if below else did_you_mean(path, known)
 
@@ -360,6 +363,10 @@ def _stated_builds(facts: Facts) -> dict[str, Fact]:
         path = own if own in facts else package
         if path in facts and own not in stated:
             version = str(facts[path].value)
+            of_package = text_of(facts, package)
+            # The release of a framework, stated without the build that its package names.
+            if of_package.partition("+")[0] == version:
+                path, version = package, of_package
             is_for_cpu = path == "packages.tensorflow-cpu"
             build = {"version": version, **build_of("cpu" if is_for_cpu else version.partition("+")[2])}
             stated |= {f"frameworks.{framework}.{key}": Fact(text, path) for key, text in build.items()}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache, cached_property, partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from envbuild.errors import did_you_mean
-from envbuild.rules.facts import FACTS, fact_type, is_of_host, shown
+from envbuild.rules.facts import FactType, fact_type, is_of_host, shown, similar_fact
+from envbuild.rules.from_site import problem_of_value
 from envbuild.rules.judge import Occasion, Severity
+from envbuild.rules.spelling import fact_as_envbuild_names_it, text_as_envbuild_writes_it
 from envbuild.rules.versions import range_problem
 from envbuild.spec.fields import Format
 from envbuild.spec.load import load
@@ -24,8 +26,18 @@ UNREAD = "?"
 _DATE = r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 MAX_ROWS = 20_000
 _FACTS_PAGE = "see docs/reference/rules.md"
+
+
+def _day_of_calendar(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"`{text}` is not a day of the calendar") from None
+    return text
+
+
 RuleId = Annotated[str, full_match(r"[A-Z][A-Z0-9]*\.[a-z0-9][a-z0-9.-]*", "an id, such as `SITE.driver`")]
-Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`")]
+Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`"), AfterValidator(_day_of_calendar)]
 Line = Annotated[Text, Field(min_length=1)]
 
 
@@ -34,30 +46,55 @@ def excludes(wanted: str | bool) -> bool:
     return wanted is False or (isinstance(wanted, str) and wanted.startswith("!=") and "," not in wanted)
 
 
-def _problem(path: object, wanted: object, *, is_need: bool) -> str:
+def _problem(path: str, wanted: object, *, is_need: bool) -> str:
     """Return why a condition cannot be judged; empty if it can."""
-    declared = fact_type(str(path))
+    declared = fact_type(path)
     if declared is None:
-        return f"there is no fact `{path}`; {did_you_mean(str(path), tuple(FACTS)) or _FACTS_PAGE}"
+        return f"there is no fact `{path}`; {similar_fact(path) or _FACTS_PAGE}"
     if not isinstance(wanted, str | bool):
         return "expected text in quotes, `true` or `false`"
     if not wanted and wanted is not False:
         return "must not be empty"
     if wanted == UNREAD:
         return "" if is_need else "`?` stands in `needs` alone"
+    return _problem_of_value(path, declared, wanted)
+
+
+def _problem_of_value(path: str, declared: FactType, wanted: str | bool) -> str:
     if declared.kind == "flag" or isinstance(wanted, bool):
         is_flag = declared.kind == "flag" and isinstance(wanted, bool)
         return "" if is_flag else f"`{path}` is a {declared.kind}, and `{shown(wanted)}` is not one"
-    return range_problem(wanted, declared.scheme) if declared.kind == "version" else ""
+    if declared.kind == "version":
+        return range_problem(wanted, declared.scheme)
+    value = wanted.removeprefix("!=").strip()
+    problem = problem_of_value(path, (value,) if declared.kind == "list" else value)
+    return f"`{path}` cannot be `{value}`: {problem}" if problem else ""
 
 
 def _conditions(conditions: object, *, is_need: bool) -> object:
-    entries = conditions.items() if isinstance(conditions, Mapping) else ()
-    found = {(str(path),): _problem(path, wanted, is_need=is_need) for path, wanted in entries}
-    problems: dict[tuple[str | int, ...], str] = {(*steps,): text for steps, text in found.items() if text}
+    if not isinstance(conditions, Mapping):
+        return conditions
+    problems: dict[tuple[str | int, ...], str] = {}
+    known: dict[str, object] = {}
+    for name, wanted in conditions.items():
+        path = fact_as_envbuild_names_it(str(name))
+        meant = _as_envbuild_writes_it(path, wanted)
+        if problem := _problem(path, meant, is_need=is_need):
+            problems[str(name),] = problem
+        elif path in known:
+            problems[str(name),] = f"`{path}` is given twice"
+        known[path] = meant
     if problems:
         raise errors_below(problems)
-    return conditions
+    return known
+
+
+def _as_envbuild_writes_it(path: str, wanted: object) -> object:
+    declared = fact_type(path)
+    if not isinstance(wanted, str) or wanted == UNREAD or declared is None or declared.kind == "version":
+        return wanted
+    sign = "!=" if wanted.startswith("!=") else ""
+    return f"{sign}{text_as_envbuild_writes_it(path, wanted.removeprefix('!=').strip())}"
 
 
 _Conditions = Annotated[
@@ -140,9 +177,9 @@ class Ranges(Model):
 
     rule: RuleId
     """Id of the rule that its rows belong to."""
-    if_: Annotated[Text, Field(alias="if")]
+    if_: Annotated[Text, AfterValidator(fact_as_envbuild_names_it), Field(alias="if")]
     """Fact whose ranges are the keys of `ranges`."""
-    needs: Text
+    needs: Annotated[Text, AfterValidator(fact_as_envbuild_names_it)]
     """Fact whose ranges are the values of `ranges`."""
     ranges: Annotated[dict[str, str], Field(min_length=1, max_length=MAX_ROWS)]
     """Range of the first fact → the range that the second one needs."""

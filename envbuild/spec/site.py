@@ -5,7 +5,7 @@ A key that a site file omits is unknown; no default claims to know. `envbuild.ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -135,6 +135,21 @@ class SiteBind(Model):
     """Whether programs in the image can write there, as far as the files' permissions let them."""
 
 
+def vendor_problem(vendor: str | None, architectures: Sequence[str]) -> str:
+    """Return why GPUs of these architectures are not of a vendor; empty if they are, or it is not known."""
+    prefix = {"nvidia": "sm_", "amd": "gfx", "none": ""}.get(vendor or "")
+    others = [
+        name for name in architectures if prefix is not None and not (prefix and name.startswith(prefix))
+    ]
+    if not others:
+        return ""
+    return (
+        f"`{others[0]}` is not a GPU of {vendor}"
+        if prefix
+        else f"`{others[0]}` is a GPU, and `vendor` is none"
+    )
+
+
 class GpuKeys(Model):
     """Keys of `gpus` in a partition."""
 
@@ -158,6 +173,20 @@ class GpuKeys(Model):
     """Whether GPUs are divided (MIG)."""
     xnack: bool | None = None
     """Whether AMD's GPUs retry page faults."""
+
+    @field_validator("architectures")
+    @classmethod
+    def _are_of_the_vendor(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if problem := vendor_problem(info.data.get("vendor"), value):
+            raise ValueError(f"{problem}; correct one of both")
+        return value
+
+    @field_validator("count")
+    @classmethod
+    def _are_there(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value and info.data.get("vendor") == "none":
+            raise ValueError("`vendor` is none; leave it out, or name the vendor")
+        return value
 
 
 class SiteGpus(GpuKeys):

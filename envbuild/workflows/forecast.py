@@ -153,6 +153,8 @@ class Needs:
     """Rules that facts of an image do not decide, and the images."""
     unknown: tuple[KnownImage, ...]
     """Images without facts."""
+    silenced: Mapping[str, str]
+    """Rules that do not count here, whose needs are not listed → why."""
 
     def document(self) -> dict[str, object]:
         """Return it as JSON data."""
@@ -161,6 +163,7 @@ class Needs:
             "needs": [{**asdict(need), "images": list(names)} for need, names in self.listed],
             "undecided": [{**asdict(rule), "images": list(names)} for rule, names in self.undecided],
             "unknown": [{"name": image.name, "problem": image.problem} for image in self.unknown],
+            "silenced": dict(self.silenced),
         }
 
 
@@ -436,4 +439,5 @@ def needs(directories: Sequence[Path], settings: Settings, from_host: HostLibrar
         listed=tuple(sorted(listed)),
         undecided=tuple(sorted(undecided)),
         unknown=tuple(image for image in images if image.facts is None),
+        silenced=knowledge.silences,
     )

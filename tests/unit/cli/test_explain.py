@@ -194,6 +194,40 @@ def test_a_value_that_a_fact_cannot_have_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "gpus: {vendor: amd, architectures: [sm_90]}\n",
+            "`gpus.architectures`: `sm_90` is not a GPU of amd\n  --> f.yaml:1:36\n",
+        ),
+        (
+            "gpus: {vendor: none, architectures: [sm_90]}\n",
+            "`gpus.architectures`: `sm_90` is a GPU, and `vendor` is none\n  --> f.yaml:1:37\n",
+        ),
+    ],
+)
+def test_facts_that_exclude_one_another_are_an_error(
+    text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("f.yaml").write_text(text)
+    code, out, err = run(capsys, "--facts", "f.yaml")
+    assert (code, out) == (2, "")
+    assert problem in err
+
+
+def test_the_rate_of_infiniband_is_a_fact(capsys: pytest.CaptureFixture[str]) -> None:
+    for rate in ("HDR", "hdr"):
+        assert explained(capsys, f"fabric.rate: {rate}\n")["verdict"] == "unknown"
+
+
+def test_a_package_says_who_made_the_build_of_a_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "frameworks.tensorflow: {version: 2.17.0, accelerator: cuda}\ncudnn.loaded: 9.7.1\n"
+    assert rule(explained(capsys, text), "TENSORFLOW.cudnn-of-its-build")["verdict"] == "warn"
+    document = explained(capsys, text + "packages.tensorflow: 2.17.0+nv25.2\n")
+    assert "TENSORFLOW.cudnn-of-its-build" not in {entry["id"] for entry in document["rules"]}
+
+
+@pytest.mark.parametrize(
     ("first", "second", "name"),
     [
         ("driver: {version: 580.95.05}", "driver.version: 550", "driver.version"),

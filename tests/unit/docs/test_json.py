@@ -193,6 +193,7 @@ def test_the_keys_of_a_forecast() -> None:
         listed=((Need(need="n", rule="A.b", reason="r", source="s", severity="error"), ("a",)),),
         undecided=((UndecidedNeed(rule="A.b", missing="m"), ("a",)),),
         unknown=(KnownImage(name="b", path=Path("b.sif"), problem="p"),),
+        silenced={"NAME": "why"},
     )
     document = json.loads(json.dumps(needs.document()))
     assert keys_of_page("envbuild forecast --needs --json") == keys(document)

@@ -188,6 +188,66 @@ def test_errors_of_facts_and_ranges_name_the_condition() -> None:
     assert "`?` stands in `needs` alone" in problems[3][1]
 
 
+@pytest.mark.parametrize(
+    ("path", "wanted", "facts"),
+    [
+        ("gpus.vendor", "NVIDIA", {"gpus.vendor": "nvidia"}),
+        ("mpi.family", "OpenMPI", {"mpi.family": "openmpi"}),
+        ("scheduler.name", "Slurm", {"scheduler.name": "slurm"}),
+        ("architecture.host", "x86_64", {"architecture.host": "amd64"}),
+        ("fabric.rate", "hdr", {"fabric.rate": "HDR"}),
+        ("packages", "Flash_Attn", {"packages": ("flash-attn",)}),
+        ("packages.Flash_Attn", ">=2", {"packages.flash-attn": "2.8"}),
+        ("frameworks", "PyTorch", {"frameworks": ("pytorch",)}),
+        ("frameworks.torch.version", ">=2", {"frameworks.pytorch.version": "2.9.1"}),
+    ],
+)
+def test_a_row_names_things_as_people_write_them(path: str, wanted: str, facts: dict[str, Value]) -> None:
+    (result,) = judged({"driver.version": "1", **facts}, {"if": {path: wanted}})
+    assert result.outcome == "incompatible"
+    (result,) = judged(facts, {"if": {path: wanted}, "needs": {}})
+    assert result.outcome == "incompatible"
+    if ">" not in wanted:
+        (result,) = judged(
+            {"driver.version": "1", **facts}, {"if": {"driver.version": ">0"}, "needs": {path: wanted}}
+        )
+        assert result.outcome == "compatible"
+        assert judged({"driver.version": "1", **facts}, {"if": {path: f"!= {wanted}"}}) == []
+
+
+def test_a_table_names_packages_as_people_write_them() -> None:
+    text = TABLE.replace(b"packages.torchvision", b"packages.Torch_Vision").replace(
+        b"pytorch.version", b"torch.version"
+    )
+    (table,) = load(KnowledgeFile, text, Path("a.yaml")).value.tables
+    assert (table.if_, table.needs) == ("packages.torch-vision", "frameworks.pytorch.version")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "problem"),
+    [
+        ("{gpus.vendor: intel}", "`gpus.vendor` cannot be `intel`: not one of nvidia, amd, none"),
+        ('{gpus.vendor: "!=intel"}', "`gpus.vendor` cannot be `intel`: not one of nvidia, amd, none"),
+        ("{gpus.architectures: H100}", "`H100` is not a GPU architecture"),
+        ('{frameworks.pytorch: ">=2"}', "did you mean `frameworks.pytorch.version`?"),
+        ('{packages.torch_x: ">=2", packages.torch-x: ">=3"}', "`packages.torch-x` is given twice"),
+    ],
+)
+def test_a_condition_that_no_stack_can_meet_is_an_error(conditions: str, problem: str) -> None:
+    head = "rows:\n  - {rule: A.b, reason: r, source: s, seen: '2026-11-20', fix: f, if: "
+    with pytest.raises(EnvbuildError) as caught:
+        load(KnowledgeFile, f"{head}{conditions}}}\n".encode(), Path("centre.yaml"))
+    (error,) = caught.value.each()
+    assert problem in error.problem
+    assert str(error.at).startswith("centre.yaml:2:")
+
+
+def test_a_date_is_a_day_of_the_calendar() -> None:
+    text = "silences: [{rule: CUDA.driver-floor, reason: r, date: '2026-02-30'}]\n"
+    with pytest.raises(EnvbuildError, match=r"`2026-02-30` is not a day of the calendar"):
+        load(KnowledgeFile, text.encode(), Path("centre.yaml"))
+
+
 TABLE = b"""\
 tables:
   - rule: A.pairs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.errors import RequestError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.inputs.sites import read_site
 from envbuild.rules.from_site import facts_of_site
 from envbuild.rules.rulebook import judge
@@ -128,6 +128,23 @@ def test_a_limit_that_makes_no_sense_is_an_error_at_its_key(limits: str, problem
         load(Site, text.encode(), Path("here.yaml"))
     assert caught.value.at
     assert caught.value.at.line == 3
+
+
+@pytest.mark.parametrize(
+    ("gpus", "problem"),
+    [
+        ("{vendor: amd, architectures: [sm_90]}", "`gpus.architectures`: `sm_90` is not a GPU of amd"),
+        (
+            "{vendor: none, architectures: [sm_90]}",
+            "`gpus.architectures`: `sm_90` is a GPU, and `vendor` is none",
+        ),
+        ("{vendor: none, count: 4}", "`gpus.count`: `vendor` is none"),
+    ],
+)
+def test_gpus_of_a_site_do_not_exclude_one_another(gpus: str, problem: str) -> None:
+    with pytest.raises(EnvbuildError) as caught:
+        load(Site, f"name: here\ngpus: {gpus}\n".encode(), Path("here.yaml"))
+    assert problem in str(caught.value)
 
 
 def test_a_site_that_nobody_knows() -> None:

@@ -85,6 +85,17 @@ def test_images_that_break_come_first_with_their_reasons(
     assert verdicts["foreign.sif"] == "unknown"
 
 
+def test_an_image_that_cannot_be_read_is_no_pass(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in apps.glob("*.sif"):
+        path.unlink()
+    assert check(capsys, NVIDIA) == (0, "no images\n")
+    image = small_image(apps, BASE, name="cut.sif")
+    image.write_bytes(image.read_bytes()[:3000])
+    code, text = check(capsys, NVIDIA)
+    assert code == 4
+    assert text.splitlines()[-1] == "1 unknown"
+
+
 def test_an_image_that_fits_one_partition_can_run(apps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = check(capsys, PARTITIONS, "--json")
     verdicts = {

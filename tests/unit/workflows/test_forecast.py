@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, RequestError
 from envbuild.rules.facts import Fact, Value, facts_from
 from envbuild.rules.knowledge import KnowledgeFile, shipped
 from envbuild.rules.repair import Repair
 from envbuild.spec.load import load
 from envbuild.spec.site import Site
+from envbuild.system import files
 from envbuild.workflows.forecast import KnownImage, Outlook, outlook, parse_changes
+from tests.support.small_images import UNREAD, small_image
 
 CUDA: dict[str, Value] = {
     "architecture.image": "amd64",
@@ -216,6 +220,26 @@ def test_no_change_of_an_image_repairs_the_machine() -> None:
     assert found == ("breaks", ["RUNTIME.way-to-start"])
     changes = ("runtime.name=apptainer", "runtime.setuid=false", "runtime.user_namespaces=false")
     assert repaired(CUDA, *changes) is None
+
+
+def test_needs_of_rules_that_a_centre_has_silenced_are_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", tmp_path / "etc")
+    small_image(tmp_path, UNREAD, name="a.sif")
+    knowledge = tmp_path / "etc/knowledge"
+    knowledge.mkdir(parents=True)
+    (knowledge / "a.yaml").write_text(
+        'silences: [{rule: CUDA.driver-floor, reason: our driver can, date: "2026-11-20"}]\n'
+    )
+    why = f"our driver can (2026-11-20, {knowledge / 'a.yaml'})"
+    with pytest.raises(SystemExit):
+        main(["forecast", "--needs", "--all", str(tmp_path)])
+    assert f"silenced CUDA.driver-floor: {why}\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["forecast", "--needs", "--all", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out)["silenced"] == {"CUDA.driver-floor": why}
 
 
 def test_a_fact_that_will_not_be_known_is_unknown() -> None:
