@@ -33,8 +33,8 @@ def left_behind(image: ImageFile) -> Warned | None:
         lock = locks.lock(manifest.architecture)
     except (OSError, EnvbuildError):
         return None
-    # An extended image has a lock of its own.
-    is_of_image = (locks.name, locks.version) == (manifest.name, manifest.version) and image.note is None
+    # An update gives the spec a new version. An extended image has a lock of its own.
+    is_of_image = locks.name == manifest.name and image.note is None
     if lock is None or not is_of_image or sha256_of(dump(lock)) == manifest.lock_digest:
         return None
     spec = shell_path(image.path.with_suffix(".yaml"))

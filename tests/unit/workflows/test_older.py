@@ -40,6 +40,9 @@ def test_another_lock_that_is_newer_is_said(image: Path) -> None:
     lock_file.write_text(dump(replace(lock, python=(*lock.python, wheel("tabulate")))))
     (line,) = said(image)
     assert line.startswith("`demo.sif` is older than its lock `demo.lock.yaml` (`envbuild build ")
+    # As an update does, whose images have a new version.
+    lock_file.write_text(dump(replace(lock, version="2")))
+    assert len(said(image)) == 1
     # A checkout gives an old lock a new time, and an image that was copied is new.
     os.utime(lock_file, (0, 0))
     assert said(image) == []
@@ -48,7 +51,7 @@ def test_another_lock_that_is_newer_is_said(image: Path) -> None:
 def test_a_lock_of_something_else_or_a_damaged_one_says_nothing(image: Path) -> None:
     lock_file = image.with_name("demo.lock.yaml")
     lock = load(lock_file.read_bytes(), lock_file)
-    lock_file.write_text(dump(replace(lock, version="2", python=())))
+    lock_file.write_text(dump(replace(lock, name="other", python=())))
     assert said(image) == []
     lock_file.write_text("nonsense: [")
     assert said(image) == []
