@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from envbuild.quoting import shell_path, shell_quote
 
 if TYPE_CHECKING:
     from envbuild.activate.install import InstallResult
+    from envbuild.activate.installed import Uninstalled
     from envbuild.workflows.images import NamedImage
     from envbuild.workflows.members import Member
     from envbuild.workflows.module import ChosenDefault, ListedModule
@@ -295,11 +297,11 @@ def changes(
 @app.command("uninstall")
 def uninstall(
     root: RootOption,
-    module: Annotated[
-        str | None,
+    modules: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="NAME[/VERSION]",
-            help="The module, as `module load` takes it.",
+            metavar="NAME[/VERSION]...",
+            help="The modules, as `module load` takes them.",
             autocompletion=completion.modules,
             show_default=False,
         ),
@@ -310,23 +312,38 @@ def uninstall(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Remove a module: what `module install` wrote, and nothing else."""
-    if retired == (module is not None) or (retired and every):
-        hint = "`envbuild module uninstall NAME/VERSION --root DIR`, or `--retired --root DIR`"
-        raise RequestError("name a module, or add --retired without one", hint=hint)
-    with session(json=json):
-        if module is None:
-            results = workflows.module.uninstall_retired(root, today=today())
+    """Remove modules: what `module install` wrote, and nothing else."""
+    if retired == bool(modules) or (retired and every):
+        hint = "`envbuild module uninstall NAME/VERSION... --root DIR`, or `--retired --root DIR`"
+        raise RequestError("name modules, or add --retired without one", hint=hint)
+    with session(json=json) as settings:
+        if retired:
+            due = workflows.module.uninstall_retired(root, settings, today=today())
         else:
-            results = workflows.module.uninstall_modules(module, root=root, every=every)
+            removed = workflows.module.uninstall_each(modules or (), settings, root=root, every=every)
+    if retired:
+        if not due.items:
+            print_message(f"{root}: no retired module is due")
+        if due.items or json:
+            finish_members(due, row=lambda one: _uninstalled_row((one,)), data=asdict, json=json)
+        return
+    if removed.many:
+        finish_members(removed, row=_uninstalled_row, data=lambda each: [*map(asdict, each)], json=json)
+        return
     if json:
-        print_json(results)
-    for result in results:
+        print_json(removed.only)
+    for result in removed.only:
         print_message(f"{result.module}: uninstalled")
-        if result.default_moved and result.default:
-            print_message(f"{result.module.partition('/')[0]}: the default is now {result.default}")
-    if retired and not results:
-        print_message(f"{root}: no retired module is due")
+        if default := _new_default(result):
+            print_message(f"{result.module.partition('/')[0]}: {default}")
+
+
+def _uninstalled_row(results: Sequence[Uninstalled]) -> tuple[str, str]:
+    return "uninstalled", "; ".join(filter(None, map(_new_default, results)))
+
+
+def _new_default(result: Uninstalled) -> str:
+    return f"the default is now {result.default}" if result.default_moved and result.default else ""
 
 
 def today() -> date:

@@ -408,12 +408,34 @@ def end_retirement(modules: Members[InstalledModule], settings: Settings) -> Mem
     return modules.each(offer, settings, last=True)
 
 
-def uninstall_retired(root: Path, *, today: date) -> tuple[Uninstalled, ...]:
-    """Remove the retired modules whose day has come; raises as `uninstall_modules`."""
-    installed = find_installed(existing_root(root))
-    due = [module.layout for module in installed if module.retired_until and module.retired_until <= today]
-    raise_all([error for layout in due for error in foreign_files(layout)])
-    return tuple(uninstall(layout) for layout in due)
+def uninstall_retired(root: Path, settings: Settings, *, today: date) -> Members[Uninstalled]:
+    """Remove the retired modules whose day has come; RequestError: there is no such root.
+
+    The error of a member: something in the way is not envbuild's, or this user may not remove it.
+    """
+    due = [
+        Member(name=module.layout.label, path=module.layout.home, result=module.layout)
+        for module in find_installed(existing_root(root))
+        if module.retired_until and module.retired_until <= today
+    ]
+
+    def remove(member: Member[Layout], _: Settings) -> Uninstalled:
+        layout = member.get()
+        raise_all([*foreign_files(layout)])
+        return uninstall(layout)
+
+    return Members(items=tuple(due), many=True).each(remove, settings, last=True)
+
+
+def uninstall_each(
+    names: Sequence[str], settings: Settings, *, root: Path, every: bool
+) -> Members[tuple[Uninstalled, ...]]:
+    """Remove modules by their names; the error of a member: as of `uninstall_modules`."""
+    root = existing_root(root)
+    members = Members.of(map(Path, dict.fromkeys(names)), many=len(names) > 1)
+    return members.each(
+        lambda member, _: uninstall_modules(member.name, root=root, every=every), settings, last=True
+    )
 
 
 def uninstall_modules(name: str, *, root: Path, every: bool) -> tuple[Uninstalled, ...]:

@@ -114,13 +114,50 @@ def test_a_retired_one_does_not_become_the_default(three: list[InstalledModule],
     assert uninstall(three[1].layout).default == "2026.11"
 
 
-def test_those_whose_day_has_come_are_removed(three: list[InstalledModule], root: Path) -> None:
+def test_those_whose_day_has_come_are_removed(
+    three: list[InstalledModule], root: Path, tmp_path: Path
+) -> None:
+    settings = Settings.of(store=tmp_path / "store")
     retire(three[0], DAY)
     retire(three[1], date(2027, 2, 1))
-    assert uninstall_retired(root, today=date(2027, 1, 30)) == ()
-    (removed,) = uninstall_retired(root, today=DAY)
-    assert removed.module == f"{NAME}/2026.9"
+    assert uninstall_retired(root, settings, today=date(2027, 1, 30)).items == ()
+    assert uninstall_retired(root, settings, today=DAY).only.module == f"{NAME}/2026.9"
     assert list(offered(root)) == ["2026.10", "2026.11"]
+
+
+def test_one_that_cannot_be_removed_leaves_the_others_due(
+    three: list[InstalledModule], root: Path, tmp_path: Path
+) -> None:
+    retire(three[0], DAY)
+    retire(three[1], DAY)
+    notes = three[0].layout.home / "notes"
+    notes.write_text("of somebody else\n")
+    removed = uninstall_retired(root, Settings.of(store=tmp_path / "store"), today=DAY)
+    assert [(member.name, bool(member.error)) for member in removed.items] == [
+        (f"{NAME}/2026.9", True),
+        (f"{NAME}/2026.10", False),
+    ]
+    assert notes.exists()
+    assert [module.layout.version for module in find_installed(root)] == ["2026.9", "2026.11"]
+
+
+def test_several_are_uninstalled_and_one_that_is_not_there_leaves_the_others_done(
+    three: Any, root: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENVBUILD_STORE", str(tmp_path / "store"))
+    words = ("module", "uninstall", f"{NAME}/2026.9", "gone/1", f"{NAME}/2026.10", "--root", root)
+    code, table, said = run(capsys, *words)
+    assert code == 2
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["uninstalled", f"{NAME}/2026.9"],
+        ["failed", "gone/1"],
+        ["uninstalled", f"{NAME}/2026.10"],
+    ]
+    assert "no module `gone/1` is installed" in said
+    assert list(offered(root)) == ["2026.11"]
+    code, printed, _ = run(capsys, *words, "--json")
+    members = json.loads(printed)["members"]
+    assert [member["exit_code"] for member in members] == [2, 2, 2]
 
 
 def test_the_site_says_after_how_many_days(
