@@ -800,7 +800,7 @@ def fabric_settings_kept(stack: Stack) -> None:
     seen="2026-11-22",
     severity="warning",
     warn_if_unknown=True,
-    when=lambda stack: stack["fabric.provider"] == "ucx",
+    when=lambda stack: not _without_mpi(stack) and stack["fabric.provider"] == "ucx",
     hint="`envbuild launch --fabric host` forbids it, unless the site's `fabric.environment` says otherwise",
 )
 def ucx_may_take_tcp(stack: Stack) -> None:
@@ -1001,6 +1001,17 @@ def same_architecture(stack: Stack) -> None:
     require(image == host, f"the image is for {image}, and the host is {host}")
 
 
+def _may_get_host_libraries(library: str) -> Callable[[Stack], bool]:
+    """Return whether libraries of the host come into the image: for its GPUs, its MPI or its fabric."""
+
+    def may_get(stack: Stack) -> bool:
+        runs_on_own = stack.get("asked.accelerator") == "cpu" and stack.get("mpi.source") in ("image", "")
+        gets_others = stack.get("fabric.settings_known") is not None  # known for the host's fabric alone
+        return not runs_on_own or gets_others or stack.get(f"{library}.injected") is not None
+
+    return may_get
+
+
 def _library_ceiling(stack: Stack, library: str, kind: str) -> None:
     image, needed = stack.text(f"{library}.image"), stack.get(f"{library}.injected")
     if needed is None:
@@ -1024,6 +1035,7 @@ def _needs_old_libraries(library: str) -> Callable[[Stack], Iterator[str]]:
     judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/2606"],
     seen="2026-11-20",
+    when=_may_get_host_libraries("glibc"),
     needs=_needs_old_libraries("glibc"),
     hint="run on the image's own libraries, or build the image on a newer base",
 )
@@ -1065,6 +1077,7 @@ def host_glibc_not_newer(stack: Stack) -> None:
     judged_at=("host-libraries",),
     source=["https://github.com/apptainer/apptainer/pull/1622"],
     seen="2026-11-20",
+    when=_may_get_host_libraries("libstdcxx"),
     needs=_needs_old_libraries("libstdcxx"),
     hint="run on the image's own libraries, or build the image on a newer base",
 )

@@ -276,8 +276,13 @@ def _own_data() -> Path:
 
 
 def neighbour_hint(path: Path, suffix: str = "") -> str | None:
-    """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name and this suffix."""
+    """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name and this suffix.
+
+    Of a link it is what the link leads to, which is not there.
+    """
     with contextlib.suppress(OSError, ValueError):
+        if path.is_symlink():
+            return f"it is a link to `{path.readlink()}`: make that, or remove the link"
         names = [entry.name for entry in path.parent.iterdir()]
         return did_you_mean(path.name, [name for name in names if name.endswith(suffix)])
     return None

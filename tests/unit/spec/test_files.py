@@ -32,6 +32,10 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"there is no file `.*/spec.yml`") as caught:
         read_input(tmp_path / "spec.yml", limit_bytes=10)
     assert caught.value.hint == "did you mean `spec.yaml`?"
+    (tmp_path / "link.yaml").symlink_to("gone.yaml")
+    with pytest.raises(RequestError, match=r"there is no file `.*/link.yaml`") as caught:
+        read_input(tmp_path / "link.yaml", limit_bytes=10)
+    assert caught.value.hint == "it is a link to `gone.yaml`: make that, or remove the link"
     with pytest.raises(RequestError, match="is a directory, not a file"):
         read_input(tmp_path, limit_bytes=10)
     with pytest.raises(RequestError, match="Not a directory"):

@@ -148,6 +148,19 @@ def test_rules_on_mpi_are_for_images_with_mpi(
     assert result["verdict"] == expected, result
 
 
+@pytest.mark.parametrize(("words", "expected"), [((), "ok"), (("--fabric", "host"), "unknown")])
+def test_a_newer_host_says_nothing_of_an_image_that_gets_none_of_its_libraries(
+    apps: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    own: dict[str, Value] = {"mpi.abis": (), "mpi.needed_abis": (), "glibc.image": "2.36"}
+    facts = facts_from({"architecture.image": "amd64", "asked.accelerator": "cpu", **own}, "lock")
+    small_image(apps, BASE, name="plain.sif", facts=facts_text(facts))
+    site = "name: there\narchitecture: amd64\nglibc: '2.38'\nfabric: {name: infiniband, provider: ucx}\n"
+    members = json.loads(check(capsys, site, "--json", *words)[1])["members"]
+    (result,) = [member["result"] for member in members if member["name"] == "plain.sif"]
+    assert result["verdict"] == expected, result
+
+
 def test_types_of_srun_that_only_a_site_has_are_warned_of(
     apps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
