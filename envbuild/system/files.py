@@ -77,24 +77,36 @@ def make_directory(path: Path, *, mode: int = 0o755) -> None:
     path.chmod(mode)
 
 
-def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
-    """Read a whole file that a user named `at` a place; RequestError if it cannot be read or is too large.
+def open_input(path: Path, *, at: Location | None = None, hint: str | None = None) -> BufferedReader:
+    """Open a file that a user named `at` a place; RequestError if it cannot be opened or is not a file.
 
     `hint` is used if there is neither such a file nor one with a similar name.
     """
     shown = redact_text(str(path))  # it may be meant as an address, with a password
     try:
-        return read_small(path, limit_bytes=limit_bytes)
+        return open_regular(path)
     except FileNotFoundError:
         hint = neighbour_hint(path) or hint or "name one that is there"
         raise RequestError(f"there is no file `{shown}`", at=at, hint=hint) from None
     except IrregularError as error:
         raise RequestError(f"`{shown}` is {error.strerror}", at=at, hint=hint or "name a file") from None
-    except TooLargeError:
-        problem = f"`{shown}` is too large: more than {limit_bytes} bytes"
-        raise RequestError(problem, at=at, hint="name another file, or make it shorter") from None
     except (OSError, ValueError) as error:
         raise RequestError(f"`{shown}` cannot be read: {_reason(error)}", at=at, hint=_READABLE) from None
+
+
+def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint: str | None = None) -> bytes:
+    """Read a whole file that a user named; RequestError as of `open_input`, or if it is too large."""
+    shown = redact_text(str(path))
+    with open_input(path, at=at, hint=hint) as file:
+        try:
+            content = file.read(limit_bytes + 1)
+        except OSError as error:
+            problem = f"`{shown}` cannot be read: {_reason(error)}"
+            raise RequestError(problem, at=at, hint=_READABLE) from None
+    if len(content) > limit_bytes:
+        problem = f"`{shown}` is too large: more than {limit_bytes} bytes"
+        raise RequestError(problem, at=at, hint="name another file, or make it shorter")
+    return content
 
 
 def is_below(path: Path, directory: Path) -> bool:

@@ -38,7 +38,7 @@ from envbuild.launch.start import imports_failed
 from envbuild.preflight.report import run_preflight
 from envbuild.preflight.scan import scan_image
 from envbuild.store.report import Report
-from envbuild.system import files
+from envbuild.system.files import open_input
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
@@ -71,7 +71,7 @@ def collect_test(image: Path, logs: Path | None, ranks: int | None, settings: Se
 def _read(path: Path | None) -> PodLogs:
     if path is None:
         return read_logs(_lines(sys.stdin.buffer))
-    with files.open_regular(path) as file:
+    with open_input(path, hint="name a file of logs, or - for standard input") as file:
         return read_logs(_lines(file))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -246,6 +247,24 @@ def test_imports_that_are_not_reported_fail(image: Path, capsys: pytest.CaptureF
     assert _collect(image, _text(_logs(image, begin={"imports": None}))) == 4
     shown = capsys.readouterr()
     assert "the report of the imports is unsound" in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("none.log", "there is no file `"),
+        (".", "is a directory, not a file"),
+        ("pipe", "is not a regular file"),
+    ],
+)
+def test_logs_that_cannot_be_read_are_a_wrong_request(
+    name: str, problem: str, image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit) as ended:
+        main(["test", str(image), "--collect", str(tmp_path / name)])
+    assert ended.value.code == 2
+    assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--quick"], ["--nodes", "2"], ["--mpi", "host"], ["--timeout", "9s"]])
