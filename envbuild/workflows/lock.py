@@ -55,6 +55,7 @@ from envbuild.workflows.saving import (
     ChangedMeanwhileError,
     Edit,
     changed_meanwhile,
+    check_can_save,
     content_of,
     save,
 )
@@ -294,6 +295,8 @@ class _Locking:
         pins: tuple[ToolPin, ...],
         images: _Images,
     ) -> Lock:
+        if self.write and self.upgrade is None:
+            check_can_save(self.spec)
         with resolve_context(self.settings, sources=self.sources, offline=self.offline) as context:
             try:
                 return make_lock(

@@ -57,8 +57,18 @@ def save(spec: Path, new: Mapping[Path, bytes], *, seen: Mapping[Path, bytes | N
         if not is_current or any(content_of(path) != content for path, content in seen.items()):
             raise ChangedMeanwhileError(spec)
         for path, content in new.items():
-            hint = f"a lock lies beside its spec: copy `{spec.name}` into a directory of yours"
-            write_atomically(path, content, hint=hint)
+            write_atomically(path, content, hint=_elsewhere(spec))
+
+
+def check_can_save(spec: Path) -> None:
+    """Raise a RequestError if no lock can be written beside a spec, before any work."""
+    directory = spec.parent
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise RequestError(f"nothing can be written in `{directory}`", hint=_elsewhere(spec))
+
+
+def _elsewhere(spec: Path) -> str:
+    return f"a lock lies beside its spec: copy `{spec.name}` into a directory of yours"
 
 
 @contextlib.contextmanager

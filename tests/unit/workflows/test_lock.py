@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -121,6 +122,28 @@ def test_a_target_is_judged_by_its_own_release_of_the_accelerator(
     assert (there.architecture, there.recipes[0].variant_name) == ("arm64", expected)
     here = read_spec(spec, site=site)
     assert here.recipes[0].variant_name == ("cpu" if accelerator == "cpu" else "cuda-12.9")
+
+
+def test_a_directory_where_no_lock_can_be_written_is_reported_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text('name: demo\nversion: "1"\n')
+
+    def resolve(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it resolves packages")
+
+    monkeypatch.setattr(lock, "resolve_context", resolve)
+    # Root may write everywhere.
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, *words: path != tmp_path and may(path, *words))
+    with pytest.raises(RequestError) as caught:
+        lock_spec(spec, Settings.of(store=tmp_path / "store"))
+    assert caught.value.problem == f"nothing can be written in `{tmp_path}`"
+    assert caught.value.hint == "a lock lies beside its spec: copy `spec.yaml` into a directory of yours"
+    # A plan writes none.
+    with pytest.raises(AssertionError, match="it resolves packages"):
+        lock_spec(spec, Settings.of(store=tmp_path / "store"), write=False)
 
 
 def test_a_pylock_is_not_written_into_any_store(tmp_path: Path) -> None:
