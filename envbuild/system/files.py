@@ -216,6 +216,14 @@ def write_new(path: Path, data: bytes, *, parents: bool = False, mode: int = 0o6
         raise _unwritable(path, error) from None
 
 
+def check_can_write(directory: Path, *, hint: str = _WRITABLE) -> None:
+    """Raise a RequestError if no file can be written in a directory, before any work."""
+    if not is_directory(directory):
+        raise RequestError(f"there is no directory `{directory}`", hint=hint)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise RequestError(f"nothing can be written in `{directory}`", hint=hint)
+
+
 def _unwritable(path: Path, error: OSError, hint: str = _WRITABLE) -> EnvbuildError:
     problem = f"`{path}` cannot be written: {_reason(error)}"
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):

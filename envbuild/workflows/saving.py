@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.events import Emit, Note
 from envbuild.system import locks
-from envbuild.system.files import NOTE_LIMIT_BYTES, read_small, write_atomically
+from envbuild.system.files import NOTE_LIMIT_BYTES, check_can_write, read_small, write_atomically
 
 ATTEMPTS = 10
 """How often a command resolves again because another one, or an editor, saved meanwhile (count)."""
@@ -62,9 +62,7 @@ def save(spec: Path, new: Mapping[Path, bytes], *, seen: Mapping[Path, bytes | N
 
 def check_can_save(spec: Path) -> None:
     """Raise a RequestError if no lock can be written beside a spec, before any work."""
-    directory = spec.parent
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise RequestError(f"nothing can be written in `{directory}`", hint=_elsewhere(spec))
+    check_can_write(spec.parent, hint=_elsewhere(spec))
 
 
 def _elsewhere(spec: Path) -> str:

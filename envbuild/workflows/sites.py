@@ -26,7 +26,7 @@ from envbuild.spec.partitions import common_site, each_partition
 from envbuild.spec.site import QUEUE_NAME, Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host, process
-from envbuild.system.files import exists, is_directory, read_input, write_new
+from envbuild.system.files import check_can_write, exists, is_directory, read_input, write_new
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import partition_here
@@ -191,7 +191,7 @@ def write_draft(draft: SiteDraft, output: Path) -> None:
 def name_of_output(output: Path) -> str:
     """Return the name of the site that a file will hold: its stem.
 
-    RequestError: the stem is not a name, the file exists, or it is in a store.
+    RequestError: the stem is not a name, or the file exists, is in a store, or cannot be written.
     """
     name = output.stem
     if not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
@@ -202,6 +202,8 @@ def name_of_output(output: Path) -> str:
         hint = "name another file, and merge them; `envbuild site check` lists what has changed"
         raise RequestError(f"`{output}` already exists", hint=hint)
     check_outside_store(output)
+    # Before the facts of compute nodes are read, which wait in a queue.
+    check_can_write(output.parent)
     return name
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from envbuild import workflows
 from envbuild.cli.main import main
 from envbuild.system import files
 
@@ -32,6 +35,24 @@ def run(*words: str) -> int:
     with pytest.raises(SystemExit) as ended:
         main(["site", *words])
     return int(ended.value.code or 0)
+
+
+def test_a_file_that_cannot_be_written_is_reported_before_any_node_is_probed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def probe(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a node is probed")
+
+    monkeypatch.setattr(workflows.sites, "probe_cluster", probe)
+    monkeypatch.setattr(workflows.sites, "probe_machine", probe)
+    (tmp_path / "closed").mkdir()
+    may = os.access
+    # Root may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, *words: str(path) != "closed" and may(path, *words))
+    assert run("probe", "-o", "closed/mine.yaml", "--partition", "gpu") == 2
+    assert "nothing can be written in `closed`" in capsys.readouterr().err
+    assert run("probe", "-o", "nowhere/mine.yaml") == 2
+    assert "there is no directory `nowhere`" in capsys.readouterr().err
 
 
 def test_sites_are_listed_by_name(capsys: pytest.CaptureFixture[str], ours: Path) -> None:
@@ -105,7 +126,7 @@ def test_a_draft_goes_to_a_file_or_to_standard_output(
     [
         (("-o", "My Site.yaml"), "`My Site.yaml` cannot be a site's file"),
         (("--mpi", "nowhere"), "there is no directory `nowhere`"),
-        (("-o", "no/such/x.yaml"), "`no/such/x.yaml` cannot be written"),
+        (("-o", "no/such/x.yaml"), "there is no directory `no/such`"),
     ],
 )
 def test_a_draft_that_cannot_be_made(
