@@ -287,6 +287,13 @@ class _Series:
             show_section(Section(job.id, result.checks, output=result.output), self.jobs.settings)
             self.runs.reason, self.runs.failed = _reason(failed[0]), True
             return
+        hosts, nodes = len({report["host"] for report in result.reports[0].good}), self.jobs.request.nodes
+        if nodes and hosts != nodes:
+            self.runs.reason, self.runs.failed = (
+                f"the ranks were on {hosts} of {pluralize(nodes, 'node')}",
+                True,
+            )
+            return
         self.runs.results.append(result)
 
 

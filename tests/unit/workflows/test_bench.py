@@ -60,6 +60,7 @@ class Machine(Stage):
         self.threads: list[int] = []
         self.files: list[Mapping[str, bytes]] = []
         self.cpus = range(2)
+        self.hosts = 1
         self.received: dict[str, int] = {}
         self.factor: dict[str, float] = {}
         monkeypatch.setenv("ENVBUILD_RECIPES", str(tmp_path / "recipes"))
@@ -93,7 +94,14 @@ class Machine(Stage):
         values = {key: rate + 20 * index for index, key in enumerate(job.measures)}
         ranks: Reports = reports(
             *(
-                report(rank, shape.ranks, cpus=list(self.cpus), received=self.received, values=values)
+                report(
+                    rank,
+                    shape.ranks,
+                    host=f"n{rank % self.hosts}",
+                    cpus=list(self.cpus),
+                    received=self.received,
+                    values=values,
+                )
                 for rank in range(shape.ranks)
             )
         )
@@ -247,6 +255,19 @@ def test_nodes_and_ranks_that_divide_evenly_are_points(machine: Machine) -> None
     with pytest.raises(RequestError, match="divides evenly onto 3 nodes") as caught:
         _ = bench.BenchRequest(image=Path("a.sif"), ranks=(1, 2), nodes=(1, 3)).places
     assert caught.value.hint == "add one: `--ranks 1,2,3`"
+
+
+def test_ranks_that_are_on_fewer_nodes_than_the_point_is_for_are_not_measured(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.in_slurm(monkeypatch, nodes=2)
+    machine.manifest = manifest_of_stage(recipes={"demo": "1", "mpich": "5.0.1"})
+    (unmeasured,) = machine.bench(nodes=(2,), ranks=(2,), only=("demo.words",)).unmeasured
+    assert (unmeasured.nodes, unmeasured.failed) == (2, True)
+    assert unmeasured.reason == "the ranks were on 1 of 2 nodes"
+    machine.hosts = 2
+    (point,) = machine.bench(nodes=(2,), ranks=(2,), only=("demo.words",)).points
+    assert (point.nodes, point.ranks) == (2, 2)
 
 
 @pytest.mark.parametrize(
