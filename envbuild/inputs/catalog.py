@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -261,9 +261,12 @@ def read_benchmarks(names: Iterable[str], *, recipes: Sequence[Path] = ()) -> tu
                 continue
             reading.errors += benchmark_errors(header, source.loaded.value)
             needed = with_modules(file, texts)
+            sizes = {name: value.message_bytes for name, value in header.value.measures.items()}
+            messages = " ".join(f"{name}:{size}" for name, size in sizes.items() if size is not None)
+            variables = {"ENVBUILD_MESSAGES": messages} if messages else {}
             benchmarks += [
                 Benchmark(
-                    job=job,
+                    job=replace(job, environment={**job.environment, **variables}),
                     measures=header.value.measures,
                     files={other: text.encode() for other, text in needed.items()},
                 )

@@ -17,21 +17,15 @@
 Each size is repeated in one loop between barriers, and the loop's time divided: the mean of a rank.
 """
 
+import os
 import time
 
 import envbuild_job
 import numpy as np
 from mpi4py import MPI
 
-SIZES = {
-    "8B": 8,
-    "1KiB": 1 << 10,
-    "16KiB": 1 << 14,
-    "128KiB": 1 << 17,
-    "1MiB": 1 << 20,
-    "4MiB": 1 << 22,
-    "16MiB": 1 << 24,
-}
+# Those of the header: `8B:8 1KiB:1024`.
+SIZES = [pair.rpartition(":")[::2] for pair in os.environ["ENVBUILD_MESSAGES"].split()]
 # A loop sends about so many bytes, in at least and at most so many messages.
 LOOP_BYTES, LEAST, MOST = 64 << 20, 5, 500
 
@@ -41,7 +35,8 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
     times, sums = {}, []
-    for name, size_bytes in SIZES.items():
+    for name, text in SIZES:
+        size_bytes = int(text)
         numbers = np.full(size_bytes // 8, rank + 1.0)
         total = np.zeros_like(numbers)
         count = max(LEAST, min(MOST, LOOP_BYTES // size_bytes))

@@ -18,6 +18,7 @@
 Each size is repeated in one loop behind a barrier, and the loop's time divided: the mean of a rank.
 """
 
+import os
 import time
 
 import envbuild_job
@@ -25,14 +26,8 @@ import group
 import torch
 import torch.distributed as dist
 
-SIZES = {
-    "1KiB": 1 << 10,
-    "16KiB": 1 << 14,
-    "128KiB": 1 << 17,
-    "1MiB": 1 << 20,
-    "4MiB": 1 << 22,
-    "16MiB": 1 << 24,
-}
+# Those of the header: `8B:8 1KiB:1024`.
+SIZES = [pair.rpartition(":")[::2] for pair in os.environ["ENVBUILD_MESSAGES"].split()]
 # A loop sends about so many bytes, in at least and at most so many messages.
 LOOP_BYTES, LEAST, MOST = 64 << 20, 5, 200
 
@@ -42,7 +37,8 @@ def main() -> None:
     rank, size = group.start()
     device = group.device()
     times, sums = {}, []
-    for name, size_bytes in SIZES.items():
+    for name, text in SIZES:
+        size_bytes = int(text)
         numbers = torch.full((size_bytes // 4,), rank + 1.0, device=device)
         total = numbers.clone()
         dist.all_reduce(total)

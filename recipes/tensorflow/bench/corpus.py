@@ -1,0 +1,1 @@
+../../pytorch/bench/corpus.py
