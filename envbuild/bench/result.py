@@ -135,6 +135,8 @@ class MeasuredImage(Model):
     """``sha256:…``, its identity."""
     lock: str = ""
     """``sha256:…`` of its lock; empty for an image of another tool."""
+    bare: str = ""
+    """Version of the host's Python that ran the image's wheels without a container; empty for the image."""
 
 
 class ComparedPoint(Model):

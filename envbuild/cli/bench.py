@@ -58,6 +58,14 @@ def command(
         list[str] | None,
         typer.Option("--only", metavar="ID", help="This benchmark, such as pytorch.lstm (repeatable)."),
     ] = None,
+    bare: Annotated[
+        Path | None,
+        typer.Option(
+            "--bare",
+            metavar="PYTHON",
+            help="Compare with the image's wheels on this Python of the host, without a container.",
+        ),
+    ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", metavar="N", min=1, max=1000, help="Runs of each; 5 for an interval.")
     ] = 5,
@@ -109,6 +117,8 @@ def command(
         raise RequestError(f"{given} is for a job on nodes", hint="add --nodes N")
     if len(images) > 2:
         raise RequestError(f"{len(images)} images are too many", hint="name one, or two to compare")
+    if bare is not None and len(images) > 1:
+        raise RequestError("--bare compares one image with its wheels on the host", hint="name one image")
     ranks_of_points, nodes_of_points = _counts(ranks, _MOST_RANKS), _counts(nodes, _MOST_NODES)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         words = context.obj
@@ -120,6 +130,7 @@ def command(
         request = workflows.bench.BenchRequest(
             image=files[-1],
             other=files[0] if len(files) > 1 else None,
+            bare=bare,
             ranks=ranks_of_points,
             nodes=nodes_of_points,
             only=tuple(only or ()),

@@ -29,6 +29,7 @@ from envbuild.jobs.judge import (
 from envbuild.jobs.rank_reports import cut_outputs
 from envbuild.jobs.report import IMPORTS, CheckResult
 from envbuild.jobs.run import JobResult, StartRanks, run_job
+from envbuild.launch.bare import BareEnvironment
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries, LaunchContext
 from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
@@ -85,6 +86,8 @@ class Container:
     """GPUs that the image sees where its ranks start (count)."""
     threads: int = 1
     """Threads of each rank of a job (OMP_NUM_THREADS)."""
+    bare: BareEnvironment | None = None
+    """The environment on the host in which its ranks start instead; None for the image."""
 
     @property
     def label(self) -> str:
@@ -153,7 +156,9 @@ def line_of_ranks(
     here = not spans and not container.apptainer.elsewhere
     chosen = {name: os.environ[name] for name in VISIBLE_GPUS if name in os.environ and here}
     chosen |= variables or {}
-    needed = launcher.variables()
+    bare = container.bare
+    # Ranks without a container share their user namespace.
+    needed = launcher.variables(separate=bare is None)
     if not spans:
         # Images of envbuild set them; those of other tools, and older ones, do not.
         of_image = {variable.name for variable in container.runnable.environment}
@@ -177,17 +182,22 @@ def line_of_ranks(
             # LD_LIBRARY_PATH: only the ranks get what the host's MPI needs.
             job = ["env", *(f"{name}={value}" for name, value in sorted(host_env.items())), *job]
     is_closed = results is not None and not spans
-    words = container.apptainer.command(
-        container.image,
-        [],
-        flags=container.gpu_flags,
-        binds=binds,
-        env=env,
-        cwd=cwd,
-        network=not is_closed,
-        isolated=is_closed,
-        home=results is None,
-    )
+    if bare is not None:
+        paths = {bind.target: str(bind.source) for bind in binds}
+        words = bare.enter(container.runnable.environment, env, paths)
+        job = [bare.on_host(word, paths) for word in job]
+    else:
+        words = container.apptainer.command(
+            container.image,
+            [],
+            flags=container.gpu_flags,
+            binds=binds,
+            env=env,
+            cwd=cwd,
+            network=not is_closed,
+            isolated=is_closed,
+            home=results is None,
+        )
     # For another machine, the user there is not known to be root.
     as_root = host.is_root() and not container.apptainer.elsewhere
     # Those that the user has set reach other nodes only by the launcher: the container's are in its line.

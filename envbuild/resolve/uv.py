@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -117,6 +117,17 @@ def run_uv(request: UvRequest, directory: Path) -> UvAnswer | UvFailure:
     return uvtext.read_failure(
         finished.stderr, over_limit=_limit(request, finished), local_wheels=request.local_wheels
     )
+
+
+def install_wheels(python: Path, wheels: Sequence[Path], *, timeout_s: float) -> process.Finished:
+    """Install verified wheels, and nothing else, into the virtual environment of a Python; compile them.
+
+    MachineError: uv cannot be started.
+    """
+    options = ["--no-deps", "--no-index", "--offline", "--no-config", "--no-cache", "--compile-bytecode"]
+    uv = tools.locate("uv")
+    argv: list[str | Path] = [uv, "pip", "install", "--python", python, "--color", "never", "--no-progress"]
+    return process.run([*argv, *options, *wheels], env=host.environment(), timeout_s=timeout_s)
 
 
 def _limit(request: UvRequest, finished: process.Finished) -> str:

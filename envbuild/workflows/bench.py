@@ -34,6 +34,7 @@ from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.start import with_gpus
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists
+from envbuild.workflows.bench_bare import bare_environment
 from envbuild.workflows.hosting import lasting_stage
 from envbuild.workflows.nodes import RANKS_PER_NODE
 from envbuild.workflows.settings import Settings
@@ -62,6 +63,8 @@ class BenchRequest:
     image: Path
     other: Path | None = None
     """An image that it is compared with; their runs alternate."""
+    bare: Path | None = None
+    """A Python of the host that runs the same wheels without a container, to compare with."""
     ranks: tuple[int, ...] = ()
     """Numbers of ranks; by default 1 and 2, and 2 a node."""
     nodes: tuple[int, ...] = ()
@@ -112,6 +115,9 @@ def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
     with contextlib.ExitStack() as opened:
         images = [opened.enter_context(ImageFile.open(path)) for path in paths]
         subjects = [_subject(image, request, settings) for image in images]
+        if request.bare is not None:
+            bare = _bare_subject(subjects[-1], request.bare, opened)
+            subjects.insert(0, bare)
         if request.repeats < LEAST_REPEATS:
             hint = f"{LEAST_REPEATS} repeats are the fewest with an interval"
             text = f"{request.repeats} repeats have no interval, and decide nothing"
@@ -178,6 +184,12 @@ class _Subject:
     request: BenchRequest
     settings: Settings
 
+    @property
+    def label(self) -> str:
+        """What runs it, in a few words."""
+        bare = self.prepared.container.bare
+        return self.image.path.name if bare is None else "the bare environment"
+
     def jobs(self, nodes: int, ranks: int, threads: int) -> ImageJobs:
         """Return what runs jobs on a number of nodes and ranks."""
         container = replace(self.prepared.container, threads=threads)
@@ -239,6 +251,20 @@ def _subject(image: ImageFile, request: BenchRequest, settings: Settings) -> _Su
     )
 
 
+def _bare_subject(subject: _Subject, python: Path, opened: contextlib.ExitStack) -> _Subject:
+    """Return the wheels of an image on the host, in an environment that ends with `opened`.
+
+    RequestError: the image has no lock, takes libraries of the host, or does not fit the Python.
+    """
+    if subject.prepared.extended is not None or subject.request.from_host:
+        hint = "leave --bare out" if subject.prepared.extended is not None else "leave --mpi and --fabric out"
+        raise RequestError("--bare compares an image of wheels, on its own MPI", hint=hint)
+    made = bare_environment(subject.image, python, subject.settings, spans_nodes=subject.prepared.spans_nodes)
+    bare = opened.enter_context(made)
+    container = replace(subject.prepared.container, bare=bare, python=bare.python)
+    return replace(subject, prepared=replace(subject.prepared, container=container))
+
+
 def _chosen(known: Sequence[Benchmark], request: BenchRequest, label: str) -> list[Benchmark]:
     if request.data is not None and not exists(request.data):
         hint = "--data takes a text file with a sentence a line"
@@ -272,8 +298,8 @@ class _Series:
         threads = subject.threads(nodes, ranks)
         jobs = subject.jobs(nodes, ranks, threads)
         where = f"on {pluralize(ranks, 'rank')}" + (f" of {nodes} nodes" if nodes > 1 else "")
-        if subject.request.other is not None:
-            where = f"in {subject.image.path.name} {where}"
+        if subject.request.other is not None or subject.request.bare is not None:
+            where = f"in {subject.label} {where}"
         runs = _Runs(threads=threads, reason=_why_not(jobs, benchmark, ranks))
         return _Series(benchmark=benchmark, jobs=jobs, where=where, runs=runs)
 
@@ -342,8 +368,11 @@ def _result(subject: _Subject, runs: Mapping[_Place, _Runs], request: BenchReque
     runnable, site = prepared.container.runnable, prepared.site
     host = prepared.fingerprint()
     lock = subject.image.manifest.lock_digest if prepared.extended is None else ""
+    bare = prepared.container.bare.version if prepared.container.bare is not None else ""
     return BenchResult(
-        image=MeasuredImage(name=runnable.name, version=runnable.version, digest=runnable.digest, lock=lock),
+        image=MeasuredImage(
+            name=runnable.name, version=runnable.version, digest=runnable.digest, lock=lock, bare=bare
+        ),
         site=site.name if site is not None else "",
         fingerprint=host.digest,
         facts=dict(host.facts),
@@ -497,7 +526,7 @@ def _with_earlier(result: BenchResult, earlier: Sequence[BenchResult]) -> BenchR
     same = [
         other
         for other in earlier
-        if other.image.name == result.image.name
+        if (other.image.name, other.image.bare) == (result.image.name, result.image.bare)
         and other.site == result.site
         and (result.site or other.fingerprint == result.fingerprint)
     ]

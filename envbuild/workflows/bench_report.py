@@ -110,6 +110,8 @@ def compared_table(result: BenchResult) -> Table | None:
 
 
 def _label(image: MeasuredImage) -> str:
+    if image.bare:
+        return f"its wheels on the host's Python {image.bare}"
     return f"{image.name}/{image.version} ({image.digest[7:19]})"
 
 

@@ -176,7 +176,7 @@ def _fetch(
         return fetch_inputs(
             image.plan.layers,
             image.lock,
-            _origins(image, settings),
+            origins_of_image(image, settings),
             settings,
             work=work,
             sources=sources,
@@ -190,7 +190,7 @@ def _fetch(
         raise
 
 
-def _origins(image: ImageFile, settings: Settings) -> FileOrigins:
+def origins_of_image(image: ImageFile, settings: Settings) -> FileOrigins:
     """Return where the files of a lock come from."""
     lock = image.lock
     image_pin = lock.base_image

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +22,7 @@ from envbuild.jobs.judge import Job, measured_by
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
+from envbuild.launch.bare import BareEnvironment
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.launch.start import Container
 from envbuild.workflows import bench, bench_page, bench_report
@@ -86,7 +88,7 @@ class Machine(Stage):
     def run_image_job(
         self, container: Container, launcher: Launcher, job: Job, *, shape: Shape, limit_s: float
     ) -> JobResult:
-        name = container.file_name or container.image.name
+        name = "bare" if container.bare is not None else container.file_name or container.image.name
         self.ran.append((name, job.id, shape.ranks))
         self.threads.append(container.threads)
         self.files.append(container.brought[job.id])
@@ -201,6 +203,32 @@ def test_runs_of_two_images_alternate_and_each_is_first_in_turn(machine: Machine
     (compared,) = result.compared.points
     assert (compared.verdict, round(compared.ratio, 1)) == ("faster", 2.0)
     assert compared.other == (101, 104, 105, 108, 109)
+
+
+def test_the_wheels_on_the_host_alternate_with_the_image_and_have_results_of_their_own(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[bool] = []
+
+    @contextmanager
+    def bare_environment(*_: object, spans_nodes: bool) -> Iterator[BareEnvironment]:
+        assert not spans_nodes
+        yield BareEnvironment(directory=Path("/bare"), version="3.11.9")
+        ended.append(True)
+
+    monkeypatch.setattr(bench, "bare_environment", bare_environment)
+    machine.factor = {"a.sif": 0.5}
+    words = ["bench", "a.sif", "--bare", "/usr/bin/python3", "--ranks", "1", "--results", "results"]
+    code, out, err = run([*words, "--store", str(machine.settings.store.path)], capsys)
+    assert (code, ended) == (0, [True])
+    assert [name for name, _, _ in machine.ran[:4]] == ["bare", "a.sif", "a.sif", "bare"]
+    assert "against its wheels on the host's Python 3.11.9" in out
+    assert "slower" in out
+    assert "1 slower" in err
+    # The next result of the image is compared with that of the image, not with that of its wheels.
+    machine.ran.clear()
+    assert [point.earlier for point in machine.bench(ranks=(1,)).points] == ["as before"]
+    assert {result.image.bare for result in history.read(Path("results"))} == {"", "3.11.9"}
 
 
 def test_slower_needs_an_earlier_result_of_this_place_and_an_interval_outside_of_it(
@@ -346,6 +374,11 @@ def test_a_list_of_counts_is_checked(text: str, capsys: pytest.CaptureFixture[st
 def test_options_of_jobs_need_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["bench", "a.sif", "--partition", "small"], capsys)
     assert (code, "--partition is for a job on nodes" in err) == (2, True)
+
+
+def test_two_images_and_their_wheels_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["bench", "a.sif", "b.sif", "--bare", "python3"], capsys)
+    assert (code, "--bare compares one image with its wheels" in err) == (2, True)
 
 
 def test_three_images_are_too_many(capsys: pytest.CaptureFixture[str]) -> None:
