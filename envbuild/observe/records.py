@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from envbuild.jobs.observe import FORMAT, MOST_BYTES
@@ -65,6 +66,29 @@ class Record:
         found = self.values(*path)
         return found[-1][1] - found[0][1] if len(found) > 1 else None
 
+    def rates(self, *path: str) -> list[tuple[float, float]]:
+        """Return the growth of a counter per second between each two samples, at the time of the later."""
+        return _rates(self.values(*path))
+
+    @property
+    def interfaces(self) -> list[str]:
+        """Names of the interfaces of a node that a sample has, sorted."""
+        networks = [sample.get("network") for sample in self.samples]
+        return sorted({str(name) for network in networks if isinstance(network, Mapping) for name in network})
+
+    def network_rates(self, name: str) -> list[tuple[float, float]]:
+        """Return the rate of an interface between each two samples, of the faster direction, in bytes/s."""
+        ways: list[list[tuple[float, float]]] = [[], []]
+        for sample in self.samples:
+            network, time = sample.get("network"), number(sample.get("t"))
+            pair = network.get(name) if isinstance(network, Mapping) else None
+            counts = [number(count) for count in pair] if isinstance(pair, list) and len(pair) == 2 else []
+            if time is not None and counts and None not in counts:
+                for way, count in zip(ways, counts, strict=True):
+                    way.append((time, count or 0.0))
+        received, sent = map(_rates, ways)
+        return [(time, max(rate, other)) for (time, rate), (_, other) in zip(received, sent, strict=True)]
+
     def span(self, *path: str) -> float:
         """Return the seconds between the first and the last sample that have a value."""
         found = self.values(*path)
@@ -73,6 +97,14 @@ class Record:
     def most(self, *path: str) -> float | None:
         """Return the largest value; None for none."""
         return max((value for _, value in self.values(*path)), default=None)
+
+
+def _rates(counts: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [
+        (later, (count - before) / (later - earlier))
+        for (earlier, before), (later, count) in pairwise(counts)
+        if later > earlier
+    ]
 
 
 def number(value: object) -> float | None:

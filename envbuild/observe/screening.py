@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 from envbuild.observe.records import Record
@@ -359,9 +358,8 @@ def _of_network(nodes: Sequence[Record]) -> Iterator[Finding]:
     rates = []
     for node in nodes:
         speeds = node.header.get("speeds")
-        names = {name for s in node.samples if isinstance(n := s.get("network"), dict) for name in n}
-        for name in sorted(names - {"lo"}):
-            rate = _highest_rate(node, name)
+        for name in (name for name in node.interfaces if name != "lo"):
+            rate = max((rate for _, rate in node.network_rates(name)), default=None)
             speed = speeds.get(name) if isinstance(speeds, dict) else None
             if rate is None:
                 continue
@@ -372,24 +370,6 @@ def _of_network(nodes: Sequence[Record]) -> Iterator[Finding]:
     share, observed = max(shares, default=(None, observed))
     hint = "fewer or larger messages, overlap, or a faster network: `envbuild vet` measures it"
     yield _judge("network.used", share, 0.7, observed, "70 % of the link", _USE, hint)
-
-
-def _highest_rate(node: Record, name: str) -> float | None:
-    """Return the highest rate of an interface between two samples, of either direction, in bytes/s."""
-    points = []
-    for sample in node.samples:
-        network, time = sample.get("network"), sample.get("t")
-        pair = network.get(name) if isinstance(network, dict) else None
-        if isinstance(time, int | float) and isinstance(pair, list) and len(pair) == 2:
-            received, sent = pair
-            if isinstance(received, int | float) and isinstance(sent, int | float):
-                points.append((time, received, sent))
-    rates = [
-        max(later[1] - earlier[1], later[2] - earlier[2]) / (later[0] - earlier[0])
-        for earlier, later in pairwise(points)
-        if later[0] > earlier[0]
-    ]
-    return max(rates, default=None)
 
 
 def _of_gpus(gpus: Sequence[Record]) -> Iterator[Finding]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envbuild.errors import pluralize
+from envbuild.observe.records import Record
 from envbuild.observe.screening import Finding, RankUse, State
 from envbuild.system import files
 from envbuild.workflows.observe import Observed
 from envbuild.workflows.pages import Cell, Line, Mark, Page, Section, html
+from envbuild.workflows.pages.chart import Chart, ChartPoint
 
 RANK_COLUMNS = (
     "rank",
@@ -27,6 +29,7 @@ RANK_COLUMNS = (
     "end",
 )
 _MOST_RANKS = 64
+_MOST_SERIES = 4
 _MARKS: dict[State, Mark] = {"found": "bad", "unknown": "open", "fine": "good"}
 _FOOT = (
     "Written by `envbuild observe`, from counters of the kernel and of the drivers, once a second. They show"
@@ -96,7 +99,68 @@ def observe_page(found: Observed) -> Page:
         rows=[_finding_row(one) for one in screening.findings],
     )
     title = f"Observed: {pluralize(len(screening.ranks), 'rank')}"
-    return Page(title=title, lead=lead, sections=[findings, ranks], foot=_FOOT)
+    over_time = _over_time(found)
+    sections = [findings, *([over_time] if over_time.charts else []), ranks]
+    return Page(title=title, lead=lead, sections=sections, foot=_FOOT)
+
+
+def _over_time(found: Observed) -> Section:
+    """Return the charts of CPU, memory and network over time."""
+    epochs = [epoch for record in found.records if (epoch := record.fact("epoch")) is not None]
+    began = min(epochs, default=0.0)
+    ranks = _apart(sorted((one for one in found.records if one.kind == "rank"), key=_cpu_of))
+    nodes = [record for record in found.records if record.kind == "node"]
+    interfaces = [(node, name, node.network_rates(name)) for node in nodes for name in node.interfaces]
+    busiest = sorted(interfaces, key=lambda entry: -max((rate for _, rate in entry[2]), default=0.0))
+    charts = [
+        ("CPU by rank", "cores", [(_name(one), _points(one, one.rates("cpu"), began)) for one in ranks]),
+        ("memory by rank", "bytes", [(_name(one), _points(one, one.values("rss"), began)) for one in ranks]),
+        (
+            "network by interface",
+            "bytes/s",
+            [
+                (f"{name} of {node.name}", _points(node, rates, began))
+                for node, name, rates in busiest[:_MOST_SERIES]
+                if any(rate > 0 for _, rate in rates)
+            ],
+        ),
+    ]
+    count = sum(record.kind == "rank" for record in found.records)
+    note = "CPU, memory and network, a second after the other; the faster direction of an interface."
+    if count > len(ranks):
+        note += f" {len(ranks)} of {count} ranks, from the one with the least CPU time to that with the most."
+    return Section(
+        title="Over time",
+        note=note,
+        charts=[
+            Chart(title=f"{title} over time", x="seconds", y=unit, series=series, is_linear=True)
+            for title, unit, series in charts
+            if any(len(points) > 1 for _, points in series)
+        ],
+    )
+
+
+def _apart(records: Sequence[Record]) -> list[Record]:
+    """Return the first record, the last, and of those between as many as a chart shows, evenly apart."""
+    last = len(records) - 1
+    chosen = (
+        {round(number * last / (_MOST_SERIES - 1)) for number in range(_MOST_SERIES)} if records else set()
+    )
+    return [records[number] for number in sorted(chosen)]
+
+
+def _cpu_of(record: Record) -> tuple[float, int]:
+    return record.grown("cpu") or 0.0, int(record.name)
+
+
+def _name(record: Record) -> str:
+    return f"rank {record.name}, {record.text('host')}"
+
+
+def _points(record: Record, values: Sequence[tuple[float, float]], began: float) -> list[ChartPoint]:
+    """Return values of a record over the time since the first record began."""
+    shift = (record.fact("epoch") or began) - began
+    return [ChartPoint(x=shift + time, y=value) for time, value in values]
 
 
 def _finding_row(finding: Finding) -> tuple[Cell, ...]:

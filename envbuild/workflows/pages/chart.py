@@ -1,4 +1,4 @@
-"""Charts of pages, as SVG: lines over logarithmic axes, with intervals."""
+"""Charts of pages, as SVG: lines over logarithmic axes with intervals, or over linear ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 16, 40
 # Each series has a dash pattern of its own, so that colour is not needed to tell them apart.
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
+# Circles of more points would hide their line.
+_MOST_CIRCLES = 50
 _UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -28,7 +30,7 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines over one logarithmic axis each; all numbers are positive, others are left out."""
+    """Lines over two axes."""
 
     title: str
     """Description, for readers of the text alone."""
@@ -37,17 +39,25 @@ class Chart:
     y: str
     series: Sequence[tuple[str, Sequence[ChartPoint]]]
     """Name → points, at most four series."""
+    is_linear: bool = False
+    """Whether the axes are linear and begin at 0; numbers below are left out. Else they are logarithmic, and
+    numbers that are not positive are left out."""
+
+    def shows(self, point: ChartPoint) -> bool:
+        """Return whether a point has a place on the axes."""
+        return min(point.x, point.y) >= 0 if self.is_linear else min(point.x, point.y) > 0
 
 
 def svg(chart: Chart) -> str:
     """Return a chart as SVG; every text is escaped, and the same chart gives the same text."""
-    series = [(name, [each for each in points if each.x > 0 and each.y > 0]) for name, points in chart.series]
+    series = [(name, list(filter(chart.shows, points))) for name, points in chart.series]
     points = [point for _, of_series in series for point in of_series]
     if not points:
         return ""
-    across = _Scale.of([point.x for point in points], _LEFT, _WIDTH - _RIGHT)
+    scale = _LinearScale if chart.is_linear else _Scale
+    across = scale.of([point.x for point in points], _LEFT, _WIDTH - _RIGHT)
     heights = [y for point in points for y in (point.y, point.low, point.high) if y is not None and y > 0]
-    up = _Scale.of(heights, _HEIGHT - _BOTTOM, _TOP)
+    up = scale.of(heights or [0.0], _HEIGHT - _BOTTOM, _TOP)
 
     def text(x: float, y: float, words: str, anchor: str) -> str:
         return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(visible(words))}</text>'
@@ -81,7 +91,8 @@ def _line(points: Sequence[ChartPoint], across: _Scale, up: _Scale, number: int)
     for point, (x, y) in zip(points, places, strict=True):
         if point.low is not None and point.high is not None and point.low > 0:
             yield f'<path class="s{number}" d="M{x:.1f} {up.at(point.low):.1f}V{up.at(point.high):.1f}"/>'
-        yield f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+        if len(points) <= _MOST_CIRCLES:
+            yield f'<circle class="s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +104,11 @@ class _Scale:
     start: float
     end: float
 
-    @staticmethod
-    def of(values: Sequence[float], start: float, end: float) -> _Scale:
+    @classmethod
+    def of(cls, values: Sequence[float], start: float, end: float) -> _Scale:
         low, high = min(values), max(values)
         # A single value stands in the middle.
-        return _Scale(low=low / 1.25, high=high * 1.25, start=start, end=end)
+        return cls(low=low / 1.25, high=high * 1.25, start=start, end=end)
 
     def at(self, value: float) -> float:
         share = math.log(value / self.low) / math.log(self.high / self.low)
@@ -110,6 +121,25 @@ class _Scale:
         while step**exponent <= self.high:
             yield float(step**exponent)
             exponent += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinearScale(_Scale):
+    """A linear axis that begins at 0."""
+
+    @classmethod
+    def of(cls, values: Sequence[float], start: float, end: float) -> _Scale:
+        return cls(low=0.0, high=max(values) or 1.0, start=start, end=end)
+
+    def at(self, value: float) -> float:
+        return self.start + value / self.high * (self.end - self.start)
+
+    def ticks(self) -> Iterator[float]:
+        """Yield round values: at most eight steps of 1, 2 or 5 times a power of ten."""
+        power = 10.0 ** math.floor(math.log10(self.high / 8))
+        step = next(power * digit for digit in (1, 2, 5, 10) if self.high / (power * digit) <= 8)
+        for number in range(math.floor(self.high / step) + 1):
+            yield number * step
 
 
 def _short(value: float) -> str:

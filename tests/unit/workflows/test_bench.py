@@ -415,3 +415,16 @@ def test_a_chart_of_one_point_and_of_none_is_no_error() -> None:
     one = Chart(title="t", x="x", y="y", series=[("a", [ChartPoint(x=1, y=2, low=1, high=3)])])
     assert ElementTree.fromstring(svg(one)).tag == "svg"  # noqa: S314  # made here
     assert svg(Chart(title="t", x="x", y="y", series=[("a", [ChartPoint(x=0, y=2)])])) == ""
+
+
+def test_a_linear_chart_begins_at_zero_and_has_round_ticks() -> None:
+    points = [ChartPoint(x=x, y=x * 7.0) for x in range(100)]
+    drawn = ElementTree.fromstring(  # noqa: S314  # made here
+        svg(Chart(title="t", x="seconds", y="bytes", series=[("a", points)], is_linear=True))
+    )
+    texts = [element.text for element in drawn.iter("text")]
+    assert texts[:5] == ["0", "20", "40", "60", "80"]
+    assert {"100", "600"} <= set(texts)
+    # So many points are a line.
+    assert not list(drawn.iter("circle"))
+    assert svg(Chart(title="t", x="x", y="y", series=[("a", [ChartPoint(x=0, y=0)])], is_linear=True))
