@@ -46,7 +46,7 @@ def command(
             "--report",
             metavar="FILE",
             parser=options.output_path,
-            help="Write the report here as well: FILE.json, or FILE.md for people.",
+            help="Write the report here as well: FILE.json, or FILE.md or FILE.html for people.",
         ),
     ] = None,
     launcher: options.Launcher = None,
@@ -216,7 +216,7 @@ def command(
     if nodes and not quick:
         print_message(result.certificate, problem=not result.passed)
     if report is not None:
-        workflows.test.write_report(report, result)
+        workflows.test.write_report(report, result, image=file, settings=settings)
     raise typer.Exit(_code(result))
 
 

@@ -24,29 +24,84 @@ def markdown(report: Report) -> str:
     )
 
 
-def _summary(report: Report) -> Iterator[str]:
-    yield f"# {inline(f'{report.name}/{report.version}')}: {inline(report.summary)}"
-    yield ""
+def title(report: Report) -> str:
+    """Return the image and the result, in one line."""
+    return f"{report.name}/{report.version}: {report.summary}"
+
+
+def remark(report: Report) -> str:
+    """Return when the test ended, and what a pass says."""
+    return f"{MARK} at {report.when}. {_LIMITS}"
+
+
+def summary_rows(report: Report) -> list[tuple[str, str]]:
+    """Return what was tested, and how."""
     nodes = f" of {report.nodes} nodes" if report.nodes else ""
-    yield f"{MARK} at {report.when}. {_LIMITS}"
-    yield ""
-    rows = [
+    return [
         ("image", report.digest or "unknown digest"),
         ("ranks", f"{report.ranks}{nodes}"),
         ("GPUs", "not tested" if report.gpu_untested else str(report.gpus) if report.gpus else "none"),
         ("launcher", report.launcher or "the image's own"),
         ("duration", f"{report.seconds:.0f} s"),
     ]
-    yield from table(("", ""), rows)
+
+
+FAILED = ("check", "expected", "observed", "hint")
+SKIPPED = ("check", "reason", "hint")
+JOBS = ("job", "result", "checks passed")
+MEASURED = ("job", "value", "measured", "ranks")
+FACTS = ("fact", "value")
+"""Columns of the rows below."""
+
+
+def failed_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return the checks that failed."""
+    failed = [check for check in report.checks if check.status == "FAIL"]
+    return [(check.id, check.expected, check.observed, check.hint) for check in failed]
+
+
+def skipped_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return the checks that were not judged."""
+    skipped = [check for check in report.checks if check.status not in ("PASS", "FAIL")]
+    return [(check.id, check.observed, check.hint) for check in skipped]
+
+
+def job_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return the jobs and other groups of checks."""
+    rows: list[tuple[str, ...]] = []
+    for name, checks in groupby(report.checks, key=_job_of):
+        found: Sequence[CheckResult] = list(checks)
+        number = counts(found)
+        status = "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
+        rows.append((name, status, f"{number['PASS']} of {len(found)}"))
+    return rows
+
+
+def measured_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return the measured values."""
+    return [
+        (each.job, each.name, f"{each.value:.4g} {each.unit}", str(each.ranks)) for each in report.measured
+    ]
+
+
+def fact_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return the facts of the machine."""
+    return [("fingerprint", report.fingerprint), *sorted(report.facts.items())]
+
+
+def _summary(report: Report) -> Iterator[str]:
+    yield f"# {inline(f'{report.name}/{report.version}')}: {inline(report.summary)}"
+    yield ""
+    yield remark(report)
+    yield ""
+    yield from table(("", ""), summary_rows(report))
 
 
 def _failures(report: Report) -> Iterator[str]:
-    failed = [check for check in report.checks if check.status == "FAIL"]
-    if not failed:
+    if not (rows := failed_rows(report)):
         return
     yield from ("", "## Failed", "")
-    rows = [(check.id, check.expected, check.observed, check.hint) for check in failed]
-    yield from table(("check", "expected", "observed", "hint"), rows)
+    yield from table(FAILED, rows)
     for job, output in report.outputs.items():
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", output)), default=0))
         yield from (
@@ -60,34 +115,22 @@ def _failures(report: Report) -> Iterator[str]:
 
 
 def _skipped(report: Report) -> Iterator[str]:
-    skipped = [check for check in report.checks if check.status not in ("PASS", "FAIL")]
-    if skipped:
+    if rows := skipped_rows(report):
         yield from ("", "## Not judged", "")
-        rows = [(check.id, check.observed, check.hint) for check in skipped]
-        yield from table(("check", "reason", "hint"), rows)
+        yield from table(SKIPPED, rows)
 
 
 def _jobs(report: Report) -> Iterator[str]:
     yield from ("", "## Tested", "")
-    rows = []
-    for name, checks in groupby(report.checks, key=_job_of):
-        found: Sequence[CheckResult] = list(checks)
-        number = counts(found)
-        status = "FAIL" if number["FAIL"] else "PASS" if number["PASS"] else "SKIP"
-        rows.append((name, status, f"{number['PASS']} of {len(found)}"))
-    yield from table(("job", "result", "checks passed"), rows)
-    if report.measured:
+    yield from table(JOBS, job_rows(report))
+    if rows := measured_rows(report):
         yield from ("", "## Measured", "")
-        values = [
-            (each.job, each.name, f"{each.value:.4g} {each.unit}", str(each.ranks))
-            for each in report.measured
-        ]
-        yield from table(("job", "value", "measured", "ranks"), values)
+        yield from table(MEASURED, rows)
 
 
 def _host(report: Report) -> Iterator[str]:
     yield from ("", "## Machine", "")
-    yield from table(("fact", "value"), [("fingerprint", report.fingerprint), *sorted(report.facts.items())])
+    yield from table(FACTS, fact_rows(report))
 
 
 def _job_of(check: CheckResult) -> str:

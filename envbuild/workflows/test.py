@@ -59,6 +59,7 @@ from envbuild.store.report import Report
 from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
+from envbuild.workflows import pages
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.extended import (
     ExtendedImage,
@@ -73,6 +74,7 @@ from envbuild.workflows.inputs import site_of
 from envbuild.workflows.nodes import check_reaches, vet_checks, vet_nodes
 from envbuild.workflows.report_page import MARK, markdown
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.verdict_page import verdict_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,19 +365,26 @@ def _first_jobs(container: Container) -> list[Job]:
     return frameworks or list(first.values())
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Write a report, as Markdown to a file `….md`, else as JSON; apart from the test.
+def write_report(path: Path, report: Report, *, image: Path, settings: Settings) -> None:
+    """Write a report by the name of its file: ``….md``, ``….html``, else JSON; apart from the test.
 
-    So the result of the test is shown before a full disk is.
+    So the result of the test is shown before a full disk is. A page of HTML names the site, and the contents
+    of the image.
     """
-    text = markdown(report) if path.suffix == ".md" else report.to_json()
+    if path.suffix == ".md":
+        text = markdown(report)
+    elif path.suffix == ".html":
+        site = site_of(settings)
+        text = pages.html(verdict_page(report, image=image, site=site.name if site is not None else ""))
+    else:
+        text = report.to_json()
     # In JSON that is the escape of a name that is not UTF-8.
     files.write_atomically(path, text.encode(errors="backslashreplace"))
 
 
 def check_report(path: Path, image: Path, settings: Settings) -> None:
     """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
-    hint = "name another file with --report FILE.json or FILE.md"
+    hint = "name another file with --report FILE.json, FILE.md or FILE.html"
     check_target(path, keep=[image], is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
 
@@ -383,7 +392,11 @@ def check_report(path: Path, image: Path, settings: Settings) -> None:
 def _looks_like_report(path: Path) -> bool:
     with files.open_regular(path) as file:
         start = file.read(1024)
-    return not start or (b'"schema"' in start and b'"passed"' in start) or MARK.encode() in start
+    return (
+        not start
+        or (b'"schema"' in start and b'"passed"' in start)
+        or any(mark.encode() in start for mark in (MARK, pages.MARK))
+    )
 
 
 def _warn_of_untrusted_layers(manifest: Manifest, settings: Settings) -> None:

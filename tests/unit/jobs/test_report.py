@@ -7,6 +7,8 @@ import pytest
 
 from envbuild.jobs.report import CheckResult, Measured, Section
 from envbuild.store.report import Report
+from envbuild.store.store import Store
+from envbuild.workflows.settings import Settings
 from envbuild.workflows.test import write_report
 
 PASS = CheckResult("PASS", "mpi.collectives/ranks", "2", "2")
@@ -173,5 +175,10 @@ def test_the_json_has_its_documented_keys() -> None:
 
 
 def test_a_file_of_it_holds_names_that_are_no_text(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.json", report(CheckResult("PASS", "image.imports", "torch", "bad\udcff")))
+    write_report(
+        tmp_path / "r.json",
+        report(CheckResult("PASS", "image.imports", "torch", "bad\udcff")),
+        image=tmp_path,
+        settings=Settings(store=Store(tmp_path)),
+    )
     assert json.loads((tmp_path / "r.json").read_bytes())["findings"][0]["observed"] == "bad\udcff"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from envbuild.jobs.report import CheckResult, Measured
 from envbuild.store.report import Report
+from envbuild.store.store import Store
+from envbuild.workflows.settings import Settings
 from envbuild.workflows.test import write_report
 
 WHEN = "2026-11-27T11:00:00Z"
@@ -24,7 +26,9 @@ def page(tmp_path: Path, *checks: CheckResult, **changes: object) -> list[str]:
         "facts": {"kernel": "6.1.0", "apptainer": "1.4.5"},
         **changes,
     }
-    write_report(tmp_path / "report.md", Report(**fields))  # type: ignore[arg-type]
+    settings = Settings(store=Store(tmp_path / "store"))
+    report = Report(**fields)  # type: ignore[arg-type]
+    write_report(tmp_path / "report.md", report, image=tmp_path / "a.sif", settings=settings)
     return (tmp_path / "report.md").read_text().splitlines()
 
 

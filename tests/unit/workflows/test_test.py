@@ -126,7 +126,7 @@ def stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stage:
 
 def test_a_pass_is_recorded_for_this_host(stage: Stage, tmp_path: Path) -> None:
     report = stage.test()
-    testing.write_report(tmp_path / "r.json", report)
+    testing.write_report(tmp_path / "r.json", report, image=Path("a.sif"), settings=stage.settings)
     assert report.passed
     assert [check.id for check in report.checks] == [
         "image.digest",
