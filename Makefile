@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 travel travel-peers reframe torture redteam docs lint format bench mutants release clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -75,6 +75,9 @@ cluster: setup ## test and vet nodes on a private cluster of Slurm, with faults 
 arm64: setup ## build images for arm64 on this machine, and try them through QEMU (half an hour)
 	@$(SETUP)/qemu.py
 	@$(BIN)/python tests/run.py tests/integration/arm64 -n 1 $(ARGS)
+
+measure: setup ## scaling, recorded ranks and their cost on a private cluster of Slurm (15 minutes); ARGS="--only killed"
+	@$(BIN)/python setup/measure.py $(ARGS)
 
 travel: venv ## send images through registries, and compare them bit for bit (five minutes)
 	@$(SETUP)/system.py --check

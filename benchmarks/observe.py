@@ -32,33 +32,40 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=12000)
     options = parser.parse_args()
+    for label, row in measured(options.image, runs=options.runs, rounds=options.rounds).items():
+        print(label, row)
+        record("observe", label, row)
+    write()
+
+
+def measured(image: Path, *, runs: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Return the cost of recording by what it is a share of: median, interval and number of runs."""
     plain, observed, own, walls = [], [], [], ([], [])  # type: ignore[var-annotated]
     with tempfile.TemporaryDirectory() as name:
         script = Path(name, "work.py")
-        script.write_text(WORK.format(rounds=options.rounds))
-        for run in range(options.runs):
-            cpu, wall = run_ranks(options.image, script, [])
+        script.write_text(WORK.format(rounds=rounds))
+        for run in range(runs):
+            cpu, wall = run_ranks(image, script, [])
             plain.append(cpu)
             walls[0].append(wall)
             records = Path(name, f"records-{run}")
-            cpu, wall = run_ranks(options.image, script, ["--observe", str(records)])
+            cpu, wall = run_ranks(image, script, ["--observe", str(records)])
             time.sleep(0.2)
             recorder = sum(last_cost(path) for path in records.glob("rank-*.jsonl"))
             observed.append(cpu + recorder)
             own.append(recorder / cpu)
             walls[1].append(wall)
     ratios = [later / earlier - 1 for earlier, later in zip(plain, observed, strict=True)]
-    rows = {
+    shares = {
         "CPU time of all processes": ratios,
         "of this, of the recorders": own,
         "wall-clock time": [b / a - 1 for a, b in zip(*walls, strict=True)],
     }
-    for label, values in rows.items():
+    rows = {}
+    for label, values in shares.items():
         low, high = interval(values)
-        row = {"median": statistics.median(values), "low": low, "high": high, "runs": 2 * len(values)}
-        print(label, row)
-        record("observe", label, row)
-    write()
+        rows[label] = {"median": statistics.median(values), "low": low, "high": high, "runs": 2 * len(values)}
+    return rows
 
 
 def run_ranks(image: Path, script: Path, more: Sequence[str]) -> tuple[float, float]:
