@@ -2,9 +2,9 @@
 
     make reframe            # minutes; the first time it installs ReFrame apart, below build/ (240 MB)
 
-An image is built and exported. ReFrame lists its two checks and runs them; both must pass. Then controls: of
-a program that ends with an error, and of an image with a changed byte, ReFrame must report a failure. The
-exit code is 1 if it does not.
+An image is built and exported. ReFrame lists its three checks and runs them; all must pass, and its
+performance report must have the values of the benchmarks. Then controls: of a program that ends with an
+error, and of an image with a changed byte, ReFrame must report a failure. The exit code is 1 if it does not.
 """
 
 from __future__ import annotations
@@ -85,11 +85,14 @@ def failures(desk: Desk) -> list[str]:
     desk.build("good", 0)
     desk.build("bad", 3)
     _, listed = desk.checks("good", "-l")
-    if "Found 2 check(s)" not in listed:
-        failed.append(f"ReFrame does not list two checks:\n{listed}")
-    code, output = desk.checks("good", "-r")
-    if code or len(re.findall(r"\[ +OK \]", output)) != 2:
+    if "Found 3 check(s)" not in listed:
+        failed.append(f"ReFrame does not list three checks:\n{listed}")
+    code, output = desk.checks("good", "-r", "--performance-report")
+    if code or len(re.findall(r"\[ +OK \]", output)) != 3:
         failed.append(f"the checks of a good image fail:\n{output}")
+    values = {name for name, _ in re.findall(r"│ (mpi\.\S+) +│ u?s +│ +([0-9.]+)", output)}
+    if not {"mpi.allreduce.8B_1_nodes_2_ranks", "mpi.start.import_1_nodes_1_ranks"} <= values:
+        failed.append(f"the performance report lacks the values of the benchmarks:\n{output}")
     code, output = desk.checks("bad", "-r", "-n", "Launch")
     if code == 0 or not re.search(r"\[ +FAIL \]", output):
         failed.append(f"a program that ends with 3 passes:\n{output}")
@@ -110,7 +113,7 @@ def main() -> int:
         failed = failures(Desk(Path(name), reframe))
     for text in failed:
         say(text)
-    say("ReFrame: 2 checks pass, 2 controls are detected" if not failed else "ReFrame: failed")
+    say("ReFrame: 3 checks pass, 2 controls are detected" if not failed else "ReFrame: failed")
     return 1 if failed else 0
 
 

@@ -11,6 +11,7 @@ from envbuild.image.compose import check_target
 from envbuild.image.export import Written, is_empty_or_starts_with
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
+from envbuild.inputs.catalog import read_benchmarks
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import HostLibraries, LaunchContext
 from envbuild.launch.formats import ScriptFormat, TextFormat, text_format
@@ -71,6 +72,7 @@ def export_script(
         image=named,
         launcher=launcher,
         variables=variables_of(launcher, site, chosen),
+        has_benchmarks=form == "reframe" and bool(read_benchmarks(manifest.recipes)),
     )
     written = write_text(path, form, chosen_format.render(launch))
     if chosen_format.directory:

@@ -1,4 +1,4 @@
-"""A check of ReFrame, which runs an image's own test and its program by `envbuild`. Pure."""
+"""Checks of ReFrame, which run an image's own test, its program and its benchmarks by `envbuild`. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines
 from envbuild.launch.schedulers import Work, work_for
 
 _BY_APPTAINER = ("apptainer", "singularityce")
+_RESULT = "bench.json"
+# In the stage directory of the check, where its program ran.
+_VALUES = f'''
+    @run_before("performance")
+    def take_values(self):
+        with open(os.path.join(self.stagedir, "{_RESULT}")) as file:
+            points = json.load(file)["points"]
+        for point in points:
+            name = "{{benchmark}}.{{name}}_{{nodes}}_nodes_{{ranks}}_ranks".format(**point)
+            value = sn.defer(point["median"])
+            self.perf_variables[name] = sn.make_performance_function(value, point["unit"])
+'''
 
 
 def _render(launch: SiteLaunch) -> str:
@@ -28,11 +40,14 @@ def _render(launch: SiteLaunch) -> str:
     name = "".join(part.title() for part in re.split(r"[^A-Za-z0-9]+", manifest.name))
     name = name if name[0].isalpha() else f"Image{name}"
     test = Work(name="", head=(), body=(), ranks=manifest.ranks)
+    beside = bool(work.command and manifest.launch and manifest.launch.relative_files)
+    imports = ["import json", "import os"] if launch.has_benchmarks else []
+    imports += ["import shlex"] if beside else []
     lines = [
         *head_lines(launch),
         "# reframe -c FILE -r",
         "",
-        *(["import shlex", ""] if manifest.launch and manifest.launch.relative_files else []),
+        *([*imports, ""] if imports else []),
         "import reframe as rfm",
         "import reframe.utility.sanity as sn",
         "from reframe.core.backends import getlauncher",
@@ -69,8 +84,17 @@ def _render(launch: SiteLaunch) -> str:
             ["launch", *options, launch.image],
             work,
             r'self.exits_with_0(), sn.assert_not_found(r"^error: ", self.stderr)',
-            beside=bool(manifest.launch and manifest.launch.relative_files),
+            beside=beside,
         )
+    if launch.has_benchmarks:
+        lines += _check_lines(
+            f"{name}Bench",
+            f"the speed of {manifest.name}/{manifest.version}, in ReFrame's performance report",
+            ["bench", *options, "--report", _RESULT, launch.image],
+            test,
+            "self.exits_with_0()",
+        )
+        lines += _VALUES.splitlines()[1:]
     return "\n".join(lines) + "\n"
 
 

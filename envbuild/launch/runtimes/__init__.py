@@ -56,6 +56,8 @@ class SiteLaunch:
     """The launcher that the text names; that of an EDF is named by the script that uses it."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """The variables that ranks need, beside the image's own."""
+    has_benchmarks: bool = False
+    """Whether recipes of this machine have benchmarks for the image."""
 
     @property
     def for_gpus(self) -> bool:
