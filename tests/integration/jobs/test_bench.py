@@ -50,3 +50,34 @@ def test_an_image_is_measured_and_mlperfs_parser_reads_the_lines(
     words: list[str | Path] = [sys.executable, "-c", _PARSE, wheel, tmp_path / "r.log"]
     parsed = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
     assert parsed.stdout.split(maxsplit=1) == [f"{5 + len(result['points'])}", "[]\n"]
+
+
+@pytest.mark.slow  # a minute; unit/workflows/test_bench alternates, unit/launch/test_bare has the words
+def test_an_image_is_compared_with_its_wheels_on_the_host(
+    desk: Desk, small_image: Path, tmp_path: Path
+) -> None:
+    options: list[str | Path] = ["--ranks", "1,2", "--repeats", "1", "--results", tmp_path / "kept", "--json"]
+    # The base's Python is that of this system.
+    bare: list[str | Path] = ["--bare", "/usr/bin/python3", "--only", "mpi.start", "--only", "mpi.allreduce"]
+    done = desk.envbuild("bench", small_image, *bare, *options, env={"ENVBUILD_TMPDIR": str(tmp_path)})
+    result = json.loads(done.stdout)
+    assert complaints("bench", result) == []
+    assert (result["image"]["bare"], result["compared"]["image"]["bare"][:2]) == ("", "3.")
+    compared = {(point["name"], point["ranks"]) for point in result["compared"]["points"]}
+    assert {("start", 1), ("import", 2), ("8B", 2), ("16MiB", 2)} <= compared
+    # Nothing is left of the environment.
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.slow  # minutes: PyTorch
+def test_trainings_and_the_reading_of_data_are_measured(desk: Desk, image: Path, tmp_path: Path) -> None:
+    options: list[str | Path] = ["--ranks", "2", "--repeats", "1", "--results", tmp_path, "--json"]
+    names = ["pytorch.lstm", "pytorch.resnet", "pytorch.reading"]
+    only = [word for name in names for word in ("--only", name)]
+    result = json.loads(desk.envbuild("bench", image, *only, *options).stdout)
+    values = {(point["benchmark"], point["name"]): point["median"] for point in result["points"]}
+    rates = ["shared", "local", "staging"]
+    assert all(values["pytorch.reading", name] > 0 for name in rates)
+    assert all(0 <= values["pytorch.reading", f"reading_{name}"] < 100 for name in rates[:2])
+    assert values["pytorch.lstm", "words_weak"] > 0
+    assert values["pytorch.resnet", "images_strong"] > 0
