@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from envbuild.bench.bisect import State
+from envbuild.bench.bisect import Verdict as BisectVerdict
 from envbuild.bench.statistics import Interval, interval_of_median, median
 from envbuild.spec.model import Model
 
@@ -171,6 +173,67 @@ class ComparedImage(Model):
     """Values that both images have."""
 
 
+class BisectedDifference(Model):
+    """A difference between two images, which is taken from one of them as a whole."""
+
+    name: str
+    """``numpy``, ``torch and 14 more``, ``mpi``, ``base``, ``system`` or ``environment``."""
+    before: tuple[str, ...]
+    """Packages with versions, variables and files of the other image."""
+    after: tuple[str, ...]
+    """Those of this image."""
+
+
+class BisectedStep(Model):
+    """A composition: the other image with some of the differences of this one."""
+
+    taken: tuple[str, ...]
+    """Names of the differences."""
+    state: State
+    """The image that it is like: the first is the other one, the second this one."""
+    ratio: Number | None = None
+    """Median of composition/other, run by run; null if it was skipped."""
+    low: Number | None = None
+    """With `high` the interval of the ratio; null for too few runs."""
+    high: Number | None = None
+    """See `low`."""
+    runs: Count = 0
+    """Runs of the composition, and of each image beside it (count)."""
+    reason: str = ""
+    """Why it was skipped; else empty."""
+
+
+class Bisection(Model):
+    """The search for the difference that makes this image slower, or faster, than the other one."""
+
+    benchmark: str
+    """Id of the job."""
+    name: str
+    """Name of the value."""
+    nodes: Count
+    """Nodes that ran ranks (count)."""
+    ranks: Count
+    """Processes (count)."""
+    differences: tuple[BisectedDifference, ...]
+    """All differences, each behind those that it needs."""
+    steps: tuple[BisectedStep, ...] = ()
+    """Compositions, as they were measured."""
+    verdict: BisectVerdict
+    """``found``: the cause is enough, and without it this image is like the other. ``not confirmed``: a
+    composition says otherwise. ``not separated``: fewer differences could not be measured. ``not decidable``:
+    runs were too close to both images."""
+    cause: tuple[str, ...] = ()
+    """Names of the differences that make the difference together; empty if the images do not differ."""
+    along: tuple[str, ...] = ()
+    """Further differences that these need."""
+    reason: str = ""
+    """Why it is not found; empty if it is."""
+
+    def named(self, name: str) -> BisectedDifference:
+        """Return a difference by its name."""
+        return next(difference for difference in self.differences if difference.name == name)
+
+
 class BenchResult(Model):
     """The benchmarks of an image on a machine."""
 
@@ -198,11 +261,14 @@ class BenchResult(Model):
     """Models of message times."""
     compared: ComparedImage | None = None
     """Another image that was measured in turn with this one; null without one."""
+    bisected: Bisection | None = None
+    """The difference that makes this image slower or faster than the other; null without `--bisect`."""
 
     @property
     def failed(self) -> bool:
-        """Whether a benchmark ran and failed; a slow one did not."""
-        return any(point.failed for point in self.unmeasured)
+        """Whether a benchmark ran and failed, which a slow one did not, or a bisection found nothing."""
+        found = self.bisected is None or self.bisected.verdict == "found"
+        return not found or any(point.failed for point in self.unmeasured)
 
     def to_json(self) -> str:
         """Return the document."""

@@ -66,6 +66,14 @@ def command(
             help="Compare with the image's wheels on this Python of the host, without a container.",
         ),
     ] = None,
+    bisect: Annotated[
+        bool,
+        typer.Option("--bisect", help="Name the difference that makes the second image slower or faster."),
+    ] = False,
+    value: Annotated[
+        str | None,
+        typer.Option("--value", metavar="NAME", help="The value of the benchmark that --bisect goes by."),
+    ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", metavar="N", min=1, max=1000, help="Runs of each; 5 for an interval.")
     ] = 5,
@@ -108,6 +116,9 @@ def command(
 ) -> None:
     """Run the benchmarks of an image's recipes several times; exit code 4 when one failed.
 
+    --bisect puts the second image together from parts of both, measures that, and names the packages, MPI,
+    variables or base that make it slower; exit code 4 if they remain unknown.
+
     A table shows the median of each value, an interval that covers it, and efficiency against the first row.
     Runs of two images alternate; the second is faster or slower only if the interval of the ratio says so. A
     slow benchmark has not failed.
@@ -119,6 +130,8 @@ def command(
         raise RequestError(f"{len(images)} images are too many", hint="name one, or two to compare")
     if bare is not None and len(images) > 1:
         raise RequestError("--bare compares one image with its wheels on the host", hint="name one image")
+    if value is not None and not bisect:
+        raise RequestError("--value is for --bisect", hint="add --bisect, or leave --value out")
     ranks_of_points, nodes_of_points = _counts(ranks, _MOST_RANKS), _counts(nodes, _MOST_NODES)
     with session(json=json, store=store, apptainer=apptainer, recipes=recipes, site=site) as settings:
         words = context.obj
@@ -155,7 +168,10 @@ def command(
                     options=slurm,
                 )
             )
-        result = workflows.bench.bench_image(request, settings)
+        if bisect:
+            result = workflows.bench_bisect.bisect_images(request, settings, value=value)
+        else:
+            result = workflows.bench.bench_image(request, settings)
     if json:
         print_data(result.to_json())
     else:
@@ -171,8 +187,11 @@ def _text(result: BenchResult) -> Iterator[str]:
     report = workflows.bench_report
     for table in report.tables(result):
         yield "\n".join([table.benchmark, columns([table.columns, *table.rows]), *table.notes])
-    if (compared := report.compared_table(result)) is not None:
-        yield "\n".join([compared.benchmark, columns([compared.columns, *compared.rows])])
+    for compared in (report.compared_table(result), report.bisected_table(result)):
+        if compared is not None:
+            yield "\n".join(
+                [compared.benchmark, columns([compared.columns, *compared.rows]), *compared.notes]
+            )
     if result.unmeasured:
         rows = [report.unmeasured_row(point) for point in result.unmeasured]
         yield columns([("not measured", "nodes", "ranks", "why"), *rows])

@@ -139,6 +139,13 @@ def renewed_layer(files: Iterable[InlineFile], lock: Lock, manifest: Manifest) -
     return list(renewed.values())
 
 
+def kept_files(files: Iterable[InlineFile], lock: Lock, manifest: Manifest) -> dict[str, InlineFile]:
+    """Return the files of a top layer that `renewed_layer` keeps, by path, without jobs and tutorials."""
+    made = {file.path for file in _made_of(lock, manifest)}
+    tests = tuple(start for name in manifest.recipes for start in (f"{JOBS}/{name}/", tutorial_file(name)))
+    return {file.path: file for file in files if file.path not in made and not file.path.startswith(tests)}
+
+
 def _made_of(lock: Lock, manifest: Manifest) -> Iterator[InlineFile]:
     """Yield the files that lock and manifest make."""
     yield _entry(startup.ENVIRONMENT, render_script(manifest.environment).encode(), 0o755)

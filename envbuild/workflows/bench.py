@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.catalog import Benchmark, read_benchmarks
 from envbuild.jobs.rank_reports import Reports, list_of
-from envbuild.jobs.report import CheckResult, Measured, Section
+from envbuild.jobs.report import CheckResult, Section
 from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.start import with_gpus
@@ -111,10 +111,18 @@ def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
 
     RequestError: an image has no benchmarks, or not the named ones; and as for `test_image`.
     """
+    with opened_subjects(request, settings) as subjects:
+        results = results_of(subjects, measure(subjects, request), request)
+    return kept(results, request)
+
+
+@contextlib.contextmanager
+def opened_subjects(request: BenchRequest, settings: Settings) -> Iterator[list[Subject]]:
+    """Open what is measured: the image, behind what it is compared with; raises as `bench_image`."""
     paths = [path for path in (request.other, request.image) if path is not None]
     with contextlib.ExitStack() as opened:
         images = [opened.enter_context(ImageFile.open(path)) for path in paths]
-        subjects = [_subject(image, request, settings) for image in images]
+        subjects = [subject_of(image, request, settings) for image in images]
         if request.bare is not None:
             bare = _bare_subject(subjects[-1], request.bare, opened)
             subjects.insert(0, bare)
@@ -123,27 +131,42 @@ def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
             text = f"{request.repeats} repeats have no interval, and decide nothing"
             settings.emit(Warned(text=text, hint=hint))
         _warn_of_load(settings)
-        runs: list[dict[_Place, _Runs]] = [{} for _ in subjects]
-        # Images of different recipes have only some benchmarks in common.
-        for name in dict.fromkeys(each.job.id for subject in subjects for each in subject.benchmarks):
-            for nodes, ranks in request.places:
-                series = [_Series.of(subject, name, nodes, ranks) for subject in subjects]
-                _alternate([each for each in series if each is not None], request.repeats)
-                for done, each in zip(runs, series, strict=True):
-                    if each is not None:
-                        done[_Place(name, nodes, ranks)] = each.runs
+        yield subjects
         for image in images:
             image.check_still_there()
-        *others, result = (
-            _result(subject, done, request) for subject, done in zip(subjects, runs, strict=True)
-        )
-    directory = request.results or history.default_directory()
-    earlier = history.read(directory)
+
+
+def measure(subjects: Sequence[Subject], request: BenchRequest) -> list[dict[Place, Runs]]:
+    """Run the benchmarks of subjects in turn; return the runs of each subject."""
+    runs: list[dict[Place, Runs]] = [{} for _ in subjects]
+    # Images of different recipes have only some benchmarks in common.
+    for name in dict.fromkeys(each.job.id for subject in subjects for each in subject.benchmarks):
+        for nodes, ranks in request.places:
+            series = [Series.of(subject, name, nodes, ranks) for subject in subjects]
+            _alternate([each for each in series if each is not None], request.repeats)
+            for done, each in zip(runs, series, strict=True):
+                if each is not None:
+                    done[Place(name, nodes, ranks)] = each.runs
+    return runs
+
+
+def results_of(
+    subjects: Sequence[Subject], runs: Sequence[Mapping[Place, Runs]], request: BenchRequest
+) -> list[BenchResult]:
+    """Return the result of each subject; that of the last one compares it with the one before."""
+    results = [_result(subject, done, request) for subject, done in zip(subjects, runs, strict=True)]
+    *others, result = results
     for other in others:
-        history.keep(directory, other)
         result = result.model_copy(update={"compared": _compared(result, other)})
-    result = _with_earlier(result, earlier)
-    history.keep(directory, result)
+    return [*others, result]
+
+
+def kept(results: Sequence[BenchResult], request: BenchRequest) -> BenchResult:
+    """Keep results, and return the last one, judged by earlier ones."""
+    directory = request.results or history.default_directory()
+    result = _with_earlier(results[-1], history.read(directory))
+    for each in (*results[:-1], result):
+        history.keep(directory, each)
     return result
 
 
@@ -155,7 +178,7 @@ def _warn_of_load(settings: Settings) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """A benchmark on a number of nodes and ranks."""
 
     benchmark: str
@@ -164,7 +187,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Runs:
+class Runs:
     """The repeats of a benchmark at one place."""
 
     results: list[JobResult] = field(default_factory=list)
@@ -175,7 +198,7 @@ class _Runs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
+class Subject:
     """An image whose benchmarks can start here."""
 
     image: ImageFile
@@ -216,7 +239,8 @@ def _test_request(image: Path, request: BenchRequest, nodes: int) -> TestRequest
     )
 
 
-def _subject(image: ImageFile, request: BenchRequest, settings: Settings) -> _Subject:
+def subject_of(image: ImageFile, request: BenchRequest, settings: Settings) -> Subject:
+    """Return an image whose benchmarks can start here; raises as `bench_image`."""
     prepared = prepare(image, _test_request(image.path, request, max(request.nodes, default=0)), settings)
     container, launcher = prepared.container, prepared.launcher
     names = dict.fromkeys([*container.runnable.recipes, *(job.recipe for job in container.jobs)])
@@ -242,7 +266,7 @@ def _subject(image: ImageFile, request: BenchRequest, settings: Settings) -> _Su
         ]
     brought = {benchmark.job.id: benchmark.files for benchmark in benchmarks}
     container = replace(container, brought={**container.brought, **brought})
-    return _Subject(
+    return Subject(
         image=image,
         prepared=replace(prepared, container=container),
         benchmarks=tuple(benchmarks),
@@ -251,7 +275,7 @@ def _subject(image: ImageFile, request: BenchRequest, settings: Settings) -> _Su
     )
 
 
-def _bare_subject(subject: _Subject, python: Path, opened: contextlib.ExitStack) -> _Subject:
+def _bare_subject(subject: Subject, python: Path, opened: contextlib.ExitStack) -> Subject:
     """Return the wheels of an image on the host, in an environment that ends with `opened`.
 
     RequestError: the image has no lock, takes libraries of the host, or does not fit the Python.
@@ -281,16 +305,16 @@ def _chosen(known: Sequence[Benchmark], request: BenchRequest, label: str) -> li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Series:
+class Series:
     """The repeats of a benchmark of an image at one place, under way."""
 
     benchmark: Benchmark
     jobs: ImageJobs
     where: str
-    runs: _Runs
+    runs: Runs
 
     @staticmethod
-    def of(subject: _Subject, name: str, nodes: int, ranks: int) -> _Series | None:
+    def of(subject: Subject, name: str, nodes: int, ranks: int) -> Series | None:
         """Return the series of a benchmark; None if the image lacks it."""
         benchmark = next((each for each in subject.benchmarks if each.job.id == name), None)
         if benchmark is None:
@@ -300,8 +324,8 @@ class _Series:
         where = f"on {pluralize(ranks, 'rank')}" + (f" of {nodes} nodes" if nodes > 1 else "")
         if subject.request.other is not None or subject.request.bare is not None:
             where = f"in {subject.label} {where}"
-        runs = _Runs(threads=threads, reason=_why_not(jobs, benchmark, ranks))
-        return _Series(benchmark=benchmark, jobs=jobs, where=where, runs=runs)
+        runs = Runs(threads=threads, reason=_why_not(jobs, benchmark, ranks))
+        return Series(benchmark=benchmark, jobs=jobs, where=where, runs=runs)
 
     def run(self, repeat: int, repeats: int) -> None:
         """Run it once more, unless it cannot run or has failed."""
@@ -323,7 +347,7 @@ class _Series:
         self.runs.results.append(result)
 
 
-def _alternate(series: Sequence[_Series], repeats: int) -> None:
+def _alternate(series: Sequence[Series], repeats: int) -> None:
     """Run several series in turn, every second time in the reverse order: neither is always the first."""
     for repeat in range(1, repeats + 1):
         for each in series if repeat % 2 else reversed(series):
@@ -347,7 +371,7 @@ def _reason(check: CheckResult) -> str:
     return f"{check.id}: {check.observed}" + (f" ({check.hint})" if check.hint else "")
 
 
-def _result(subject: _Subject, runs: Mapping[_Place, _Runs], request: BenchRequest) -> BenchResult:
+def _result(subject: Subject, runs: Mapping[Place, Runs], request: BenchRequest) -> BenchResult:
     prepared, benchmarks = subject.prepared, {each.job.id: each for each in subject.benchmarks}
     points: list[MeasuredPoint] = []
     unmeasured: list[UnmeasuredPoint] = []
@@ -385,7 +409,7 @@ def _result(subject: _Subject, runs: Mapping[_Place, _Runs], request: BenchReque
     )
 
 
-def _points(benchmark: Benchmark, place: _Place, runs: _Runs) -> Iterator[MeasuredPoint]:
+def _points(benchmark: Benchmark, place: Place, runs: Runs) -> Iterator[MeasuredPoint]:
     """Yield a point for each value of a benchmark at one place."""
     reports = runs.results[0].reports[0]
     nodes = len({report["host"] for report in reports.good})
@@ -393,7 +417,7 @@ def _points(benchmark: Benchmark, place: _Place, runs: _Runs) -> Iterator[Measur
     communicates = any(measure.message_bytes or measure.scaling for measure in benchmark.measures.values())
     code = {name: sha256_of(content) for name, content in benchmark.files.items()}
     for name, measure in benchmark.measures.items():
-        values = tuple(_value(result.measured, name) for result in runs.results)
+        values = tuple(value_of(result, name) for result in runs.results)
         in_seconds = {"s": 1.0, "ms": 1e-3, "us": 1e-6}.get(measure.unit, 1.0)
         statistics = statistics_of(values)
         size = measure.message_bytes
@@ -420,8 +444,9 @@ def _points(benchmark: Benchmark, place: _Place, runs: _Runs) -> Iterator[Measur
         )
 
 
-def _value(measured: Iterable[Measured], name: str) -> float:
-    return next(value.value for value in measured if value.name == name)
+def value_of(result: JobResult, name: str) -> float:
+    """Return a value that the ranks of a run reported."""
+    return next(value.value for value in result.measured if value.name == name)
 
 
 def is_oversubscribed(reports: Reports) -> bool:

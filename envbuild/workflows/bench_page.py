@@ -11,7 +11,14 @@ from envbuild.image.compose import check_target
 from envbuild.system import files
 from envbuild.workflows import pages
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.bench_report import Table, compared_table, last_line, tables, unmeasured_row
+from envbuild.workflows.bench_report import (
+    Table,
+    bisected_table,
+    compared_table,
+    last_line,
+    tables,
+    unmeasured_row,
+)
 from envbuild.workflows.pages import Line, Mark, Page, Section
 from envbuild.workflows.pages.chart import Chart, ChartPoint
 from envbuild.workflows.settings import Settings
@@ -21,12 +28,18 @@ _FOOT = (
     " interval covers the median of the runs, by order statistics. Other programs on the machine disturb it."
 )
 _MOST_SERIES = 4
-_VERDICTS: dict[str, Mark] = {"slower": "bad", "faster": "good", "not decidable": "open"}
+_VERDICTS: dict[str, Mark] = {
+    "slower": "bad",
+    "faster": "good",
+    "not decidable": "open",
+    "like the second": "bad",
+    "like the first": "good",
+}
 
 
 def bench_page(result: BenchResult) -> Page:
     """Return the page of a result: the image and the machine, charts and tables of each benchmark."""
-    compared = compared_table(result)
+    compared = [table for table in (bisected_table(result), compared_table(result)) if table is not None]
     about = {
         "image": f"{result.image.name}/{result.image.version}",
         "digest": result.image.digest,
@@ -51,7 +64,7 @@ def bench_page(result: BenchResult) -> Page:
         title=f"Speed of {result.image.name}/{result.image.version}",
         lead=(Line(text=last_line(result), mark="bad" if result.failed else ""),),
         sections=(
-            *([_section(compared)] if compared is not None else []),
+            *map(_section, compared),
             *(_section(table, charts=tuple(_charts(result, table.benchmark))) for table in tables(result)),
             *([unmeasured] if result.unmeasured else []),
             machine,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envbuild.bench.result import BenchResult, MeasuredImage, MeasuredPoint, UnmeasuredPoint
+from envbuild.bench.result import BenchResult, Bisection, MeasuredImage, MeasuredPoint, UnmeasuredPoint
 from envbuild.bench.statistics import median
-from envbuild.errors import pluralize
+from envbuild.errors import pluralize, some
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
@@ -109,6 +109,45 @@ def compared_table(result: BenchResult) -> Table | None:
     )
 
 
+def bisected_table(result: BenchResult) -> Table | None:
+    """Return the table of the compositions that a bisection measured; None without one."""
+    bisection = result.bisected
+    if bisection is None:
+        return None
+    rows = [
+        (
+            f"{number}",
+            f"{len(step.taken)} of {len(bisection.differences)}: {some(step.taken)}",
+            "" if step.ratio is None else f"{step.ratio:.3f}",
+            "" if step.low is None or step.high is None else f"{step.low:.3f} … {step.high:.3f}",
+            f"{step.runs}" if step.runs else "",
+            step.state + (f": {step.reason}" if step.reason else ""),
+        )
+        for number, step in enumerate(bisection.steps, 1)
+    ]
+    value = f"{bisection.benchmark} {bisection.name}, {pluralize(bisection.ranks, 'rank')}"
+    return Table(
+        benchmark=f"bisection by {value}: the first image with differences of the second",
+        columns=("step", "taken from the second", "ratio to the first", "interval", "runs", "verdict"),
+        rows=rows,
+        notes=tuple(bisection_lines(bisection)),
+    )
+
+
+def bisection_lines(bisection: Bisection) -> Iterator[str]:
+    """Yield the outcome: the named differences with their versions before and after, and what is open."""
+    if bisection.reason:
+        yield f"{bisection.verdict}: {bisection.reason}"
+    for words, names in (("cause", bisection.cause), ("needed by it", bisection.along)):
+        for difference in map(bisection.named, names):
+            before, after = (some(side, 6) or "nothing" for side in (difference.before, difference.after))
+            yield f"{words}: {difference.name}: {before} → {after}"
+    if bisection.verdict == "not decidable":
+        yield "what to do: measure on a node that nothing else uses, with more runs (--repeats N)"
+    elif bisection.verdict != "found":
+        yield "what to do: see the steps; `envbuild bench` compares single images"
+
+
 def _label(image: MeasuredImage) -> str:
     if image.bare:
         return f"its wheels on the host's Python {image.bare}"
@@ -134,6 +173,9 @@ def last_line(result: BenchResult) -> str:
         counted = Counter(point.verdict for point in result.compared.points)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())
         against = f"; against {_label(result.compared.image)}: {counts or 'nothing in common'}"
+    if (bisection := result.bisected) is not None:
+        names = " and ".join(bisection.cause)
+        against += f"; bisection: {bisection.verdict}" + (f": {names}" if names else "")
     failed = sum(point.failed for point in result.unmeasured)
     outcome = f"; {pluralize(failed, 'benchmark')} failed" if failed else ""
     runs = pluralize(result.repeats, "run")
