@@ -194,6 +194,13 @@ class Pair:
         sources = (self.first, self.second)
         return frozenset(pin.name for source in sources for pin in source.lock.python if pin.layer == MPI)
 
+    @cached_property
+    def inputs(self) -> frozenset[str]:
+        """Parts whose layers others are made from: in a mixture these are other layers, too."""
+        plans = (self.first.plan, self.second.plan)
+        names = {name for plan in plans for layer in plan.layers for name in layer.inputs}
+        return frozenset(map(self._part, names))
+
     def _part_of(self, distribution: str) -> str:
         return MPI if distribution in self._of_mpi else f"{_PYTHON}{distribution}"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from envbuild.workflows import arguments as arguments
     from envbuild.workflows import bench as bench
+    from envbuild.workflows import bench_bisect as bench_bisect
     from envbuild.workflows import bench_page as bench_page
     from envbuild.workflows import bench_report as bench_report
     from envbuild.workflows import build as build

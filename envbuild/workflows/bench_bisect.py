@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
-from envbuild.bench.bisect import Judged, State, bisect, judge_composition
+from envbuild.bench.bisect import Judged, Outcome, State, bisect, judge_composition
 from envbuild.bench.result import (
     BenchResult,
     BisectedDifference,
@@ -74,14 +74,21 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
             "--bisect measures at one place", hint="name one number with --ranks, and with --nodes"
         )
     settings = with_upstreams(settings)
-    with opened_subjects(request, settings) as subjects:
+
+    def waiting() -> None:
+        settings.emit(Note(text="waiting for `envbuild cache prune`"))
+
+    with (
+        opened_subjects(request, settings) as subjects,
+        settings.store.in_use(waiting),
+        settings.store.stage() as work,
+    ):
         pair = _pair(subjects, settings)
         place, name = _place(subjects, request), _value_name(subjects, request, value)
         request = replace(request, ranks=(place.ranks,))
-        found = [
-            BisectedDifference(name=difference.name, before=difference.before, after=difference.after)
-            for difference in pair.differences
-        ]
+        trial = _Trial(subjects, pair, request, settings, place, name, work)
+        # What cannot be put together is known before the first run.
+        trial.prepare()
         results = results_of(subjects, measure(subjects, request), request)
         point = _compared_point(results[-1], name)
         if point is None and not any(result.failed for result in results):
@@ -89,19 +96,8 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
             raise RequestError(problem, hint="name another value with --value NAME")
         # The result says that a benchmark failed.
         if point is not None:
-            result = results[-1]
-            bisection = Bisection(
-                benchmark=place.benchmark,
-                name=name,
-                nodes=place.nodes or 1,
-                ranks=place.ranks,
-                differences=tuple(found),
-                verdict="not decidable",
-                reason=f"{pluralize(request.repeats, 'run')} of each image do not decide whether they differ",
-            )
-            if point.verdict in ("faster", "slower"):
-                bisection = _search(_Trial(subjects, pair, request, settings, place, name), bisection)
-            results[-1] = result.model_copy(update={"bisected": bisection})
+            update = {"bisected": _bisection(trial, point)}
+            results[-1] = results[-1].model_copy(update=update)
     return kept(results, request)
 
 
@@ -182,25 +178,33 @@ def _value_name(subjects: Sequence[Subject], request: BenchRequest, value: str |
     raise RequestError(problem, hint=f"name one with --value: {some(names, 20)}")
 
 
-def _search(trial: _Trial, bisection: Bisection) -> Bisection:
-    store = trial.settings.store
-    waiting: Callable[[], None] = lambda: trial.settings.emit(Note(text="waiting for `envbuild cache prune`"))  # noqa: E731
-    with store.in_use(waiting), store.stage() as work:
-        trial.prepare(work)
-        differences = trial.pair.differences
+def _bisection(trial: _Trial, point: ComparedPoint) -> Bisection:
+    """Search for what makes the images differ, if they do."""
+    differences = trial.pair.differences
+    if point.verdict in ("faster", "slower"):
         outcome = bisect(
             [difference.name for difference in differences],
             {difference.name: difference.needs for difference in differences},
             trial.measure,
         )
-    return bisection.model_copy(
-        update={
-            "steps": tuple(trial.steps),
-            "verdict": outcome.verdict,
-            "cause": outcome.cause,
-            "along": outcome.along,
-            "reason": outcome.reason,
-        }
+    else:
+        runs = pluralize(trial.request.repeats, "run")
+        reason = f"{runs} of each image do not decide whether they differ"
+        outcome = Outcome(verdict="not decidable", cause=(), along=(), reason=reason)
+    return Bisection(
+        benchmark=point.benchmark,
+        name=point.name,
+        nodes=point.nodes,
+        ranks=point.ranks,
+        differences=tuple(
+            BisectedDifference(name=difference.name, before=difference.before, after=difference.after)
+            for difference in differences
+        ),
+        steps=tuple(trial.steps),
+        verdict=outcome.verdict,
+        cause=outcome.cause,
+        along=outcome.along,
+        reason=outcome.reason,
     )
 
 
@@ -219,16 +223,17 @@ class _Trial:
     place: Place
     name: str
     """Name of the value."""
+    work: Path
+    """A directory for compositions."""
     steps: list[BisectedStep] = field(default_factory=list)
-    work: Path = field(default_factory=Path)
     context: BuildContext | None = None
 
-    def prepare(self, work: Path) -> None:
-        """Make the layers of all compositions available, which are then put together in `work`.
+    def prepare(self) -> None:
+        """Make available the layers of all compositions.
 
         RequestError: the store lacks layers that cannot be built here.
         """
-        settings, self.work = self.settings, work
+        settings = self.settings
         graph = LayerGraph.of(self._plans())
         fetch_layers(graph, settings)
         # Files that a composition writes itself need nothing.
@@ -248,9 +253,10 @@ class _Trial:
 
     def _plans(self) -> Iterator[BuildPlan]:
         """Yield plans that have, together, all layers of compositions, but for what they write themselves."""
-        parts = {difference.name: difference.parts for difference in self.pair.differences}
-        every = frozenset().union(*parts.values())
-        for taken in (frozenset[str](), every, *parts.values(), *(every - own for own in parts.values())):
+        parts = [difference.parts for difference in self.pair.differences]
+        every = frozenset[str]().union(*parts)
+        below = [own for own in parts if own & self.pair.inputs]
+        for taken in (frozenset[str](), every, *below, *(every - own for own in below)):
             try:
                 yield self.pair.mixture(taken).plan
             except ValueError:

@@ -32,8 +32,6 @@ _VERDICTS: dict[str, Mark] = {
     "slower": "bad",
     "faster": "good",
     "not decidable": "open",
-    "like the second": "bad",
-    "like the first": "good",
 }
 
 

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envbuild.bench.result import BenchResult, Bisection, MeasuredImage, MeasuredPoint, UnmeasuredPoint
+from envbuild.bench.result import (
+    BenchResult,
+    BisectedStep,
+    Bisection,
+    MeasuredImage,
+    MeasuredPoint,
+    UnmeasuredPoint,
+)
 from envbuild.bench.statistics import median
 from envbuild.errors import pluralize, some
 
@@ -117,7 +124,7 @@ def bisected_table(result: BenchResult) -> Table | None:
     rows = [
         (
             f"{number}",
-            f"{len(step.taken)} of {len(bisection.differences)}: {some(step.taken)}",
+            _taken(bisection, step),
             "" if step.ratio is None else f"{step.ratio:.3f}",
             "" if step.low is None or step.high is None else f"{step.low:.3f} … {step.high:.3f}",
             f"{step.runs}" if step.runs else "",
@@ -134,6 +141,16 @@ def bisected_table(result: BenchResult) -> Table | None:
     )
 
 
+def _taken(bisection: Bisection, step: BisectedStep) -> str:
+    """Return the differences of a composition in a few words: ``8 of 17: a, b, c, d and 4 more``."""
+    names = [difference.name for difference in bisection.differences]
+    count = f"{len(step.taken)} of {len(names)}"
+    others = [name for name in names if name not in step.taken]
+    if len(others) < len(step.taken) <= len(names) and len(others) <= 2:
+        return f"{count}: all but {' and '.join(others)}"
+    return f"{count}: {some(step.taken)}"
+
+
 def bisection_lines(bisection: Bisection) -> Iterator[str]:
     """Yield the outcome: the named differences with their versions before and after, and what is open."""
     if bisection.reason:
@@ -141,7 +158,10 @@ def bisection_lines(bisection: Bisection) -> Iterator[str]:
     for words, names in (("cause", bisection.cause), ("needed by it", bisection.along)):
         for difference in map(bisection.named, names):
             before, after = (some(side, 6) or "nothing" for side in (difference.before, difference.after))
-            yield f"{words}: {difference.name}: {before} → {after}"
+            versions = f"{before} → {after}"
+            # A package has its name there.
+            name = "" if f"{difference.name} " in versions else f"{difference.name}: "
+            yield f"{words}: {name}{versions}"
     if bisection.verdict == "not decidable":
         yield "what to do: measure on a node that nothing else uses, with more runs (--repeats N)"
     elif bisection.verdict != "found":
