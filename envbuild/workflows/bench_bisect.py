@@ -189,7 +189,7 @@ def _bisection(trial: _Trial, point: ComparedPoint) -> Bisection:
         )
     else:
         runs = pluralize(trial.request.repeats, "run")
-        reason = f"{runs} of each image do not decide whether they differ"
+        reason = f"after {runs} of each image it is open whether they differ"
         outcome = Outcome(verdict="not decidable", cause=(), along=(), reason=reason)
     return Bisection(
         benchmark=point.benchmark,
@@ -280,8 +280,9 @@ class _Trial:
                 origins = origins_of_image(subject.image, self.settings)
                 fetch_pins(pins, origins, self.settings, sources=(), offline=False)
         except EnvbuildError as error:
+            names = some([layer.name for layer in missing])
             raise RequestError(
-                f"the store lacks layers of the images, and their files cannot be fetched: {error.problem}",
+                f"the store lacks {names}, and what it is built from is not here: {error.problem}",
                 hint="`envbuild build SPEC` of both specs, with this store, brings the layers",
             ) from error
         locks = [subject.image.lock for subject in self.subjects]

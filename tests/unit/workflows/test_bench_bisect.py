@@ -15,7 +15,7 @@ import pytest
 
 from envbuild.bench.result import BenchResult, Bisection
 from envbuild.build.run import BuildContext
-from envbuild.errors import CheckError, RequestError
+from envbuild.errors import CheckError, MachineError, RequestError
 from envbuild.image.compose import Provenance
 from envbuild.image.file import ImageFile
 from envbuild.image.metadata import manifest_of, root_texts, top_layer
@@ -26,7 +26,9 @@ from envbuild.jobs.report import CheckResult
 from envbuild.jobs.run import JobResult
 from envbuild.launch.launchers import Launcher, Shape
 from envbuild.launch.start import Container
-from envbuild.plan.model import BuildPlan, FilesStep, InlineFile, Layer, layer_key
+from envbuild.lock.model import ToolPin
+from envbuild.plan.model import BuildPlan, FilesStep, InlineFile, Interpreter, Layer, layer_key
+from envbuild.plan.planner import wheel_layer
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.workflows import bench, bench_bisect, bench_report
@@ -281,7 +283,7 @@ def test_a_composition_between_both_images_is_measured_for_four_rounds_and_no_lo
 ) -> None:
     names = NAMES[:2]
     first, second = machine.image("a.sif", all_at("1.0", names)), machine.image("b.sif", all_at("2.0", names))
-    machine.cost = lambda versions, _: 1.0 + 0.1 * list(versions.values()).count("2.0")
+    machine.cost = lambda versions, _: 1.2 ** (list(versions.values()).count("2.0") / 2)
     bisected = machine.bisection(first, second)
     assert bisected.verdict == "not decidable"
     assert {step.runs for step in bisected.steps if step.state == "not decidable"} == {20}
@@ -334,6 +336,33 @@ def test_equal_layers_and_unlike_pythons_are_refused_before_any_run(machine: Mac
     assert machine.ran == []
 
 
+def test_layers_that_cannot_be_had_are_named_before_any_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = machine.image("a.sif", all_at("1.0", FEW)), machine.image("b.sif", all_at("2.0", FEW))
+    interpreter = Interpreter(abi="cp311", architecture="amd64")
+    absent = wheel_layer(wheel("part03", "2.0"), interpreter, (), _layer("base"))
+    monkeypatch.setattr(bench_bisect, "missing_layers", lambda *_: (absent,))
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise MachineError("the index cannot be reached", hint="try again")
+
+    monkeypatch.setattr(bench_bisect, "fetch_pins", unreachable)
+    problem = (
+        "the store lacks wheel:part03, and what it is built from is not here: the index cannot be reached"
+    )
+    with pytest.raises(RequestError, match=problem) as caught:
+        machine.bisect(first, second)
+    assert caught.value.hint.startswith("`envbuild build SPEC` of both specs")
+    other = ToolPin(name="installer", version="0.0.1", digest="sha256:" + "0" * 64)
+    absent = wheel_layer(wheel("part03", "2.0"), interpreter, (other,), _layer("base"))
+    with pytest.raises(
+        RequestError, match="the store lacks wheel:part03, and installer of this machine did not"
+    ):
+        machine.bisect(first, second)
+    assert machine.ran == []
+
+
 def test_the_command_shows_steps_and_cause_and_its_documents_have_them(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,7 +377,7 @@ def test_the_command_shows_steps_and_cause_and_its_documents_have_them(
     document = json.loads(out)
     assert complaints("bench", document) == []
     assert document["bisected"]["cause"] == ["part03"]
-    table = bench_report.bisected_table(BenchResult.model_validate(document))
+    table = bench_report.bisected_table(BenchResult.model_validate_json(out))
     assert table is not None
     assert table.notes == ("cause: part03 1.0 → part03 2.0",)
     assert [row[1] for row in table.rows[-2:]] == ["1 of 6: part03", "5 of 6: all but part03"]
@@ -359,7 +388,7 @@ def test_the_command_shows_steps_and_cause_and_its_documents_have_them(
     machine.cost = lambda _, __: 1.0
     code, out, err = run(words, capsys)
     assert code == 4
-    assert "not decidable: 5 runs of each image do not decide whether they differ" in out
+    assert "not decidable: after 5 runs of each image it is open whether they differ" in out
     assert "more runs (--repeats N)" in out
     code, _, err = run(["bench", "a.sif", "b.sif", "--value", "time"], capsys)
     assert (code, "--value is for --bisect" in err) == (2, True)
