@@ -81,11 +81,11 @@ def write_recipe(desk: Desk, recipes: str, code: str) -> None:
 
 
 def build(desk: Desk, name: str, recipes: str, packages: list[str]) -> Path:
-    wanted = ", ".join(packages)
+    requirements = ", ".join(packages)
     desk.write(
         f"{name}.yaml",
         f'name: {name}\nversion: "1"\nbase: debian-12\nmpi: mpich\nframeworks: [speedy]\n'
-        f"packages: {{python: [{{directory: parts}}, {wanted}]}}\n",
+        f"packages: {{python: [{{directory: parts}}, {requirements}]}}\n",
     )
     desk.envbuild("build", f"{name}.yaml", "--recipes", recipes)
     return desk.place / f"{name}.sif"

@@ -211,6 +211,25 @@ def test_variables_are_a_difference() -> None:
     assert Variable(name="OMP_NUM_THREADS", operation="set", value="1") in taken.manifest.environment
 
 
+@pytest.mark.parametrize(
+    ("file", "differences"),
+    [
+        ("verify/sum.py", []),
+        ("tutorial.py", []),
+        ("plugins/fast.py", [("environment", ("/opt/env/lib/python3.11/site-packages/fast.py",))]),
+    ],
+)
+def test_files_of_recipes_are_a_difference_unless_they_are_tests(
+    file: str, differences: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    first, second = (
+        image(pin("mpich", "5.0", layer="mpi"), recipes=[replace(mpich("5.0"), files={file: content})])
+        for content in (b"1", b"2")
+    )
+    mixed = pair(first, second)
+    assert [(each.name, each.after) for each in mixed.differences] == differences
+
+
 def test_on_another_base_every_wheel_is_made_anew() -> None:
     newer = {"base_debs": (deb("python3", "2.0-1"),)}
     mixed = pair(image(pin("alpha", "1.0")), image(pin("alpha", "2.0"), lock_changes=newer))
