@@ -73,6 +73,8 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
         raise RequestError(
             "--bisect measures at one place", hint="name one number with --ranks, and with --nodes"
         )
+    for path in (request.other, request.image):
+        _check_has_lock(path)
     settings = with_upstreams(settings)
 
     def waiting() -> None:
@@ -101,6 +103,16 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
     return kept(results, request)
 
 
+def _check_has_lock(path: Path) -> None:
+    with ImageFile.open(path) as image:
+        if not image.built_by_envbuild:
+            raise RequestError(
+                f"`{path.name}` has no lock, so its layers are not known",
+                at=Location(path=path),
+                hint="--bisect takes images that `envbuild build` made; build one from a spec",
+            )
+
+
 def _compared_point(result: BenchResult, name: str) -> ComparedPoint | None:
     points = result.compared.points if result.compared is not None else ()
     return next((point for point in points if point.name == name), None)
@@ -124,12 +136,6 @@ def _pair(subjects: Sequence[Subject], settings: Settings) -> Pair:
 
 
 def _ingredients(image: ImageFile, settings: Settings) -> Ingredients:
-    if not image.built_by_envbuild:
-        raise RequestError(
-            f"`{image.path.name}` has no lock, so its layers are not known",
-            at=Location(path=image.path),
-            hint="--bisect takes images that `envbuild build` made; build one from a spec",
-        )
     check_provenance(image)
     built = read_built(image, settings.emit)
     return Ingredients(

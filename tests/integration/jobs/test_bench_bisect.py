@@ -178,7 +178,7 @@ def test_equal_images_and_one_without_a_lock_are_refused(
     shutil.copy(images[0], tmp_path / "same.sif")
     for other, problem in (
         (tmp_path / "same.sif", "are made from the same layers: there is nothing to bisect"),
-        (debian_12, "that envbuild did not build"),
+        (debian_12, "has no lock, so its layers are not known"),
     ):
         refused = desk.envbuild("bench", images[0], other, *words, code=2)
         assert problem in refused.stderr

@@ -336,6 +336,13 @@ def test_equal_layers_and_unlike_pythons_are_refused_before_any_run(machine: Mac
     assert machine.ran == []
 
 
+def test_an_image_without_a_lock_is_refused(machine: Machine) -> None:
+    first = machine.image("a.sif", all_at("1.0", FEW))
+    blob = next(machine.settings.store.path.rglob("blobs/sha256/*/*"))
+    with pytest.raises(RequestError, match="has no lock, so its layers are not known"):
+        machine.bisect(first, blob)
+
+
 def test_layers_that_cannot_be_had_are_named_before_any_run(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
