@@ -133,7 +133,7 @@ def test_all_that_clashes_is_told_at_once() -> None:
         'architecture: arm64\ngpus: {vendor: nvidia, driver: "535.104.05", architectures: [sm_70]}\n'
         "scheduler: {name: slurm, mpi_types: [pmix]}\n"
     )
-    resolved = ask("accelerator: cuda@13.0\n", site=site)
+    resolved = ask("architecture: amd64\naccelerator: cuda@13.0\n", site=site)
     pins = (wheel("torch", "2.13.0+cu130"), wheel("nvidia-cuda-runtime", "13.0.96"))
     text = refusal(resolved, locked(resolved, *pins))
     for rule in ("ARCH.same", "CUDA.driver-floor", "GPU.dropped-by-cuda", "GPU.arch-in-build"):
@@ -242,7 +242,7 @@ def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
 @pytest.mark.parametrize("site", ["lumi/c", "lumi/g", "alps-daint", "frontier", "roihu/gpu", "puhti"])
 def test_an_image_for_cpu_is_refused_nowhere_but_on_another_architecture(site: str) -> None:
     Path("spec.yaml").write_text(SPEC.replace("openmpi", "mpich"))
-    resolved = read_spec(Path("spec.yaml"), site=Path(site))
+    resolved = read_spec(Path("spec.yaml"), site=Path(site), architecture="amd64")
     assert resolved.site is not None
     verdicts = judge_lock(resolved, locked(resolved, wheel("torch", "2.13.0+cpu")))
     refused = [verdict.rule for verdict in verdicts if verdict.outcome == "incompatible"]
