@@ -29,6 +29,7 @@ SLOW = {
     "howto/operate-many.md": "tests/integration/activate and tests/unit/cli/test_many_images.py",
     "howto/modules.md": "tests/integration/activate/test_workflow.py",
     "tutorials/extend.md": "tests/integration/extend",
+    "tutorials/gpu-image.md": "tests/integration/resolve and recipes; its image is `make toolkits`",
     "tutorials/first-image.md": "`make demo` and tests/integration/main_job",
     "tutorials/share-an-image.md": "tests/integration/registry",
 }

@@ -257,6 +257,7 @@ def test_extensions_in_a_row(
     assert [extension["packages"][0]["name"] for extension in note["extensions"]] == names
 
 
+@pytest.mark.slow  # test_foreign.py and test_own_images.py extend other images
 def test_a_new_base_gets_what_the_old_one_got(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_lock_names_every_file_with_origin_size_and_digest(desk: Desk, image
     assert "://" not in text, "a lock holds logical origins, never addresses"
 
 
+@pytest.mark.slow  # `make bench` shows it with times, and tests/unit/plan what keys depend on
 def test_a_python_package_more_installs_that_package_alone(desk: Desk, image: Path) -> None:
     # One that no other test has: a wheel's layer is of use to every image.
     spec = desk.place / "pytorch-mpi.yaml"
@@ -104,6 +105,7 @@ def test_a_python_package_more_installs_that_package_alone(desk: Desk, image: Pa
     assert desk.apptainer("exec", "more.sif", "python", "-c", "import colorama, torch, scipy").returncode == 0
 
 
+@pytest.mark.slow  # tests/unit/plan shows what keys depend on
 def test_another_mpi_does_not_rebuild_the_framework(desk: Desk, image: Path) -> None:
     spec = desk.place / "pytorch-mpi.yaml"
     desk.write("open.yaml", spec.read_text().replace("mpich", "openmpi"))

@@ -141,6 +141,8 @@ def test_what_is_here_is_enough(web: Web, command: tuple[str, ...]) -> None:
 def test_a_spec_is_explained_also_where_it_is_refused(web: Web) -> None:
     desk = web.desk("explained")
     (desk / "here.yaml").write_text("name: here\narchitecture: arm64\n")
+    spec = desk / "web.yaml"
+    spec.write_text(f"{spec.read_text()}architecture: amd64\n")
     words = ["explain", "web.yaml", "--site", "here.yaml", "--json"]
     done = web.run(words, desk, store=web.store)
     document = json.loads(done.stdout)

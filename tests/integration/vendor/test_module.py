@@ -12,7 +12,8 @@ from tests.integration.vendor.test_launch import PROGRAM
 from tests.support.hostmpi import HostMpi
 
 
-@pytest.mark.parametrize("form", [pytest.param("copied", marks=pytest.mark.slow), "linked"])
+@pytest.mark.slow  # test_launch.py starts such ranks, and tests/unit/launch compares the module with it
+@pytest.mark.parametrize("form", ["copied", "linked"])
 def test_ranks_of_a_module_run_on_the_host_s_mpi(
     desk: Desk, image_on: Callable[[str], Path], host_mpi: Callable[[str], HostMpi], form: str
 ) -> None:
