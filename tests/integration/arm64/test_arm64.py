@@ -52,12 +52,10 @@ def test_ranks_of_an_image_are_right_through_qemu_and_that_counts_for_no_machine
     report = json.loads((arm.place / "report.json").read_text())
     assert [check["id"] for check in report["findings"] if check["status"] != "PASS"] == ["image.emulated"]
     assert "mpi.collectives/sum" in {check["id"] for check in report["findings"]}
-    stale = arm.envbuild("status", "small-arm64.sif").stdout
+    stale = arm.envbuild("status", "small-arm64.sif", code=4).stdout
     assert stale.startswith("STALE")
-    refused = arm.envbuild(
-        "module", "install", "small-arm64.sif", "--root", "apps", "--require-pass", code=None
-    )
-    assert refused.returncode != 0
+    refused = arm.envbuild("module", "install", "small-arm64.sif", "--root", "apps", "--require-pass", code=4)
+    assert "emulator: qemu-aarch64-static" in refused.stderr
     assert not (arm.place / "apps").exists()
 
 
@@ -66,9 +64,8 @@ def test_it_is_refused_as_an_image_for_another_processor(arm: Desk) -> None:
     assert "image.architecture" in tested.stderr
     launched = arm.envbuild("launch", "small-arm64.sif", "--", "python", "-c", "pass", code=2)
     assert "ARCH.same: the image is for arm64, and the host is amd64" in launched.stderr
-    assert (
-        "architecture" in arm.envbuild("check", "small-arm64.sif", "--site", "alps/daint", code=None).stdout
-    )
+    # Nothing speaks against it where such nodes are.
+    arm.envbuild("check", "small-arm64.sif", "--site", "alps-daint")
 
 
 def test_wheels_are_the_same_bytes_whichever_processor_compiles_them(arm: Desk) -> None:
