@@ -16,7 +16,7 @@ from typing import Literal
 from envbuild.bench.statistics import Interval, interval_of_median, median
 
 State = Literal["like the first", "like the second", "not decidable", "skipped"]
-"""What a composition is like: one of the images, neither of them for certain, or it could not be measured."""
+"""The image that a composition is like; neither for certain; or it could not be measured."""
 Verdict = Literal["found", "not confirmed", "not separated", "not decidable"]
 
 
@@ -66,7 +66,7 @@ def _beyond(interval: Interval | None, *, rises: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a search found."""
+    """The result of a search."""
 
     verdict: Verdict
     """``found``: the cause is enough, and without it the second image is like the first. ``not confirmed``:

@@ -155,7 +155,8 @@ def make_root(
             '--aptopt=Acquire::Languages "none"',
             *(suite, "-", f"deb [trusted=yes] copy://{quote(str(repository))} ./"),
         ]
-        env = host.environment(extra={**VARIABLES, "SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(scratch)})
+        variables = VARIABLES if emulator is not None else {}
+        env = host.environment(extra={**variables, "SOURCE_DATE_EPOCH": _EPOCH, "TMPDIR": str(scratch)})
         # The shell opens the file, which root of the namespace cannot write.
         argv = ["sh", "-c", 'exec "$@" >"$0"', str(tar), *_in_namespace(argv, emulator)]
         try:
@@ -192,7 +193,7 @@ def _in_namespace(argv: Sequence[str], emulator: Emulator | None) -> list[str]:
     if "--map-users" in shown.stdout:
         maps = ("--map-users=auto", "--map-groups=auto")
         command = emulator.in_namespace(argv) if emulator is not None else argv
-        return ["unshare", "--user", *maps, "--setuid=0", "--setgid=0", "--net", "--mount", "--", *command]
+        return ["unshare", "--user", *maps, "--setuid=0", "--setgid=0", "--net", "--", *command]
     if host.is_root():
         raise MachineError(
             "packages cannot be installed for root: their scripts would be root of this machine",

@@ -115,7 +115,7 @@ def check_emulation(architecture: str) -> Iterator[Diagnostic]:
             ("build", "test"),
             error.problem,
             "scripts of Debian packages, builds from source and `--emulate` start them",
-            f"{error.hint}; or take finished layers: `--upstream`, `envbuild layer import`",
+            f"{error.hint}{_IMPORT}",
             _ADMINISTRATOR,
         )
 

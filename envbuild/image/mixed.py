@@ -34,7 +34,7 @@ _MAKERS = frozenset({"tools", "revision"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingredients:
-    """What an image that envbuild built is made from."""
+    """The parts of an image that envbuild built."""
 
     manifest: Manifest
     lock: Lock
@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What an image with some of the differences is made from."""
+    """The parts of an image with some of the differences."""
 
     manifest: Manifest
     lock: Lock

@@ -146,10 +146,10 @@ def read_spec(
 
 
 def _architecture_of(spec: EnvSpec, site: Site | None) -> str:
-    """Return the architecture of a spec's image: of several this machine's, and of none that of the site."""
-    here = host.architecture()
-    named = spec.architectures_for((site.architecture if site is not None else None) or here)
-    return here if here in named else named[0]
+    """Return the architecture of a spec's image: of those that it names the site's, else this machine's."""
+    here = (site.architecture if site is not None else None) or host.architecture()
+    named = spec.architectures_for(here)
+    return next((each for each in (here, host.architecture()) if each in named), named[0])
 
 
 def _other_architecture(spec: Loaded[EnvSpec], architecture: str) -> Iterator[RequestError]:

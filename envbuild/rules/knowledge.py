@@ -41,32 +41,34 @@ Date = Annotated[str, full_match(_DATE, "a date, such as `2026-11-20`"), AfterVa
 Line = Annotated[Text, Field(min_length=1)]
 
 
-def excludes(wanted: str | bool) -> bool:
+def excludes(condition: str | bool) -> bool:
     """Return whether a condition names a property that excuses a stack: `false`, `!=rocm`."""
-    return wanted is False or (isinstance(wanted, str) and wanted.startswith("!=") and "," not in wanted)
+    return condition is False or (
+        isinstance(condition, str) and condition.startswith("!=") and "," not in condition
+    )
 
 
-def _problem(path: str, wanted: object, *, is_need: bool) -> str:
+def _problem(path: str, condition: object, *, is_need: bool) -> str:
     """Return why a condition cannot be judged; empty if it can."""
     declared = fact_type(path)
     if declared is None:
         return f"there is no fact `{path}`; {similar_fact(path) or _FACTS_PAGE}"
-    if not isinstance(wanted, str | bool):
+    if not isinstance(condition, str | bool):
         return "expected text in quotes, `true` or `false`"
-    if not wanted and wanted is not False:
+    if not condition and condition is not False:
         return "must not be empty"
-    if wanted == UNREAD:
+    if condition == UNREAD:
         return "" if is_need else "`?` stands in `needs` alone"
-    return _problem_of_value(path, declared, wanted)
+    return _problem_of_value(path, declared, condition)
 
 
-def _problem_of_value(path: str, declared: FactType, wanted: str | bool) -> str:
-    if declared.kind == "flag" or isinstance(wanted, bool):
-        is_flag = declared.kind == "flag" and isinstance(wanted, bool)
-        return "" if is_flag else f"`{path}` is a {declared.kind}, and `{shown(wanted)}` is not one"
+def _problem_of_value(path: str, declared: FactType, condition: str | bool) -> str:
+    if declared.kind == "flag" or isinstance(condition, bool):
+        is_flag = declared.kind == "flag" and isinstance(condition, bool)
+        return "" if is_flag else f"`{path}` is a {declared.kind}, and `{shown(condition)}` is not one"
     if declared.kind == "version":
-        return range_problem(wanted, declared.scheme)
-    value = wanted.removeprefix("!=").strip()
+        return range_problem(condition, declared.scheme)
+    value = condition.removeprefix("!=").strip()
     problem = problem_of_value(path, (value,) if declared.kind == "list" else value)
     return f"`{path}` cannot be `{value}`: {problem}" if problem else ""
 
@@ -76,9 +78,9 @@ def _conditions(conditions: object, *, is_need: bool) -> object:
         return conditions
     problems: dict[tuple[str | int, ...], str] = {}
     known: dict[str, object] = {}
-    for name, wanted in conditions.items():
+    for name, condition in conditions.items():
         path = fact_as_envbuild_names_it(str(name))
-        meant = _as_envbuild_writes_it(path, wanted)
+        meant = _as_envbuild_writes_it(path, condition)
         if problem := _problem(path, meant, is_need=is_need):
             problems[str(name),] = problem
         elif path in known:
@@ -89,12 +91,17 @@ def _conditions(conditions: object, *, is_need: bool) -> object:
     return known
 
 
-def _as_envbuild_writes_it(path: str, wanted: object) -> object:
+def _as_envbuild_writes_it(path: str, condition: object) -> object:
     declared = fact_type(path)
-    if not isinstance(wanted, str) or wanted == UNREAD or declared is None or declared.kind == "version":
-        return wanted
-    sign = "!=" if wanted.startswith("!=") else ""
-    return f"{sign}{text_as_envbuild_writes_it(path, wanted.removeprefix('!=').strip())}"
+    if (
+        not isinstance(condition, str)
+        or condition == UNREAD
+        or declared is None
+        or declared.kind == "version"
+    ):
+        return condition
+    sign = "!=" if condition.startswith("!=") else ""
+    return f"{sign}{text_as_envbuild_writes_it(path, condition.removeprefix('!=').strip())}"
 
 
 _Conditions = Annotated[
@@ -144,8 +151,8 @@ class Row(Model):
     @cached_property
     def opening(self) -> tuple[str, bool, tuple[str, str]]:
         """The first fact that it reads, whether that can excuse a stack, and its rule with its subject."""
-        path, wanted = next(iter(self.if_.items()))
-        return path, excludes(wanted), (self.rule, self.subject)
+        path, condition = next(iter(self.if_.items()))
+        return path, excludes(condition), (self.rule, self.subject)
 
     @cached_property
     def occasions(self) -> frozenset[Occasion]:

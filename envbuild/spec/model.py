@@ -57,7 +57,7 @@ REQUIREMENT_FILE = r"(?!\S*://)\S+\.(?:txt|toml|whl)"
 """Paths of files that people write in place of a package."""
 _RELEASE = r"[0-9]+(\.[0-9]+)*"
 Architecture = Literal["amd64", "arm64"]
-"""Of processors, in Debian's words."""
+"""A processor, in Debian's words."""
 
 _NAME_WORDS = "lower-case letters, digits, `.`, `_` and `-`"
 
@@ -714,7 +714,8 @@ class EnvSpec(Model):
     architecture: Architecture | None = None
     """Processor of the image, ``amd64`` or ``arm64``; that of the site, else of this machine, if omitted."""
     architectures: Annotated[tuple[Architecture, ...], Field(max_length=2)] = ()
-    """Processors that the lock is for, in place of ``architecture``; an image is for one of them."""
+    """Processors that the lock is for, in place of ``architecture``; an image is for one of them: that of the
+    site, else of this machine."""
     accelerator: Pick = Choice(name="cpu")
     """``cpu``, ``cuda@13.0``, ``rocm@7.2``, …; selects the variant of each recipe. ``cuda`` alone is the
     newest release that all recipes have and the site's driver runs."""

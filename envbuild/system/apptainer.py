@@ -81,7 +81,7 @@ class Apptainer:
     elsewhere: bool = False
     """Whether it is that of another machine, which a site file describes."""
     emulator: Emulator | None = None
-    """What starts the programs of its images, if these are for another processor."""
+    """Starts the programs of its images, if these are for another processor."""
 
     @property
     def emulator_label(self) -> str:

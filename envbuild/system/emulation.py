@@ -61,11 +61,11 @@ class Emulator:
     """The emulator and its version, where that is known."""
 
     def in_namespace(self, argv: Sequence[str]) -> list[str]:
-        """Return the command that starts a command with emulation, for the root of a new mount namespace."""
+        """Return the command that starts a command with emulation, for the root of a user namespace."""
         if self.program is None:
             return list(argv)
         words = (_escaped(_MAGIC), _escaped(_MASK), str(self.program))
-        return ["sh", "-c", _REGISTER, "sh", *words, *argv]
+        return ["unshare", "--mount", "--", "sh", "-c", _REGISTER, "sh", *words, *argv]
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """Return the command that starts a command as the user, with emulation for it and what it starts."""
@@ -73,7 +73,7 @@ class Emulator:
             return list(argv)
         user = (f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}")
         inner = self.in_namespace(["unshare", "--user", *user, "--", *argv])
-        return ["unshare", "--user", "--map-root-user", "--mount", "--", *inner]
+        return ["unshare", "--user", "--map-root-user", "--", *inner]
 
 
 @cache

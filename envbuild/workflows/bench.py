@@ -209,7 +209,7 @@ class Subject:
 
     @property
     def label(self) -> str:
-        """What runs it, in a few words."""
+        """The image's file, or that it is the bare environment."""
         bare = self.prepared.container.bare
         return self.image.path.name if bare is None else "the bare environment"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from envbuild.build.run import BuildContext, missing_layers, require_layer
-from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError, raise_all
+from envbuild.build.run import BuildContext, missing_layers
+from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compose import Provenance, check_target
 from envbuild.image.file import ImageFile
@@ -378,18 +378,29 @@ def _compilers(
         ):
             continue
         with contextlib.suppress(RequestError):
-            locked = read_locked(image.spec, replace(settings, architecture=host.architecture()))
+            here = replace(settings, architecture=host.architecture())
+            locked = read_locked(image.spec, here, judges=False)
             if _python_of(locked.lock) == _python_of(image.locked.lock) is not None:
                 plan = plan_image(locked).only("base")
                 native[image.plan.layer("base").key] = replace(image, locked=locked, plan=plan)
     bases = list(native.values())
     graph = LayerGraph.of(base.plan for base in bases)
     if absent := missing_layers(graph, settings.store):
-        for base in bases:
-            _fetch(base, {layer.key for layer in absent}, request, settings)
-        context = replace(_context(bases, absent, request, settings, work), rebuild=False)
-        raise_all([*make_layers(graph, context, settings, missing=absent, verb="build").values()])
-    return {key: require_layer(base.plan.layer("base"), settings.store) for key, base in native.items()}
+        errors: list[EnvbuildError] = []
+        try:
+            for base in bases:
+                _fetch(base, {layer.key for layer in absent}, request, settings)
+            context = replace(_context(bases, absent, request, settings, work), rebuild=False)
+            made = make_layers(graph, context, settings, missing=absent, verb="build")
+            errors += made.values()
+        except EnvbuildError as error:
+            errors += error.each()
+        # The images may do without.
+        for failure in errors:
+            text = f"wheels for another processor are compiled through QEMU: {failure.problem}"
+            settings.emit(Warned(text=text, hint=failure.hint))
+    records = {key: settings.store.get(base.plan.layer("base").key) for key, base in native.items()}
+    return {key: record for key, record in records.items() if record is not None}
 
 
 def _python_of(lock: Lock) -> str | None:

@@ -234,7 +234,12 @@ class _Locking:
         changes: list[str] = []
         for architecture in resolved.spec.architectures_for(resolved.architecture):
             if architecture != resolved.architecture:
-                other, newer = self._target(file or before, architecture)
+                # Another target is for other nodes than the site has, unless its partitions differ.
+                sites = [site.value.architecture for site in resolved.sites]
+                fits = not sites or not {None, architecture}.isdisjoint(sites)
+                other, newer = replace(self, judges=self.judges and fits)._target(
+                    file or before, architecture
+                )
                 file = newer or file
                 changes += [f"{architecture}: {change}" for change in other.changes]
         others = _other_locks(file or before, resolved.architecture)
@@ -454,8 +459,10 @@ def resolve_context(
         )
 
 
-def read_locked(spec: Path, settings: Settings) -> Locked:
+def read_locked(spec: Path, settings: Settings, *, judges: bool = True) -> Locked:
     """Return the lock beside a spec, which must not change; this machine's tools may differ.
+
+    Without `judges`, nothing is said of the rules.
 
     RequestError: there is no lock, or it does not satisfy the spec; or as `lock_spec`.
     """
@@ -476,7 +483,7 @@ def read_locked(spec: Path, settings: Settings) -> Locked:
         lock=lock,
         path=lock_path(spec),
         other_tools=tuple(difference.sentence for difference in tool_differences(lock, pins)),
-        rule_results=_check_fit(resolved, lock, settings),
+        rule_results=_check_fit(resolved, lock, settings) if judges else (),
     )
 
 
@@ -557,10 +564,14 @@ def check_lock(spec: Path, settings: Settings) -> LockState:
     """Return how the lock beside a spec fails to satisfy it. Resolves nothing."""
     file = read_lock_file(spec)
     resolved = _read_with_lock(spec, settings, file)
+    changes = [*file_changes(file, resolved, _known_tool_pins(resolved.base, settings))]
+    for architecture in resolved.spec.architectures_for(resolved.architecture):
+        if file is not None and architecture != resolved.architecture and file.lock(architecture) is None:
+            changes.append(f"there is no target for {architecture}")
     return LockState(
         spec=spec,
         path=lock_path(spec),
-        changes=file_changes(file, resolved, _known_tool_pins(resolved.base, settings)),
+        changes=tuple(changes),
         stale_targets=tuple(_stale_targets(_other_locks(file, resolved.architecture), spec, settings, None)),
     )
 

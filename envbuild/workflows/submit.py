@@ -304,7 +304,13 @@ def _build_tasks(
             layers={key: names[key] for key in own},
             image=path,
         )
-        work = {"spec": str(image.spec.absolute()), "image": path, "compression": request.compression}
+        work = {
+            "spec": str(image.spec.absolute()),
+            "image": path,
+            # A compute node may have another one.
+            "architecture": image.locked.lock.architecture,
+            "compression": request.compression,
+        }
         tasks.append(_Task(task=task, work=work, options=options))
     return tasks
 

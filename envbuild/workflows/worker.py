@@ -150,6 +150,7 @@ def _build_image(
     settings: Settings,
 ) -> tuple[str, int]:
     spec, image = Path(work["spec"]), Path(work["image"])
+    settings = replace(settings, architecture=work["architecture"])
     stored = with_upstreams(settings, upstreams, offline=True)
     plan = plan_image(read_locked(spec, stored), compression=work["compression"])
     missing = missing_layers(LayerGraph.of([plan]), stored.store)

@@ -201,6 +201,29 @@ def test_an_image_is_for_the_architecture_of_its_spec_else_of_its_site(desk: Des
     assert "`architectures: [amd64, arm64]`" in str(caught.value.hint)
 
 
+def test_at_a_site_of_one_of_them_the_image_is_for_that_and_the_other_is_locked_as_well(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """Its wheels are compiled by the base for this machine, which the site has no node for."""
+    site = tmp_path / "far.yaml"
+    site.write_text("name: far\narchitecture: arm64\n")
+    name_in_spec(desk, "architectures: [amd64, arm64]")
+    there = replace(desk.settings, site=site)
+    assert lock_spec(desk.spec, there).lock == desk.lock_of("arm64")
+    here = replace(there, architecture="amd64")
+    assert read_locked(desk.spec, here, judges=False).lock == desk.lock_of("amd64")
+    with pytest.raises(EnvbuildError, match=r"ARCH\.same"):
+        read_locked(desk.spec, here)
+
+
+def test_a_lock_without_one_of_them_does_not_satisfy_the_spec(desk: Desk) -> None:
+    lock_spec(desk.spec, desk.settings)
+    name_in_spec(desk, "architectures: [amd64, arm64]")
+    assert check_lock(desk.spec, desk.settings).changes == ("there is no target for arm64",)
+    lock_spec(desk.spec, desk.settings)
+    assert check_lock(desk.spec, desk.settings).changes == ()
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
