@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -109,9 +109,9 @@ def common(shared: Path) -> Path:
 
 
 @contextmanager
-def alone(common: Path) -> Iterator[None]:
-    """Keep other processes out of the common directory."""
-    with (common / "lock").open("w") as lock:
+def alone(common: Path, name: str) -> Iterator[None]:
+    """Keep other processes from making what has this name in the common directory."""
+    with (common / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -120,7 +120,7 @@ def alone(common: Path) -> Iterator[None]:
 def installed(common: Path) -> Path:
     """Install envbuild from its wheel, where other users can run it, too; return the command."""
     command = common / "venv/bin/envbuild"
-    with alone(common):
+    with alone(common, "venv"):
         if not command.exists():
             install(common)
     return command
@@ -180,7 +180,8 @@ def build_once(common: Path, installed: Path, desk: Desk) -> Callable[[str], Pat
 
     @cache
     def build(name: str) -> Path:
-        with alone(common):
+        # Others build another spec over the same store meanwhile, and wait for the layers that both have.
+        with alone(common, name):
             place.mkdir(exist_ok=True)
             seed.write(f"{name}.yaml", (desk.place / f"{name}.yaml").read_text())
             seed.envbuild("build", f"{name}.yaml")
@@ -193,14 +194,19 @@ def build_once(common: Path, installed: Path, desk: Desk) -> Callable[[str], Pat
 
 
 def copy_new(source: Path, target: Path) -> None:
-    """Copy what a directory lacks of another; what it has may be in use."""
-    for path in [source, *sorted(source.rglob("*"))]:
-        copy = target / path.relative_to(source)
-        if path.is_dir() and not copy.exists():
-            copy.mkdir()
-            copy.chmod(path.stat().st_mode)
-        elif not path.is_dir() and not copy.exists():
-            shutil.copy2(path, copy, follow_symlinks=False)
+    """Copy what a store lacks of another; both may be in use."""
+    target.mkdir(exist_ok=True)
+    target.chmod(source.stat().st_mode)
+    # Records of layers before the blobs that they name: a layer of another's build is copied whole, or not.
+    for name in sorted({path.name for path in source.iterdir()} - {"stage"}, reverse=True):
+        for path in [source / name, *sorted((source / name).rglob("*"))]:
+            copy = target / path.relative_to(source)
+            if path.is_dir() and not copy.exists():
+                copy.mkdir()
+                copy.chmod(path.stat().st_mode)
+            elif not path.is_dir() and not copy.exists():
+                with suppress(FileNotFoundError):  # another's build has removed its own work
+                    shutil.copy2(path, copy, follow_symlinks=False)
 
 
 @pytest.fixture(scope="session")
