@@ -94,7 +94,9 @@ def test_a_killed_rank_has_a_record_up_to_its_death(tmp_path: Path) -> None:
 
 
 def test_signals_for_the_job_end_the_rank_and_not_its_record(tmp_path: Path) -> None:
-    rank = start(tmp_path, "sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done")
+    script = "trap 'exit 3' TERM; echo '{}' > \"$1\"; while :; do sleep 0.1; done"
+    rank = start(tmp_path, "sh", "-c", script, "sh", str(tmp_path / "ready"))
+    wait_for(tmp_path / "ready", 1)
     wait_for(tmp_path / "rank-0.jsonl", 2)
     os.kill(rank.pid, signal.SIGTERM)
     rank.communicate(timeout=20)
