@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 pages measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -41,6 +41,8 @@ test: setup ## run all tests but the slow ones; ARGS="-k name" for some
 	@$(BIN)/python tests/run.py -m "not slow" $(ARGS)
 
 test-all: setup ## run all tests; then build every toolkit, swap MPIs, and try to break it (hours)
+	@$(SETUP)/qemu.py
+	@$(SETUP)/chromium.py
 	@$(BIN)/python tests/run.py --hypothesis-profile=thorough $(ARGS)
 	@$(BIN)/python tests/run.py --uv oldest --programs real tests/unit/resolve tests/integration/resolve
 	@$(BIN)/python tests/run.py --uv newest --programs real tests/unit/resolve tests/integration/resolve
@@ -76,7 +78,11 @@ arm64: setup ## build images for arm64 on this machine, and try them through QEM
 	@$(SETUP)/qemu.py
 	@$(BIN)/python tests/run.py tests/integration/arm64 -n 1 $(ARGS)
 
-measure: setup ## scaling, recorded ranks and their cost on a private cluster of Slurm (15 minutes); ARGS="--only killed"
+pages: setup ## open the pages that envbuild writes in Chromium (five minutes; first it is written below build/)
+	@$(SETUP)/chromium.py
+	@$(BIN)/python tests/run.py tests/integration/pages -n 1 $(ARGS)
+
+measure: setup ## scaling, recorded ranks and their cost on a private cluster of Slurm (half an hour); ARGS="--only killed"
 	@$(BIN)/python setup/measure.py $(ARGS)
 
 travel: venv ## send images through registries, and compare them bit for bit (five minutes)

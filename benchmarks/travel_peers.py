@@ -31,34 +31,11 @@ from envbuild.image.statements import PREDICATES
 from tests.support.distribution import free_port, serving_distribution, wait_for
 from tests.support.installed import install
 from tests.support.podman import podman, podman_home
+from tests.support.roots import make_root
 
 PEERS = ROOT / "build/peers.sqfs"
 PACKAGES = "ca-certificates,cosign,golang-github-google-go-containerregistry-dev,golang-go,oras,skopeo"
 SPEC = 'name: peers\nversion: "1"\nmpi: mpich\npackages: {python: ["rich==13.*"]}\n'
-
-
-def make_root() -> None:
-    """Write the root with the tools of others, unless it is there."""
-    if PEERS.exists():
-        return
-    PEERS.parent.mkdir(exist_ok=True)
-    partial = PEERS.with_suffix(".partial.sqfs")
-    # The newest that a mirror has may be old.
-    options = ("Acquire::Check-Valid-Until false", "Acquire::Languages none", "APT::Install-Recommends false")
-    words = ["mmdebstrap", "--variant=apt", f"--include={PACKAGES}"]
-    words += [f'--aptopt={name} "{value}"' for name, value in map(str.split, options)]
-    say(f"writing {PEERS.relative_to(ROOT)}: ten minutes")
-    tree = PEERS.with_suffix(".tar")
-    try:
-        subprocess.run([*words, "unstable", tree], check=True)
-        # mmdebstrap would pack by xz, which takes half an hour.
-        with tree.open("rb") as archive:
-            subprocess.run(
-                ["tar2sqfs", "--quiet", "--force", "--compressor=zstd", partial], stdin=archive, check=True
-            )
-    finally:
-        tree.unlink(missing_ok=True)
-    partial.rename(PEERS)
 
 
 @dataclass
@@ -239,7 +216,9 @@ def versions(peers: Peers) -> dict[str, str]:
 
 def main() -> int:
     """Show the image to all, record what was found, and write the page."""
-    make_root()
+    if not PEERS.exists():
+        say(f"writing {PEERS.relative_to(ROOT)}: ten minutes")
+    make_root(PEERS, PACKAGES, "unstable")
     with tempfile.TemporaryDirectory(prefix="envbuild-peers-", dir="/var/tmp") as directory:
         road = Road(Path(directory), install(Path(directory) / "tool"))
         os.environ["ENVBUILD_STORE"] = f"{directory}/store"

@@ -266,7 +266,7 @@ def _simple(entry: dict[str, Any]) -> str:
     elif "pattern" in entry:
         words = f"text: `{_regular(entry['pattern'])}`"
     limits = (("minimum", "at least"), ("exclusiveMinimum", "more than"), ("maximum", "at most"))
-    return ", ".join([words, *(f"{word} {entry[key]:,g}" for key, word in limits if key in entry)])
+    return ", ".join([words, *(f"{word} {entry[key]:,.15g}" for key, word in limits if key in entry)])
 
 
 def _regular(pattern: str) -> str:

@@ -61,10 +61,7 @@ def command(
 
 def _text(vetting: Vetting) -> str:
     named = vetting.columns
-    rows = [
-        [node.name, *(f"{node.values[name]:.3g}" if name in node.values else "-" for name in named)]
-        for node in vetting.nodes
-    ]
+    rows = [[node.name, *map(node.shown, named)] for node in vetting.nodes]
     heading = ["node", *named.values()]
     if any(node.gpus for node in vetting.nodes):
         heading.append("GPUs")

@@ -15,7 +15,15 @@ from envbuild.jobs.envbuild_gpus import ELEMENTS
 from envbuild.jobs.envbuild_libraries import DRIVER_SONAMES, ONCE, is_library
 from envbuild.jobs.imports import is_private
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import GPU_VISIBLE, IMPORTS, NO_JOBS, NO_PACKAGES, CheckResult, Measured
+from envbuild.jobs.report import (
+    GPU_VISIBLE,
+    IMPORTS,
+    NO_JOBS,
+    NO_PACKAGES,
+    CheckResult,
+    Measured,
+    significant,
+)
 
 TUTORIALS = "image.tutorials"
 GPU_KERNEL = "gpu.kernel"
@@ -347,7 +355,7 @@ class _ValueJudge:
             return self._failed(
                 f"{name}-measured", expected, "no number", "the job must report it on each rank"
             )
-        return self._passed(f"{name}-measured", expected, f"{value:.4g} {measure.unit}")
+        return self._passed(f"{name}-measured", expected, f"{significant(value)} {measure.unit}")
 
     def own_gpus(self) -> CheckResult:
         """Judge that each rank used as many GPUs as it needs, and none that another rank used."""

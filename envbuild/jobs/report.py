@@ -61,7 +61,7 @@ class Measured:
 
     def line(self) -> str:
         """Return ``name = value unit``."""
-        return f"{self.name} = {self.value:.4g} {self.unit}"
+        return f"{self.name} = {significant(self.value)} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -251,6 +251,12 @@ def _word(text: str) -> str:
 def _fact(name: str, text: str) -> list[str]:
     first, *more = text.splitlines() or ["-"]
     return [f"       {name + ':':<9} {visible(first)}", *(f"         {visible(line)}" for line in more)]
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return a number with this many digits that count; one above 1 has no exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text else text
 
 
 def visible(line: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from envbuild.jobs.judge import Job
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
-from envbuild.jobs.report import CheckResult
+from envbuild.jobs.report import CheckResult, significant
 from envbuild.spec.vet_values import BY_NAME, VALUES, Severity, VetLimits, VetValue
 
 JOB = Job(
@@ -40,6 +40,10 @@ class Node:
     """Names of values that it did not report, or not as numbers that can be."""
     gpus: Sequence[Mapping[str, str]] = ()
     """Each with ``index``, ``name`` and its values as `nvidia-smi` writes them, or with ``error``."""
+
+    def shown(self, name: str) -> str:
+        """Return a value as text; ``-`` where it was not reported."""
+        return significant(self.values[name], 3) if name in self.values else "-"
 
 
 _HINTS: Mapping[Severity, str] = {
@@ -161,8 +165,8 @@ class _Range:
             node,
             severity=self.value.severity,
             check=check or self.value.name,
-            observed=f"{number:.3g} {self.value.unit}",
-            limit=f"{limit:.3g} {self.value.unit}",
+            observed=f"{significant(number, 3)} {self.value.unit}",
+            limit=f"{significant(limit, 3)} {self.value.unit}",
         )
 
 
@@ -253,7 +257,7 @@ def _second(finding: NodeFinding, node: Node | None, ranges: Mapping[str, _Range
     number = node.values.get(name) if node else None
     if finding.severity != "ISOLATE" or number is None or ranges[name].judge(finding.subject, number):
         return finding
-    observed = f"{finding.observed}, measured again alone {number:.3g} {BY_NAME[name].unit}"
+    observed = f"{finding.observed}, measured again alone {significant(number, 3)} {BY_NAME[name].unit}"
     return of_node(finding.subject, check=name, observed=observed, limit=finding.expected, severity="MONITOR")
 
 

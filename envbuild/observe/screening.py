@@ -230,7 +230,7 @@ def _of_cpu(uses: Sequence[RankUse], others: Mapping[str, float], *, for_gpus: b
         least, use = min(shares, key=lambda pair: pair[0], default=(None, None))
         observed = "not recorded"
         if least is not None and use is not None:
-            observed = f"rank {use.rank} had work for {100 * least:.0f} % of its {_shown(use.cores)} cores"
+            observed = f"rank {use.rank} had work for {100 * least:.0f} % of its {_shown(use.cores)}"
         yield _judge(
             "cpu.unused",
             None if least is None else 1 - least,
@@ -247,7 +247,7 @@ def _of_cpu(uses: Sequence[RankUse], others: Mapping[str, float], *, for_gpus: b
         runnable = most + (use.busy or 0)
         observed = (
             f"rank {use.rank}: {runnable:.1f} of up to {use.threads or 0:.0f} threads could run on"
-            f" {_shown(use.cores)} cores, {most:.1f} of them without a core"
+            f" {_shown(use.cores)}, {most:.1f} of them without a core"
         )
         other = others.get(use.host, 0.0)
         if use.cores is not None and runnable <= use.cores + 0.5 and other > 0.5:
@@ -258,7 +258,7 @@ def _of_cpu(uses: Sequence[RankUse], others: Mapping[str, float], *, for_gpus: b
 
 
 def _shown(cores: float | None) -> str:
-    return "?" if cores is None else f"{cores:g}"
+    return "? cores" if cores is None else f"{cores:g} core{'s' if cores != 1 else ''}"
 
 
 def _others(nodes: Sequence[Record], uses: Sequence[RankUse]) -> dict[str, float]:

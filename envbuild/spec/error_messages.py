@@ -245,7 +245,7 @@ def _words(problem: SchemaProblem, written: str | None) -> tuple[str, str | None
         return shorten(str(context["error"]).replace(given, shorten(given)), 300), None
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
-        return f"must be {words} {context[name]:g}, found {_shown(value, written)}", None
+        return f"must be {words} {context[name]:.15g}, found {_shown(value, written)}", None
     if kind == "too_long":
         of_spec = problem.model.__module__ == EnvSpec.__module__
         return (

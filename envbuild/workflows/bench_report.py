@@ -16,6 +16,7 @@ from envbuild.bench.result import (
 )
 from envbuild.bench.statistics import median
 from envbuild.errors import pluralize, some
+from envbuild.jobs.report import significant
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 
@@ -48,7 +49,8 @@ def tables(result: BenchResult) -> Iterator[Table]:
 
 
 def _row(point: MeasuredPoint) -> dict[str, str]:
-    interval = "" if point.interval is None else f"{point.interval.low:.4g} … {point.interval.high:.4g}"
+    bounds = (point.interval.low, point.interval.high) if point.interval is not None else ()
+    interval = " … ".join(map(significant, bounds))
     threads = f"{point.threads}" if point.gpus == 0 else ""
     verdict = point.earlier if point.earlier in ("faster", "slower") else ""
     return {
@@ -57,7 +59,7 @@ def _row(point: MeasuredPoint) -> dict[str, str]:
         "ranks": f"{point.ranks}",
         "threads": threads,
         "GPUs": f"{point.gpus}" if point.gpus else "",
-        "median": f"{point.median:.4g} {point.unit}",
+        "median": f"{significant(point.median)} {point.unit}",
         "interval": interval,
         "bandwidth": _rate(point.bandwidth) if point.bandwidth else "",
         "efficiency": "" if point.efficiency is None else f"{100 * point.efficiency:.0f} %",
@@ -80,8 +82,8 @@ def _model_lines(result: BenchResult, benchmark: str) -> Iterator[str]:
             slope = f"bytes / ({_rate(model.bytes_per_s)})" if model.bytes_per_s else "0"
             yield (
                 f"{pluralize(model.ranks, 'rank')} on {pluralize(model.nodes, 'node')}: time ="
-                f" {model.latency_s * 1e6:.3g} us + {slope}; error at {model.held_out_bytes} bytes, left"
-                f" out of the fit: {100 * model.error:.0f} %"
+                f" {significant(model.latency_s * 1e6, 3)} us + {slope}; error at {model.held_out_bytes}"
+                f" bytes, left out of the fit: {100 * model.error:.0f} %"
             )
 
 
@@ -90,7 +92,7 @@ def compared_table(result: BenchResult) -> Table | None:
     if result.compared is None:
         return None
     medians = {
-        (point.benchmark, point.name, point.nodes, point.ranks): f"{point.median:.4g} {point.unit}"
+        (point.benchmark, point.name, point.nodes, point.ranks): f"{significant(point.median)} {point.unit}"
         for point in result.points
     }
     rows = [
@@ -99,7 +101,7 @@ def compared_table(result: BenchResult) -> Table | None:
             point.name,
             f"{point.nodes}",
             f"{point.ranks}",
-            f"{median(point.other):.4g}",
+            significant(median(point.other)),
             medians[point.benchmark, point.name, point.nodes, point.ranks],
             f"{point.ratio:.3f}",
             "" if point.low is None or point.high is None else f"{point.low:.3f} … {point.high:.3f}",

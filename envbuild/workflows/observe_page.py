@@ -108,7 +108,8 @@ def _over_time(found: Observed) -> Section:
     """Return the charts of CPU, memory and network over time."""
     epochs = [epoch for record in found.records if (epoch := record.fact("epoch")) is not None]
     began = min(epochs, default=0.0)
-    ranks = _apart(sorted((one for one in found.records if one.kind == "rank"), key=_cpu_of))
+    by_cpu = sorted((one for one in found.records if one.kind == "rank"), key=_cpu_of)
+    ranks = sorted(_apart(by_cpu), key=_rank_of)
     nodes = [record for record in found.records if record.kind == "node"]
     interfaces = [(node, name, node.network_rates(name)) for node in nodes for name in node.interfaces]
     busiest = sorted(interfaces, key=lambda entry: -max((rate for _, rate in entry[2]), default=0.0))
@@ -150,7 +151,11 @@ def _apart(records: Sequence[Record]) -> list[Record]:
 
 
 def _cpu_of(record: Record) -> tuple[float, int]:
-    return record.grown("cpu") or 0.0, int(record.name)
+    return record.grown("cpu") or 0.0, _rank_of(record)
+
+
+def _rank_of(record: Record) -> int:
+    return int(record.name)
 
 
 def _name(record: Record) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from envbuild.jobs.report import CheckResult, counts, visible
+from envbuild.jobs.report import CheckResult, counts, significant, visible
 from envbuild.store.report import Report
 
 MARK = "Written by `envbuild test`"
@@ -80,7 +80,8 @@ def job_rows(report: Report) -> list[tuple[str, ...]]:
 def measured_rows(report: Report) -> list[tuple[str, ...]]:
     """Return the measured values."""
     return [
-        (each.job, each.name, f"{each.value:.4g} {each.unit}", str(each.ranks)) for each in report.measured
+        (each.job, each.name, f"{significant(each.value)} {each.unit}", str(each.ranks))
+        for each in report.measured
     ]
 
 

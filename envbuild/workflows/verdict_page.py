@@ -71,10 +71,9 @@ def _contents(path: Path, digest: str) -> Iterator[Section]:
         *((pin.kind, pin.name, f"{pin.version}, {pin.variant}") for pin in lock.recipes),
         *(("Python package", package.name, package.version) for package in requested),
     ]
-    note = (
-        f"And {pluralize(others, 'Python package')} that these need, and"
-        f" {pluralize(len(debs), 'Debian package')}: `envbuild sbom` writes all of them."
-    )
+    also = [f"{pluralize(others, 'Python package')} that these need"] if others else []
+    also.append(pluralize(len(debs), "Debian package"))
+    note = f"And {', and '.join(also)}: `envbuild sbom` writes all of them."
     yield _section("Bill of materials", ("kind", "name", "version"), rows, note=note)
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from envbuild.jobs.report import visible
 
-_WIDTH, _HEIGHT = 640, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 16, 40
+_WIDTH, _HEIGHT = 640, 220
+"""Of the axes with their numbers."""
+_LEFT, _RIGHT, _BOTTOM = 76, 16, 48
+_LINE = 24
+"""Height of a line of text above the axes; on small screens the letters are larger (page.html)."""
 # Each series has a dash pattern of its own, so that colour is not needed to tell them apart.
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 # Circles of more points would hide their line.
@@ -33,7 +36,7 @@ class Chart:
     """Lines over two axes."""
 
     title: str
-    """Description, for readers of the text alone."""
+    """It stands above the chart."""
     x: str
     """Name of the axis."""
     y: str
@@ -57,29 +60,35 @@ def svg(chart: Chart) -> str:
     scale = _LinearScale if chart.is_linear else _Scale
     across = scale.of([point.x for point in points], _LEFT, _WIDTH - _RIGHT)
     heights = [y for point in points for y in (point.y, point.low, point.high) if y is not None and y > 0]
-    up = scale.of(heights or [0.0], _HEIGHT - _BOTTOM, _TOP)
+    top = _LINE * (2 + len(series))
+    height = top + _HEIGHT
+    bottom = height - _BOTTOM
+    up = scale.of(heights or [0.0], bottom, top)
 
-    def text(x: float, y: float, words: str, anchor: str) -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(visible(words))}</text>'
+    def text(x: float, y: float, words: str, anchor: str, style: str = "") -> str:
+        attributes = f' class="{style}"' if style else ""
+        attributes += f' x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+        return f"<text{attributes}>{html.escape(visible(words))}</text>"
 
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(visible(chart.title))}">',
-        f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>',
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(visible(chart.title))}">',
+        f'<path class="axis" d="M{_LEFT} {top}V{bottom}H{_WIDTH - _RIGHT}"/>',
+        text(0, 16, chart.title, "start", "title"),
     ]
     for value in across.ticks():
-        parts.append(text(across.at(value), _HEIGHT - _BOTTOM + 16, _short(value), "middle"))
+        parts.append(text(across.at(value), bottom + 18, _short(value), "middle"))
     for value in up.ticks():
         y = up.at(value)
         parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>')
         parts.append(text(_LEFT - 6, y + 4, _short(value), "end"))
-    parts.append(text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, chart.x, "middle"))
-    parts.append(text(_LEFT + 6, _TOP + 4, chart.y, "start"))
+    parts.append(text((_LEFT + _WIDTH) / 2, height - 6, chart.x, "middle"))
+    parts.append(text(_LEFT - 6, top - 14, chart.y, "end"))
     for number, (name, of_series) in enumerate(series):
         parts += _line(of_series, across, up, number)
-        y = _TOP + 20 + 16 * number
+        y = 36 + _LINE * number
         dash = _DASHES[number % len(_DASHES)]
-        parts.append(f'<path class="s{number}" stroke-dasharray="{dash}" d="M{_LEFT + 8} {y}h24"/>')
-        parts.append(text(_LEFT + 38, y + 4, name, "start"))
+        parts.append(f'<path class="s{number}" stroke-dasharray="{dash}" d="M{_LEFT} {y}h32"/>')
+        parts.append(text(_LEFT + 40, y + 5, name, "start"))
     return "".join([*parts, "</svg>"])
 
 

@@ -45,6 +45,16 @@ def wait_for(path: Path, count: int, *, limit_s: float = 20.0) -> list[dict[str,
     raise AssertionError(f"{path} has fewer than {count} lines")
 
 
+def end_of(path: Path, *, limit_s: float = 20.0) -> dict[str, Any]:
+    """Return the last line of a record as soon as it says why it ended."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if path.exists() and "end" in (text := path.read_text()).rpartition("{")[2]:
+            return dict(json.loads(text.splitlines()[-1]))
+        time.sleep(0.05)
+    raise AssertionError(f"{path} has no end")
+
+
 def test_a_rank_keeps_its_process_its_streams_and_its_exit_code(tmp_path: Path) -> None:
     script = (
         "import os, sys; print(os.getpid(), sorted(k for k in os.environ if 'OBSERVE' in k)); sys.exit(7)"
@@ -59,7 +69,7 @@ def test_the_streams_of_a_rank_end_with_it(tmp_path: Path) -> None:
     begin = time.monotonic()
     start(tmp_path, "true").communicate(timeout=20)
     assert time.monotonic() - begin < 5
-    assert wait_for(tmp_path / "rank-0.jsonl", 2)[-1]["end"] == "exit"
+    assert end_of(tmp_path / "rank-0.jsonl")["end"] == "exit"
 
 
 def test_a_record_counts_what_a_rank_and_its_children_use(tmp_path: Path) -> None:
@@ -88,9 +98,9 @@ def test_a_killed_rank_has_a_record_up_to_its_death(tmp_path: Path) -> None:
     wait_for(tmp_path / "rank-0.jsonl", 3)
     rank.send_signal(signal.SIGKILL)
     rank.communicate(timeout=20)
-    found = wait_for(tmp_path / "rank-0.jsonl", 4)
-    assert found[-1]["end"] == "exit"
-    assert found[-1]["t"] < 10
+    last = end_of(tmp_path / "rank-0.jsonl")
+    assert last["end"] == "exit"
+    assert last["t"] < 10
 
 
 def test_signals_for_the_job_end_the_rank_and_not_its_record(tmp_path: Path) -> None:
@@ -101,14 +111,14 @@ def test_signals_for_the_job_end_the_rank_and_not_its_record(tmp_path: Path) -> 
     os.kill(rank.pid, signal.SIGTERM)
     rank.communicate(timeout=20)
     assert rank.returncode == 3
-    assert wait_for(tmp_path / "rank-0.jsonl", 3)[-1]["end"] == "exit"
+    assert end_of(tmp_path / "rank-0.jsonl")["end"] == "exit"
 
 
 def test_a_time_limit_ends_the_record_and_not_the_rank(tmp_path: Path) -> None:
     rank = start(tmp_path, "sleep", "60", ENVBUILD_OBSERVE_TIME="1.2")
-    found = wait_for(tmp_path / "rank-0.jsonl", 4)
-    assert found[-1]["end"] == "time"
-    assert 1.2 <= found[-1]["t"] < 6
+    last = end_of(tmp_path / "rank-0.jsonl")
+    assert last["end"] == "time"
+    assert 1.2 <= last["t"] < 6
     assert rank.poll() is None
     rank.kill()
     rank.communicate(timeout=20)

@@ -298,8 +298,7 @@ def test_a_suspect_is_bad_if_it_is_slow_again() -> None:
     assert (fine.bad, fine.good) == ((), ("n0", "n1", "n2", "n3"))
     (line,) = fine.lines
     assert line == (
-        "MONITOR n2: gemm_gflops 1.5e+03 GFLOP/s, measured again alone 2.9e+03 GFLOP/s;"
-        " the limit is 2.32e+03 GFLOP/s"
+        "MONITOR n2: gemm_gflops 1500 GFLOP/s, measured again alone 2900 GFLOP/s; the limit is 2320 GFLOP/s"
     )
 
 

@@ -27,7 +27,7 @@ def test_cpu_memory_and_network_have_a_chart_with_a_line_for_each(tmp_path: Path
         "rank 1, n1": {0.25},
     }
     # Times count from the first record: the second one began two seconds later.
-    assert [points[0].x for points in cpu.values()] == [3.0, 1.0]
+    assert [points[0].x for points in cpu.values()] == [1.0, 3.0]
     memory = dict(charts["memory by rank over time"].series)
     assert {point.y for point in memory["rank 0, n1"]} == {1 << 20}
     network = dict(charts["network by interface over time"].series)

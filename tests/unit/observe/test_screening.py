@@ -86,11 +86,11 @@ def test_two_ranks_that_share_two_cores_and_use_them_have_no_finding() -> None:
     ("name", "records", "observed"),
     [
         ("ranks.balance", [rank(0), rank(1, cores=0.2)], "0.60; rank 0 used the most CPU time (1.0 cores)"),
-        ("cpu.unused", [rank(0, cores=0.5), rank(1)], "rank 0 had work for 50 % of its 1 cores"),
+        ("cpu.unused", [rank(0, cores=0.5), rank(1)], "rank 0 had work for 50 % of its 1 core"),
         (
             "cpu.threads",
             [rank(0, wait=3.0), rank(1)],
-            "rank 0: 4.0 of up to 8 threads could run on 1 cores, 3.0 of them without a core",
+            "rank 0: 4.0 of up to 8 threads could run on 1 core, 3.0 of them without a core",
         ),
         (
             "ranks.end",

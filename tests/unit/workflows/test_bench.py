@@ -423,7 +423,7 @@ def test_a_linear_chart_begins_at_zero_and_has_round_ticks() -> None:
         svg(Chart(title="t", x="seconds", y="bytes", series=[("a", points)], is_linear=True))
     )
     texts = [element.text for element in drawn.iter("text")]
-    assert texts[:5] == ["0", "20", "40", "60", "80"]
+    assert texts[:6] == ["t", "0", "20", "40", "60", "80"]
     assert {"100", "600"} <= set(texts)
     # So many points are a line.
     assert not list(drawn.iter("circle"))
