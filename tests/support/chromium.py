@@ -71,17 +71,28 @@ def screenshot(page: Path, to: Path, width: int, *, is_dark: bool) -> None:
 
 
 def requests(page: Path) -> set[str]:
-    """Return the addresses that a browser asks for when it opens a page, except that of the page."""
+    """Return the addresses that a page has a browser ask; files are not among them."""
     log = page.with_suffix(".netlog.json")
     _run([f"--log-net-log={log}", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()], page.parent)
     events = json.loads(log.read_text())["events"]
-    addresses = {str(event.get("params", {}).get("url", "")) for event in events}
-    return {address for address in addresses if address} - {page.as_uri()}
+    asked = [event["params"] for event in events if "initiator" in event.get("params", {})]
+    # Chromium has requests of its own, for updates and dictionaries.
+    return {params["url"] for params in asked if params["initiator"] != "not an origin"}
 
 
 def _run(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     assert PLACE.exists(), "`setup/chromium.py` writes it; `make pages` runs that"
-    inside = ["apptainer", "-s", "exec", "--containall", "--net", "--network=none", "--bind", str(place)]
+    inside = [
+        "apptainer",
+        "-s",
+        "exec",
+        "--userns",
+        "--containall",
+        "--net",
+        "--network=none",
+        "--bind",
+        str(place),
+    ]
     chromium = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     line = [*inside, str(PLACE), *chromium, *words]
     return subprocess.run(line, capture_output=True, text=True, check=True, timeout=_LIMIT_S)
