@@ -67,7 +67,7 @@ def screenshot(page: Path, to: Path, width: int, *, is_dark: bool) -> None:
     """Write how a page looks at a width."""
     words = [f"--window-size={width},2400", "--hide-scrollbars", f"--screenshot={to}"]
     words += ["--blink-settings=preferredColorScheme=0"] if is_dark else []
-    _run([*words, page.as_uri()], page.parent)
+    _run([*words, page.as_uri()], page.parent, to.parent)
 
 
 def requests(page: Path) -> set[str]:
@@ -80,19 +80,10 @@ def requests(page: Path) -> set[str]:
     return {params["url"] for params in asked if params["initiator"] != "not an origin"}
 
 
-def _run(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+def _run(words: list[str], *places: Path) -> subprocess.CompletedProcess[str]:
     assert PLACE.exists(), "`setup/chromium.py` writes it; `make pages` runs that"
-    inside = [
-        "apptainer",
-        "-s",
-        "exec",
-        "--userns",
-        "--containall",
-        "--net",
-        "--network=none",
-        "--bind",
-        str(place),
-    ]
+    inside = ["apptainer", "-s", "exec", "--userns", "--containall", "--net", "--network=none"]
+    inside += [f"--bind={place}" for place in places]
     chromium = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     line = [*inside, str(PLACE), *chromium, *words]
     return subprocess.run(line, capture_output=True, text=True, check=True, timeout=_LIMIT_S)
