@@ -31,7 +31,7 @@ from envbuild.image.statements import PREDICATES
 from tests.support.distribution import free_port, serving_distribution, wait_for
 from tests.support.installed import install
 from tests.support.podman import podman, podman_home
-from tests.support.roots import make_root
+from tests.support.debian_roots import make_root
 
 PEERS = ROOT / "build/peers.sqfs"
 PACKAGES = "ca-certificates,cosign,golang-github-google-go-containerregistry-dev,golang-go,oras,skopeo"

@@ -11,7 +11,7 @@ from common import SetupError
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.support.chromium import PACKAGES, PLACE, SUITE, version  # noqa: E402  # the path comes first
-from tests.support.roots import make_root  # noqa: E402
+from tests.support.debian_roots import make_root  # noqa: E402
 
 
 def main() -> None:

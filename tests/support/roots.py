@@ -1,27 +1,85 @@
-"""Roots of Debian with programs that tests and benchmarks start by Apptainer, and that nothing installs."""
+"""Roots as somebody else packs them, and a place to unpack them into."""
 
 from __future__ import annotations
 
-import subprocess
+import copy
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from envbuild.build.roots import make_imported_root
+from envbuild.build.unpack import RootLimits
 
-def make_root(path: Path, packages: str, suite: str) -> None:
-    """Write a root of a suite as a squashfs, unless it is there; `packages` is separated by commas."""
-    if path.exists():
-        return
-    path.parent.mkdir(exist_ok=True)
-    partial, tree = path.with_suffix(".partial.sqfs"), path.with_suffix(".tar")
-    # The newest that a mirror has may be old.
-    options = ("Acquire::Check-Valid-Until false", "Acquire::Languages none", "APT::Install-Recommends false")
-    words = ["mmdebstrap", "--variant=apt", f"--include={packages}"]
-    words += [f'--aptopt={name} "{value}"' for name, value in map(str.split, options)]
-    try:
-        subprocess.run([*words, suite, tree], check=True)
-        # mmdebstrap would pack by xz, and tar2sqfs at a higher level: minutes for a root that is read once.
-        pack = ["tar2sqfs", "--quiet", "--force", "--compressor=zstd", "--comp-extra=level=1", partial]
-        with tree.open("rb") as archive:
-            subprocess.run(pack, stdin=archive, check=True)
-    finally:
-        tree.unlink(missing_ok=True)
-    partial.rename(path)
+TEXTS = {"/.singularity.d/env/90-environment.sh": "true\n", "/.singularity.d/libs/": ""}
+
+
+def entry(
+    name: str, kind: str = "file", content: str | bytes = b"", **fields: object
+) -> tuple[tarfile.TarInfo, bytes]:
+    """Return a member: file, dir, link, hard, char, block, fifo."""
+    info = tarfile.TarInfo(name)
+    kinds = {"dir": b"5", "link": b"2", "hard": b"1", "char": b"3", "block": b"4", "fifo": b"6", "file": b"0"}
+    info.type = kinds[kind]
+    info.mode = 0o755 if kind == "dir" else 0o644
+    data = content.encode() if isinstance(content, str) else content
+    if kind in ("link", "hard"):
+        info.linkname, data = data.decode("utf-8", "surrogateescape"), b""
+    info.size = len(data)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+# Stands for a directory beside the root: what leads out leads there, and never into this machine.
+OUTSIDE = "OUTSIDE"
+
+ROOT = [
+    entry("./", "dir"),
+    entry("./usr", "dir"),
+    entry("./usr/bin", "dir"),
+    entry("./bin", "link", "usr/bin"),
+    entry("./usr/bin/python3.11", content="#!/bin/true\n", mode=0o4755),
+    entry("./usr/bin/python3", "link", "python3.11"),
+    entry("./etc", "dir"),
+]
+
+
+def pack(path: Path, *members: tuple[tarfile.TarInfo, bytes], root: bool = True) -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for known, data in (*(ROOT if root else ()), *members):
+            info = copy.copy(known)
+            info.name = info.name.replace(OUTSIDE, f"{path.parent}/outside")
+            info.linkname = info.linkname.replace(OUTSIDE, f"{path.parent}/outside")
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def unpack(
+    tree: Path, *archives: Path, kind: str = "tar", python: str = "3.11", limits: RootLimits | None = None
+) -> Path:
+    make_imported_root(archives, kind=kind, python=python, texts=TEXTS, tree=tree, limits=limits)
+    return tree
+
+
+@contextmanager
+def guarded(tmp_path: Path) -> Iterator[Path]:
+    """Yield where to unpack a root, and check that nothing beside it was written."""
+    place = tmp_path / "outside"
+    place.mkdir()
+    (place / "mine").write_text("mine")
+    work = tmp_path / "work"
+    work.mkdir()
+    yield work / "root"
+    assert [path.name for path in place.iterdir()] == ["mine"]
+    assert (place / "mine").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} <= {
+        "outside",
+        "work",
+        "a.tar",
+        "b.tar",
+        "a.sqfs",
+        "made",
+    }
+    assert {path.name for path in work.iterdir()} <= {"root"}
