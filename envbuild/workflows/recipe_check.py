@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -37,6 +37,7 @@ from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
+from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.settings import Settings
 
 README = "README.md"
@@ -99,6 +100,10 @@ def _run_controls(
         runnable=image.manifest,
         apptainer=settings.find_apptainer(),
     )
+    if (host_libs := host_libraries_for(image, settings)) is not None:
+        container = replace(
+            container, host_libs=host_libs, stage=lasting_stage(host_libs, settings, one_machine=True)
+        )
     container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
     ran: dict[str, list[str]] = {}
     left_out: list[str] = []
