@@ -1,4 +1,4 @@
-"""Software of a site in a real image: its ranks call a library, a Python package and a command of the host."""
+"""Software of a site in a real image: its ranks call a library, a package and a command of the host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ import ctypes
 
 token = ctypes.CDLL("libtoken.so.1").token
 """
-COMMAND = '#!/bin/sh\nexec python -c "import sys, token_reader; print(token_reader.token(int(sys.argv[1])))" "$1"\n'
+COMMAND = (
+    '#!/bin/sh\nexec python -c "import sys, token_reader; print(token_reader.token(int(sys.argv[1])))" "$1"\n'
+)
 SPEC = 'name: tokens\nversion: "1"\nbase: debian-12\nmpi: mpich\nfrom_site: [tokens]\n'
 
 
