@@ -178,7 +178,7 @@ FACTS: Mapping[str, FactType] = {
         "list", "libraries and versions that the host's libraries need and nothing brings"
     ),
     "injected.foreign": FactType(
-        "list", "files of the host for another processor or Python, or that hide some of the image's own"
+        "list", "files of the host for another processor or Python, or that hide modules of the image"
     ),
     "injected.unsupplied": FactType(
         "list", "parts of the site's software that the image needs and the site lacks"

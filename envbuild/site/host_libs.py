@@ -450,8 +450,8 @@ class _Collector:
         self._absent += [path for path in companions if not exists(Path(path))]
         for path in (path for companion in companions for path in libraries_below(companion)):
             closure = self.tree.closure(path, search)
-            # A library that the host cannot load either is for other hardware.
-            if closure is not None and not closure.missing:
+            # A library that the host cannot load either, or for another processor, is for other hardware.
+            if closure is not None and not closure.missing and self._is_for_image(closure.objects[0]):
                 self._add_needed(closure, companions)
 
     def _add_needed(self, closure: Closure, companions: Sequence[str], *, of_site: bool = False) -> None:
@@ -492,12 +492,13 @@ class _Collector:
         is_bound = parent.path in self.files.values()
         return not is_bound and needed.path.startswith(prefixes) and parent.path.startswith(prefixes)
 
+    def _is_for_image(self, loaded: Loaded) -> bool:
+        return self._image.architecture in ("", loaded.elf.machine)
+
     def _note_versions(self, loaded: Loaded) -> None:
-        architecture = self._image.architecture
-        if architecture and loaded.elf.machine != architecture:
-            self._foreign.append(
-                f"{loaded.path}: for {loaded.elf.machine}, and the image is for {architecture}"
-            )
+        if not self._is_for_image(loaded):
+            needed = self._image.architecture
+            self._foreign.append(f"{loaded.path}: for {loaded.elf.machine}, and the image is for {needed}")
         for name, versions in sorted(loaded.elf.versions_needed.items()):
             if _NEVER.fullmatch(name) is None:
                 continue
