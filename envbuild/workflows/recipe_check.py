@@ -163,7 +163,8 @@ def recipe_errors(source: RecipeSource) -> Errors:
             hint = did_you_mean(name, (ANY, *NAMES)) or ""
             hint = f"{hint} `any`, `cpu`, or `cuda-13.0` and `rocm-7.2` for a release of these".lstrip()
             yield RequestError(f"unknown variant `{name}`", at=loaded.at("variants", name), hint=hint)
-    if not (recipe.modules or any(recipe.modules_of_packages.values())):
+    # Those of the kind `site` add nothing to an image.
+    if recipe.kind != "site" and not (recipe.modules or any(recipe.modules_of_packages.values())):
         problem = "the recipe names no module that must import"
         yield RequestError(problem, at=loaded.at(), hint="add a line `imports: [NAME]`")
     if recipe.kind == "framework" and TUTORIAL not in source.files:

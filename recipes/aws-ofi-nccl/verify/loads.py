@@ -2,7 +2,7 @@
 # id: aws-ofi-nccl.loads
 # title: each rank loads the site's plug-in of NCCL
 # expect: {loaded: 1}
-# hint: `envbuild check IMAGE --site SITE` names what the library needs and lacks
+# hint: "`envbuild check IMAGE --site SITE` names what the library needs and lacks"
 # controls:
 #   another library: [loaded]
 # ///

@@ -2,7 +2,7 @@
 # id: cray-mpich-gtl.loads
 # title: each rank loads Cray MPICH's library for GPU memory
 # expect: {loaded: 1}
-# hint: `envbuild check IMAGE --site SITE` names what the library needs and lacks
+# hint: "`envbuild check IMAGE --site SITE` names what the library needs and lacks"
 # controls:
 #   another library: [loaded]
 # ///

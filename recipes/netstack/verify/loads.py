@@ -2,7 +2,7 @@
 # id: netstack.loads
 # title: each rank loads the site's libfabric
 # expect: {loaded: 1}
-# hint: `envbuild check IMAGE --site SITE` names what the library needs and lacks
+# hint: "`envbuild check IMAGE --site SITE` names what the library needs and lacks"
 # controls:
 #   another library: [loaded]
 # ///

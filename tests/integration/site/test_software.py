@@ -106,7 +106,9 @@ def image(desk: Desk, small_image: Path) -> Path:
     return desk.place / "tokens.sif"
 
 
-def site_of(desk: Desk, software: Path, name: str = "here", **changes: Any) -> Path:
+def site_of(
+    desk: Desk, software: Path, name: str = "here", keys: dict[str, Any] | None = None, **changes: Any
+) -> Path:
     supply: dict[str, Any] = {
         # A directory stands for the libraries that the recipe names: not for libc.so.6.
         "libraries": [str(software / "lib")],
@@ -114,7 +116,7 @@ def site_of(desk: Desk, software: Path, name: str = "here", **changes: Any) -> P
         "commands": [str(software / "bin/token-show")],
         "environment": {"TOKEN_BASE": "1013"},
     }
-    site = {"name": name, "supplies": {"tokens": {**supply, **changes}}}
+    site = {"name": name, "supplies": {"tokens": {**supply, **changes}}, **(keys or {})}
     return desk.write(f"{name}.yaml", json.dumps(site))
 
 
@@ -180,3 +182,13 @@ def test_a_module_has_the_software(desk: Desk, software: Path, image: Path) -> N
     python = desk.place / "modules/envs/tokens/1/bin/python"
     text = "import token_reader; print(token_reader.token(2))"
     assert desk.run([python, "-c", text]).stdout == "1027\n"
+
+
+def test_a_batch_script_binds_the_software(desk: Desk, software: Path, image: Path) -> None:
+    keys = {"scheduler": {"name": "slurm", "mpi_types": ["pmi2"]}, "runtimes": [{"name": "apptainer"}]}
+    site = site_of(desk, software, "batch", keys)
+    desk.envbuild("export", image, "--format", "sbatch", "--site", site, "-o", "job.sh")
+    script = (desk.place / "job.sh").read_text()
+    assert f"{software}/lib/libtoken.so.1" in script
+    assert "/media/envbuild/libtoken.so.1" in script
+    assert "export APPTAINERENV_TOKEN_BASE=1013" in script
