@@ -33,7 +33,7 @@ from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
 from envbuild.workflows import launch
-from envbuild.workflows.hosting import HostLibraries
+from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
 
