@@ -145,7 +145,7 @@ def test_a_library_that_answers_otherwise_fails_the_test(desk: Desk, software: P
 
 def test_its_controls_are_seen(desk: Desk, software: Path, image: Path) -> None:
     site = site_of(desk, software)
-    words = ["recipes", "check", "tokens", "--recipes", "ours", "--image", image]
+    words: list[str | Path] = ["recipes", "check", "tokens", "--recipes", "ours", "--image", image]
     seen = desk.envbuild(*words, env={"ENVBUILD_SITE": str(site)}).stdout.splitlines()
     assert seen[1:] == [
         "SEEN  tokens.called: every rank alone",
@@ -161,9 +161,10 @@ def test_the_software_does_not_start_where_it_does_not_fit(desk: Desk, software:
     assert "the image needs `tokens`, and the site `bare` does not supply it" in refused
     newer = desk.write("newer/libtoken.so.1", "")
     newer.write_bytes(Elf(soname="libtoken.so.1", versions_needed={"libc.so.6": ("GLIBC_2.99",)}).bytes())
-    for command in (launch, ["check", image, "--site"]):
+    check: list[str | Path] = ["check", image, "--site"]
+    for command in (launch, check):
         site = site_of(desk, software, "newer", libraries=[str(newer)])
-        words = (*command, site, *(["--", "true"] if command is launch else []))
+        words: list[str | Path] = [*command, site, *(["--", "true"] if command is launch else [])]
         done = desk.envbuild(*words, code=2 if command is launch else 4)
         assert "GLIBC.host-library-ceiling" in done.stdout + done.stderr
     other = software / "python/token_reader/_fast.cpython-312-x86_64-linux-gnu.so"

@@ -16,6 +16,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.jobs.launchers import on_one_host
 from envbuild.launch import gpus, schedulers
+from envbuild.launch.context import NO_HOST_LIBS
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.model import LaunchSettings
@@ -33,7 +34,7 @@ from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.process import Finished
 from envbuild.workflows import launch
-from envbuild.workflows.hosting import NO_HOST_LIBS, HostLibraries
+from envbuild.workflows.hosting import HostLibraries
 from envbuild.workflows.settings import Settings
 from tests.support.trees import manifest
 
