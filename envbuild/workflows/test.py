@@ -316,7 +316,8 @@ def _check_processes(
     if container.host_libs is not None and request.from_host.fabric:
         checks.append(judge_host_fabric(reports, container.host_libs))
     if container.host_libs is not None:
-        checks += judge_site_software(reports, container.host_libs)
+        # Its job may not be among those of a quick test.
+        checks += judge_site_software(reports, container.host_libs, all_jobs=not request.quick)
     return [*checks, *judge_nccl(reports, site)]
 
 
