@@ -62,10 +62,12 @@ ALL = (
     Page(
         name="recipe",
         title="The recipe",
-        prose="One framework, MPI or fabric library: `recipes/NAME/recipe.yaml`. "
+        prose="One framework, MPI or fabric library, or "
+        "[software that sites supply](../howto/site-libraries.md): `recipes/NAME/recipe.yaml`. "
         "[Add a toolkit](../tutorials/add-a-toolkit.md) explains one; "
         "`envbuild recipes new` writes a first one, and "
         "`envbuild recipes check` checks it. The example shows every key once, more than a real recipe has.",
+        more=("recipe-site",),
     ),
     Page(
         name="job",

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from envbuild.activate.install import os_errors_explained, write_text
 from envbuild.activate.launcher import data_text, kernel_launcher_text
-from envbuild.activate.layout import is_there
+from envbuild.activate.layout import HOST_STAGE, is_there
 from envbuild.errors import Location, RequestError
 from envbuild.image.runnable import Runnable
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import make_directory, read_input
@@ -46,6 +47,8 @@ class KernelImage:
     apptainer: Apptainer
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind if they exist."""
+    host_libs: HostLibraryPlan | None = None
+    """The software that the image takes from its site."""
     python: str = ""
     """The path of its Python; empty for `python3` on its PATH."""
     stamp: str
@@ -86,12 +89,15 @@ def install_kernel(directory: Path, *, title: str, image: KernelImage | None, py
     with os_errors_explained(directory, "install", hint="name another place with --prefix DIR"):
         make_directory(directory, mode=_EXECUTE_ALL)
         if image is not None:
+            if image.host_libs is not None:
+                image.host_libs.fill_stage(directory / HOST_STAGE)
             text = kernel_launcher_text(
                 directory,
                 image=image.path,
                 runnable=image.runnable,
                 apptainer=image.apptainer,
                 binds=image.binds,
+                host_libs=image.host_libs,
                 python=image.python,
                 stamp=image.stamp,
                 repeat=image.repeat,

@@ -16,6 +16,7 @@ from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
 from envbuild.image.runnable import Runnable, own_mpiexec_variables
 from envbuild.site.binds import binds_of
+from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import SiteBind
 from envbuild.system.apptainer import Apptainer, Bind
 
@@ -47,17 +48,11 @@ def launcher_text(installation: Installation) -> str:
         "binds": _bind_lines(binds_of(installation.binds)),
         "host_binds": _bind_lines(host_binds),
     }
-    exports = [
-        # SINGULARITYENV_* is for SingularityCE.
-        f"export {prefix}ENV_{name}={shlex.quote(value)}"
-        for name, value in sorted(host_libs.environment.items() if host_libs else ())
-        for prefix in ("APPTAINER", "SINGULARITY")
-    ]
     return _launcher_text(
         runnable,
         settings,
         "module",
-        exports=exports,
+        exports=_exports(host_libs),
         rank_environment=installation.rank_environment,
         lone_tasks=installation.lone_tasks,
     )
@@ -70,6 +65,7 @@ def kernel_launcher_text(
     runnable: Runnable,
     apptainer: Apptainer,
     binds: Sequence[SiteBind],
+    host_libs: HostLibraryPlan | None,
     python: str,
     stamp: str,
     repeat: Sequence[str],
@@ -91,9 +87,19 @@ def kernel_launcher_text(
         "userns": "yes" if apptainer.unprivileged else "",
         "cdi": "yes" if apptainer.knows_cdi else "",
         "binds": _bind_lines(binds_of(binds)),
-        "host_binds": "",
+        "host_binds": _bind_lines(host_libs.binds(directory / HOST_STAGE) if host_libs else ()),
     }
-    return _launcher_text(runnable, settings, "kernel")
+    return _launcher_text(runnable, settings, "kernel", exports=_exports(host_libs))
+
+
+def _exports(host_libs: HostLibraryPlan | None) -> list[str]:
+    """Return the commands that set the variables of host libraries in a container."""
+    return [
+        # SINGULARITYENV_* is for SingularityCE.
+        f"export {prefix}ENV_{name}={shlex.quote(value)}"
+        for name, value in sorted(host_libs.environment.items() if host_libs else ())
+        for prefix in ("APPTAINER", "SINGULARITY")
+    ]
 
 
 def _launcher_text(

@@ -69,6 +69,11 @@ def fabrics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _recipes(ctx, incomplete, "fabric")
 
 
+def software_of_sites(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete a recipe for software that sites supply."""
+    return _recipes(ctx, incomplete, "site")
+
+
 def bases(incomplete: str) -> list[str]:
     """Complete a base image."""
     return _starting(incomplete, workflows.names.base_names())

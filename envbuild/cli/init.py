@@ -64,6 +64,15 @@ FabricOption = Annotated[
         autocompletion=completion.fabrics,
     ),
 ]
+FromSiteOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-site",
+        metavar="NAME",
+        help="Software that the machine supplies (repeatable).",
+        autocompletion=completion.software_of_sites,
+    ),
+]
 PythonOption = Annotated[
     list[str] | None,
     typer.Option("--python", metavar="PACKAGE", help="A further Python package (repeatable)."),
@@ -94,6 +103,7 @@ def command(
     proven: ProvenOption = None,
     base: BaseOption = None,
     fabric: FabricOption = None,
+    from_site: FromSiteOption = None,
     python: PythonOption = None,
     requirements: RequirementsOption = None,
     system: SystemOption = None,
@@ -123,6 +133,7 @@ def command(
         accelerator=accelerator,
         proven=proven,
         fabric=tuple(fabric or ()),
+        from_site=tuple(from_site or ()),
         python=tuple(python or ()),
         system=tuple(system or ()),
     )

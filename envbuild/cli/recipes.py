@@ -115,6 +115,9 @@ def _rows(source: RecipeSource) -> Iterator[tuple[str, str]]:
     for link, target in recipe.links.items():
         yield "link", f"{link} -> {target}"
     yield "lacks", ", ".join(recipe.lacks)
+    if recipe.supplied is not None:
+        for part, names in recipe.supplied:
+            yield "from site", f"{part}: {', '.join(names)}" if names else ""
     for variable, value in recipe.environment.items():
         sign, text = ("=", value) if isinstance(value, str) else ("+=", value.prepend)
         yield "environment", f"{variable} {sign} {text}"

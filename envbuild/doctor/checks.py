@@ -183,6 +183,25 @@ def check_site(error: EnvbuildError, *, named: bool) -> Iterator[Diagnostic]:
     yield from _from_errors("site.configuration", (*_SITE, "check") if named else _SITE, error, why)
 
 
+def check_supplies(site: Site, emit: Emit) -> Iterator[Diagnostic]:
+    """Show the software that a site supplies, and yield each entry with paths that are absent here."""
+    for recipe, supply in sorted(site.supplies.items()):
+        version = f" {supply.version}" if supply.version else ""
+        paths = (*supply.libraries, *supply.python, *supply.commands, *supply.companions)
+        emit(
+            Note(text=f"the site `{site.name}` supplies {recipe}{version}: {', '.join(paths) or 'no paths'}")
+        )
+        if absent := [path for path in paths if not exists(Path(path))]:
+            yield Diagnostic(
+                "site.supplies",
+                "warning",
+                _RUN,
+                f"`supplies.{recipe}` of the site `{site.name}`: absent are {', '.join(absent)}",
+                f"images that take {recipe} from the site do not start here",
+                "correct the paths in the site file, or run on a node that has them",
+            )
+
+
 def _unreachable(
     origin: str, addresses: Sequence[str], verbs: tuple[str, ...], emit: Emit
 ) -> Iterator[Diagnostic]:

@@ -118,7 +118,8 @@ def read_spec(
             bases, base_errors = once.get(("bases", catalog), lambda: load_bases(catalog))
             if chosen is not None:  # `debian@12` names a distribution
                 base, bases = newest_of_distribution(chosen, bases), ()
-    choices = [*spec.value.frameworks, *spec.value.fabric, *([spec.value.mpi] if spec.value.mpi else [])]
+    choices = [*spec.value.frameworks, *spec.value.fabric, *spec.value.from_site]
+    choices += [spec.value.mpi] if spec.value.mpi else []
     sources: dict[str, RecipeSource] = {}
     for name in sorted({choice.name for choice in choices}):
         read = partial(once.get, ("recipe", catalog, name), partial(load_recipe, catalog, name))

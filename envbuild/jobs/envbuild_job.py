@@ -48,6 +48,8 @@ _SHARE_OF_RANK = os.environ.get("ENVBUILD_SHARE_OF_RANK", "")
 _before = {}  # type: dict[str, int]
 # Families of libraries that a report names.
 _REPORTED = ("mpi", "nccl", "cudart", "fabric")
+# Where libraries, Python packages and commands of a host are bound.
+_OF_SITE = "/media/envbuild"
 _MAX_VERSION_BYTES = 1 << 16
 
 
@@ -186,11 +188,11 @@ def received_bytes():
 
 def mapped_libraries():
     # type: () -> list[str]
-    """Return the MPI, NCCL, CUDA runtime and fabric libraries that this process has mapped, sorted."""
+    """Return the mapped MPI, NCCL, CUDA runtime and fabric libraries, and files of the site, sorted."""
     with io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         # The path is the sixth field, and the only one that may hold a slash.
         paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}
-    return sorted(path for path in paths if _is_of(_REPORTED, path))
+    return sorted(path for path in paths if path.startswith(_OF_SITE) or _is_of(_REPORTED, path))
 
 
 def _is_of(families, path):

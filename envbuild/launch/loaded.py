@@ -15,6 +15,7 @@ from envbuild.system.files import sha256
 
 HOST_MPI = "host.mpi"
 HOST_FABRIC = "host.fabric"
+HOST_SITE = "host.site"
 NCCL_NETWORK = "nccl.network"
 
 
@@ -65,6 +66,35 @@ def judge_host_fabric(reports: Iterable[Reports], host_libs: HostLibraryPlan) ->
             "SKIP", HOST_FABRIC, expected, "no process loaded any", "no job of the image uses them"
         )
     return CheckResult("PASS", HOST_FABRIC, expected, ", ".join(sorted(loaded)))
+
+
+def judge_site_software(
+    reports: Iterable[Reports], host_libs: HostLibraryPlan, *, all_jobs: bool = True
+) -> list[CheckResult]:
+    """Judge for each recipe that has libraries of the site that a process loaded one of them.
+
+    If not `all_jobs` of the image ran, a recipe of which none was loaded is skipped.
+    """
+    runs = list(reports)
+    loaded = {
+        path
+        for run in runs
+        for report in run.good
+        for path in report["libraries"]  # type: ignore[attr-defined]  # a sound report's
+        if isinstance(path, str)
+    }
+    checks = []
+    for recipe, names in sorted(host_libs.supplied.items()):
+        expected = f"{recipe}: {', '.join(names)} from {HOST_LIB_DIR}"
+        present = sorted(name for name in names if f"{HOST_LIB_DIR}/{name}" in loaded)
+        if present:
+            checks.append(CheckResult("PASS", HOST_SITE, expected, ", ".join(present), subject=recipe))
+        else:
+            hint = f"a job of `{recipe}` must call them: docs/howto/site-libraries.md"
+            observed = "no process loaded any"
+            status = "FAIL" if all_jobs else "SKIP"
+            checks.append(CheckResult(status, HOST_SITE, expected, observed, hint, subject=recipe))
+    return checks
 
 
 def judge_nccl(reports: Iterable[Reports], site: Site | None) -> list[CheckResult]:

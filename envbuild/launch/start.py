@@ -221,12 +221,16 @@ def program_line(
     """Return the command line that starts one program of the user in an image; a shell with a `prompt`."""
     of_mpi = own_mpiexec_variables(container.runnable)
     own = {name: value for name, value in of_mpi.items() if name not in os.environ}
+    binds = list(container.binds)
+    if container.host_libs is not None and container.stage is not None:
+        binds += container.host_libs.binds(container.stage)
+        own |= container.host_libs.environment
     return container.apptainer.command(
         container.image,
         command,
         action="shell" if prompt else "exec",
         flags=container.gpu_flags,
-        binds=container.binds,
+        binds=binds,
         env={**own, **variables, **({"PS1": prompt} if prompt else {})},
         network=True,
         isolated=False,

@@ -199,7 +199,7 @@ def _recipes(lock: Lock, recipes: Sequence[ChosenRecipe], spec: EnvSpec) -> Iter
 def _recipe_changed(pin: RecipePin, chosen: ChosenRecipe, spec: EnvSpec) -> str | None:
     origin = SPEC_KEYS[pin.kind]
     if pin.version != chosen.version:
-        choices = (spec.mpi, *spec.frameworks, *spec.fabric)
+        choices = (spec.mpi, *spec.frameworks, *spec.fabric, *spec.from_site)
         choice = next((entry for entry in choices if entry is not None and entry.name == pin.name), None)
         if choice is not None and not choice.admits(pin.version):
             return f"{origin}: {pin.name} {pin.version} does not satisfy {choice.constraint}"

@@ -29,15 +29,20 @@ from envbuild.spec.model import (
     IMAGE,
     MAX_TEXT,
     NAME,
+    CommandName,
     DebianPackage,
     Digest,
+    HostVariableName,
+    LibraryName,
     Name,
     Origin,
     PythonRequirement,
     PythonVersion,
+    RecipeKind,
     ReleaseVersion,
     Sha256,
     Text,
+    TopModule,
     first_problem,
     full_match,
 )
@@ -169,19 +174,35 @@ class PythonPin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
+class SuppliedPin:
+    """The parts that a site supplies for a recipe when the image starts."""
+
+    libraries: tuple[LibraryName, ...] = ()
+    """Names of shared libraries."""
+    python: tuple[TopModule, ...] = ()
+    """Top-level Python modules."""
+    commands: tuple[CommandName, ...] = ()
+    """Commands."""
+    variables: tuple[HostVariableName, ...] = ()
+    """Variables that the site sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)
 class RecipePin:
     """One recipe, as it was."""
 
     name: Name
     """The recipe."""
-    kind: Literal["mpi", "framework", "fabric"]
-    """``mpi``, ``framework`` or ``fabric``."""
+    kind: RecipeKind
+    """``mpi``, ``framework``, ``fabric`` or ``site``."""
     version: ReleaseVersion
     """The version that was chosen."""
     variant: Name
     """Accelerator variant (``cpu``)."""
     digest: Digest
     """``sha256:…`` over recipe.yaml and all files under verify/."""
+    supplied: SuppliedPin | None = None
+    """For the kind ``site``: the parts that the site supplies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True, config=_CONFIG)

@@ -28,6 +28,8 @@ from envbuild.spec.python_platform import marker_environment
 
 _VENV = "/opt/env/pyvenv.cfg"
 _PLACE = re.compile(r"(.*)/(?:[^/]+\.(?:dist-info/METADATA|egg-info(?:/PKG-INFO)?)|EGG-INFO/PKG-INFO)")
+# The module that a path below a directory of packages belongs to.
+_MODULE = re.compile(r"(?:.*/(?:site|dist)-packages|/usr/lib/python[0-9.]+)/([^/.]+)(?:[/.]|$)")
 SEES_BASE = re.compile(
     r"^[ \t]*include-system-site-packages[ \t]*=[ \t]*true[ \t\r]*$", re.MULTILINE | re.IGNORECASE
 )
@@ -93,6 +95,13 @@ def judge_python(
     }
     problems |= set(_foreign_extensions(scan.objects, own, python))
     return problems, len(judged)
+
+
+def installed_modules(scan: FileSystemScan) -> frozenset[str]:
+    """Return the top-level modules that an image has, in any directory of a Python."""
+    paths = (*scan.files, *scan.objects, *scan.links, *scan.directories)
+    matches = (_MODULE.match(path) for path in paths)
+    return frozenset(match[1] for match in matches if match)
 
 
 def _search_path(scan: FileSystemScan, python: str, own: Sequence[str]) -> list[str]:

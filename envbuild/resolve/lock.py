@@ -13,19 +13,36 @@ from pydantic import ValidationError
 from envbuild.errors import EnvbuildError, Location, RequestError, did_you_mean, raise_all
 from envbuild.events import task
 from envbuild.lock.diff import diff, other_versions
-from envbuild.lock.model import BasePin, DebPin, Lock, PythonPin, RecipePin, RootPin, Target, ToolPin
+from envbuild.lock.model import (
+    BasePin,
+    DebPin,
+    Lock,
+    PythonPin,
+    RecipePin,
+    RootPin,
+    SuppliedPin,
+    Target,
+    ToolPin,
+)
 from envbuild.resolve.context import ResolveContext, Upgrade
 from envbuild.resolve.debian import DebianRequest, Debs, resolve_debian
 from envbuild.resolve.images import ImageBase
 from envbuild.resolve.python import imported, resolve_build_tools, resolve_python, same_python
 from envbuild.resolve.roots import root_pins
 from envbuild.spec.model import first_problem
+from envbuild.spec.recipe import Recipe
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.system.network import ProxyError
 
 # Words for all Debian packages.
 _DEBIAN = ("apt", "debian", "debs", "system", "os", "base")
 _OTHER_ADDRESS = "set another address of the archive or index under `origins` of the site file"
+
+
+def _supplied(recipe: Recipe) -> SuppliedPin | None:
+    if recipe.supplied is None:
+        return None
+    return SuppliedPin(**recipe.supplied.model_dump())
 
 
 def make_lock(
@@ -107,6 +124,7 @@ def make_lock(
                     version=chosen.version,
                     variant=chosen.variant_name,
                     digest=chosen.digest,
+                    supplied=_supplied(chosen.recipe),
                 )
                 for chosen in resolved.recipes
             ),

@@ -177,6 +177,14 @@ FACTS: Mapping[str, FactType] = {
     "injected.unresolved": FactType(
         "list", "libraries and versions that the host's libraries need and nothing brings"
     ),
+    "injected.foreign": FactType(
+        "list", "files of the host for another processor or Python, or that hide modules of the image"
+    ),
+    "injected.unsupplied": FactType(
+        "list", "parts of the site's software that the image needs and the site lacks"
+    ),
+    "host.supplies": FactType("list", "recipes of the kind `site` for which the site has the software"),
+    "asked.from_site": FactType("list", "recipes of the kind `site` in the image"),
     "injected.bind_targets_absent": FactType(
         "list", "targets of the site's binds that the image lacks, where the runtime cannot make them"
     ),

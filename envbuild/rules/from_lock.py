@@ -64,6 +64,7 @@ def facts_of_lock(lock: Lock) -> dict[str, Fact]:
     values: dict[str, Value | None] = {
         "architecture.image": lock.architecture,
         "asked.accelerator": accelerator,
+        "asked.from_site": tuple(pin.name for pin in lock.recipes if pin.kind == "site"),
         "python.version": lock.base.python,
         "libc.family": "glibc" if lock.base.glibc else None,
         "glibc.image": lock.base.glibc,

@@ -93,6 +93,8 @@ def facts_of_site(site: Site, *, places: Places | None = None, host_fabric: bool
         }
     if site.fabric is not None and site.fabric.nccl_plugin is not None:
         stated["fabric.plugin_files"] = (("fabric", "nccl_plugin"), _names((site.fabric.nccl_plugin,)))
+    if site.supplies:
+        stated["host.supplies"] = (("supplies",), tuple(sorted(site.supplies)))
     # Apptainer starts our images if the site has it.
     runtimes = sorted(site.runtimes, key=lambda runtime: runtime.name != "apptainer")
     for name in _RUNTIME if runtimes else ():

@@ -1169,6 +1169,38 @@ def host_libraries_complete(stack: Stack) -> None:
 
 
 @Rule(
+    id="HOST.injected-abi",
+    judged_at=("host-libraries",),
+    source=["https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/"],
+    seen="2026-11-28",
+    when=lambda stack: "injected.foreign" in stack.facts,
+    hint="name files for the image's processor and Python in the site file, or build the image for theirs",
+)
+def host_files_fit(stack: Stack) -> None:
+    """The host's files in the image are for its processor and its Python, and hide nothing of it."""
+    foreign = stack.texts("injected.foreign")
+    require(not foreign, f"files of the host do not fit the image: {shown(foreign)}")
+
+
+@Rule(
+    id="HOST.supplies",
+    judged_at=("start", "export"),
+    source=["docs/decisions/0037-software-that-sites-supply.md"],
+    seen="2026-11-28",
+    when=lambda stack: bool(stack.get("asked.from_site")),
+    needs=lambda stack: (f"host.supplies {name}" for name in stack.texts("asked.from_site")),
+    hint="name the software under `supplies` of the site file: docs/howto/site-libraries.md",
+)
+def site_supplies(stack: Stack) -> None:
+    """The site supplies all that recipes of the kind `site` in the image ask for."""
+    lacking = stack.get("injected.unsupplied")
+    if lacking is None:
+        offered = stack.texts("host.supplies")
+        lacking = tuple(name for name in stack.texts("asked.from_site") if name not in offered)
+    require(not lacking, f"the site does not supply: {shown(lacking)}")
+
+
+@Rule(
     id="HOST.bind-targets",
     judged_at=("start",),
     source=["olcf/olcf-user-docs:software/containers_on_frontier.rst@27459031"],

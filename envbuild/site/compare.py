@@ -21,6 +21,7 @@ _VALUES = re.compile(
 )
 _PATHS = re.compile(
     r"mpi\.(search|companions|launcher)|fabric\.(search|devices|nccl_plugin)|runtimes\..+\.program|binds"
+    r"|supplies\..+\.(libraries|search|python|commands|companions)"
 )
 _GONE = "it is not there"
 

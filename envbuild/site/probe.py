@@ -121,6 +121,8 @@ def values_of(site: Site) -> dict[str, Any]:
     for runtime in data.pop("runtimes", ()):
         name = runtime.pop("name")
         data |= {f"runtimes.{name}": name, **{f"runtimes.{name}.{key}": runtime[key] for key in runtime}}
+    for name, supply in data.pop("supplies", {}).items():
+        data |= {f"supplies.{name}.{key}": supply[key] for key in supply}
     values: dict[str, Any] = {}
     for section, value in data.items():
         is_section = isinstance(value, dict)

@@ -368,7 +368,12 @@ class _Check:
     def _choice_errors(self, reference: _Reference, source: RecipeSource) -> Errors:
         spec, recipe, at = self._spec, source.loaded.value, reference.at
         if recipe.kind != reference.kind:
-            article = {"mpi": "an MPI", "framework": "a framework", "fabric": "a fabric's library"}
+            article = {
+                "mpi": "an MPI",
+                "framework": "a framework",
+                "fabric": "a fabric's library",
+                "site": "supplied by sites",
+            }
             problem = f"the recipe `{recipe.name}` is {article[recipe.kind]}, not {article[reference.kind]}"
             key = SpecKey(SPEC_KEYS[recipe.kind], holds_names=True)
             yield RequestError(problem, at=at, hint=["name it ", key])
@@ -447,6 +452,8 @@ def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:
         yield _Reference(choice, "framework", spec.at("frameworks", index))
     for index, choice in enumerate(spec.value.fabric):
         yield _Reference(choice, "fabric", spec.at("fabric", index))
+    for index, choice in enumerate(spec.value.from_site):
+        yield _Reference(choice, "site", spec.at("from_site", index))
 
 
 def not_known(

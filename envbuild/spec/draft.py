@@ -42,6 +42,7 @@ class SpecDraft:
     proven: bool | None = None
     """Whether recipes take only versions with a test result; None as for True."""
     fabric: tuple[str, ...] = ()
+    from_site: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
     requirements: str = ""
     """A file with requirements, relative to the spec's directory."""
@@ -66,7 +67,7 @@ class Choices:
         return Choices(recipes={recipe.name: recipe for recipe in ordered}, directories=tuple(directories))
 
     def of_kind(self, kind: str) -> tuple[Recipe, ...]:
-        """Return the recipes of a kind: ``mpi``, ``framework``, ``fabric``."""
+        """Return the recipes of a kind: ``mpi``, ``framework``, ``fabric``, ``site``."""
         return tuple(recipe for recipe in self.recipes.values() if recipe.kind == kind)
 
     def default(self, kind: str) -> str:
@@ -140,6 +141,7 @@ def _values(draft: SpecDraft) -> dict[str, str]:
         "mpi": scalar(draft.mpi) if draft.mpi not in (None, NONE) else "",
         "frameworks": _list(draft.frameworks or ()),
         "fabric": _list(draft.fabric),
+        "from_site": _list(draft.from_site),
         "proven": "false" if draft.proven is False else "",
         "accelerator": scalar(draft.accelerator or ""),
         "packages": f"{{{entries}}}" if entries else "",

@@ -202,7 +202,7 @@ def _correction_hint(problem: SchemaProblem, document: Document) -> str:
         if entry := python_file(written):
             return f"write `{entry}`"
         corrected = corrected_requirement(written)
-    elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",)):
+    elif key in (("mpi",), ("base",), ("accelerator",), ("frameworks",), ("fabric",), ("from_site",)):
         corrected = corrected_choice(written)
     else:
         corrected = None

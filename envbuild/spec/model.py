@@ -359,6 +359,25 @@ CommandName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a comma
 ConflictName = Annotated[str, full_match(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "a module name")]
 ModuleName = Annotated[str, full_match(MODULE, "a module name")]
 Soname = Annotated[str, full_match(r"[A-Za-z0-9/][A-Za-z0-9._+/-]*", "a library, such as `libz.so.1`")]
+C_LIBRARIES = (
+    r"(ld-linux.*|lib(c|m|pthread|dl|rt|util|resolv|nsl|nss_.*|anl|BrokenLocale|thread_db)|libgcc_s|libstdc\+\+)"
+    r"\.so(\.[0-9.]+)?"
+)
+"""Pattern for the names of the loader, C and C++ libraries: a process has those of the image alone."""
+
+
+def _library_of_site(value: str) -> str:
+    if re.fullmatch(C_LIBRARIES, value):
+        raise ValueError(f"`{value}` is always the image's own; leave it out")
+    return value
+
+
+LibraryName = Annotated[
+    str,
+    full_match(r"[A-Za-z0-9][A-Za-z0-9._+-]*", "a library's file name, such as `libz.so.1`"),
+    Checked(_library_of_site, {}, "a library's file name, but none of the C library"),
+]
+TopModule = Annotated[str, full_match(VARIABLE, "a top-level Python module, such as `numpy`")]
 Sha256 = Annotated[str, full_match("[0-9a-f]{64}", "64 hexadecimal digits")]
 WheelLocation = Annotated[
     Text,
@@ -379,8 +398,14 @@ RepositoryAddress = Annotated[
 PythonVersion = Annotated[Text, Checked(_python_version, {}, "a Python version (PEP 440)")]
 Digest = Annotated[str, full_match(r"sha256:[0-9a-f]{64}", "a digest (`sha256:` and 64 hex digits)")]
 LayerName = Annotated[str, full_match(r"[a-z0-9][a-z0-9._:+-]*", "a name of a layer")]
+RecipeKind = Literal["mpi", "framework", "fabric", "site"]
 # Kind of a recipe → the key of a spec that names such recipes.
-SPEC_KEYS: dict[str, str] = {"mpi": "mpi", "framework": "frameworks", "fabric": "fabric"}
+SPEC_KEYS: dict[RecipeKind, str] = {
+    "mpi": "mpi",
+    "framework": "frameworks",
+    "fabric": "fabric",
+    "site": "from_site",
+}
 
 
 class Prepend(Model):
@@ -706,6 +731,9 @@ class EnvSpec(Model):
     """Framework recipes (``envbuild recipes ls``)."""
     fabric: Annotated[tuple[Pick, ...], Field(max_length=MAX_RECIPES)] = ()
     """Recipes of interconnect libraries in the image (``libfabric``, ``ucx``)."""
+    from_site: Annotated[tuple[Pick, ...], Field(max_length=MAX_RECIPES)] = ()
+    """Recipes of the kind ``site``: libraries, Python packages and commands that the machine supplies when
+    the image starts."""
     proven: bool = True
     """Whether recipes take only versions with a test result; ``false`` also takes others that have wheels
     (``pytorch@2.5``). Lock, test report and module name them."""

@@ -1,9 +1,12 @@
-"""The model of a recipe: an MPI, framework or fabric library. `job.py` beside it has that of its jobs."""
+"""The model of a recipe: an MPI, a framework, a fabric library, or software that sites supply.
+
+`job.py` beside it has that of its jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -14,7 +17,9 @@ from envbuild.spec.model import (
     CommandName,
     DebianPackage,
     GlibcVersion,
+    HostVariableName,
     ImagePath,
+    LibraryName,
     Model,
     ModuleName,
     Name,
@@ -23,9 +28,11 @@ from envbuild.spec.model import (
     Prepend,
     PythonConstraint,
     PythonRequirement,
+    RecipeKind,
     Setting,
     Soname,
     Text,
+    TopModule,
     VariableName,
     full_match,
     python_requirement,
@@ -62,7 +69,6 @@ Imports = Annotated[
         custom_error_message="expected a list of modules, or a mapping from packages to such lists",
     ),
 ]
-RecipeKind = Literal["mpi", "framework", "fabric"]
 PatchName = Annotated[
     str, full_match(r"[a-z0-9][a-z0-9._-]*\.patch", "a file name under patches/, such as `cxx17.patch`")
 ]
@@ -115,15 +121,30 @@ class BaseRequirement(Model):
     """Oldest C library that its files run with; any if omitted."""
 
 
+class Supplied(Model):
+    """The parts that a site supplies when the image starts; its site file says where they are."""
+
+    libraries: tuple[LibraryName, ...] = ()
+    """Shared libraries, by the names that programs need or open (``libmpi_gtl_cuda.so.0``); the image finds
+    them in ``/media/envbuild``."""
+    python: tuple[TopModule, ...] = ()
+    """Top-level Python modules that programs import."""
+    commands: tuple[CommandName, ...] = ()
+    """Commands that are put in front of the image's PATH."""
+    variables: tuple[HostVariableName, ...] = ()
+    """Variables that the site must set, such as those with a path that only the site knows."""
+
+
 class Recipe(Model):
-    """A recipe: one MPI, framework or fabric library."""
+    """A recipe: one MPI, framework or fabric library, or software that sites supply."""
 
     schema_: Annotated[Format, Field(alias="schema")] = 1
     """Format of the file: 1."""
     name: Name
     """Name in a spec, and of the recipe's directory."""
     kind: RecipeKind
-    """``mpi``, ``framework`` or ``fabric``: the key of a spec that names it."""
+    """``mpi``, ``framework``, ``fabric`` or ``site``: the key of a spec that names it; ``from_site`` for
+    ``site``."""
     summary: Text
     """Description in one line."""
     homepage: Text = ""
@@ -158,6 +179,8 @@ class Recipe(Model):
     """Symbolic links to add: path → target, such as other names of a library."""
     lacks: tuple[Soname, ...] = ()
     """Libraries that parts of it need and no package provides; the jobs prove the rest."""
+    supplied: Supplied | None = None
+    """For the kind ``site``: the parts that the site supplies."""
     frozen: Text = ""
     """Reason why it is only kept for existing users; empty if it is maintained."""
     imports: Imports = ()

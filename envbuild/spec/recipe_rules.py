@@ -73,6 +73,7 @@ def recipe_errors(source: RecipeSource) -> Errors:
     if recipe.kind == "fabric" and recipe.owns:
         problem = "a fabric's recipe consists of Debian packages, and owns no distribution"
         yield RequestError(problem, at=loaded.at("owns"), hint="name Debian packages under `system`")
+    yield from _supplied_errors(loaded)
     for name, variant in recipe.variants.items():
         for position, version in enumerate(variant.versions):
             if version not in recipe.versions:
@@ -116,6 +117,25 @@ def search_path_errors(loaded: Loaded[Any], environment: Mapping[str, str | Prep
         if problem := search_path_problem(name, setting):
             hint = f"write `{name}: {{prepend: /a/directory}}`"
             yield RequestError(problem, at=loaded.at(*(key or ("environment",)), name), hint=hint)
+
+
+def _supplied_errors(loaded: Loaded[Recipe]) -> Errors:
+    """Yield an error if a recipe of the kind `site` supplies nothing, or contains parts of an image."""
+    recipe, supplied = loaded.value, loaded.value.supplied
+    if recipe.kind != "site":
+        if supplied is not None:
+            problem = (
+                f"`supplied` is for recipes of the kind `site`, and this one is of the kind `{recipe.kind}`"
+            )
+            yield RequestError(problem, at=loaded.at("supplied"), hint="leave it out, or write `kind: site`")
+        return
+    if supplied is None or not (supplied.libraries or supplied.python or supplied.commands):
+        hint = "name them: `supplied: {libraries: [libfast.so.1], python: [fast], commands: [fast-info]}`"
+        yield RequestError("the recipe names nothing that sites supply", at=loaded.at("kind"), hint=hint)
+    for key in ("owns", "system", "source", "links"):
+        if getattr(recipe, key):
+            problem = f"`{key}` adds files to an image, and sites supply those of this recipe"
+            yield RequestError(problem, at=loaded.at(key), hint="leave it out, or put it into another recipe")
 
 
 def _link_errors(recipe: Loaded[Recipe]) -> Errors:

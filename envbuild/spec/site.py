@@ -5,6 +5,7 @@ A key that a site file omits is unknown; no default claims to know. `envbuild.ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -22,6 +23,7 @@ from pydantic import (
 from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.kubernetes import SiteKubernetes
 from envbuild.spec.model import (
+    C_LIBRARIES,
     MAX_TEXT,
     Architecture,
     BindTarget,
@@ -90,6 +92,10 @@ RevokedKey = Annotated[
 AccountName = Annotated[
     str, full_match(r"[a-z_][a-z0-9_.-]*|[0-9]+", "an account: a login name or a user id")
 ]
+# They hold the host's C library, and parts of every image.
+_SYSTEM_DIRECTORY = re.compile(
+    r"/|/(usr/(local/)?)?(lib(32|64|x32)?(/[a-z0-9_]+-linux-gnu)?|s?bin)|/usr(/local)?|/etc|/opt|/var|/media|/\.envbuild"
+)
 # Search paths lead to files of the image; the host's files lie elsewhere.
 _PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH")
 
@@ -307,6 +313,44 @@ class SiteFabric(FabricKeys):
     """Name (``slingshot-11``, ``infiniband``, ``ethernet``, …)."""
 
 
+def _library_of_site(value: str) -> str:
+    name = value.rpartition("/")[2]
+    if re.fullmatch(C_LIBRARIES, name):
+        raise ValueError(f"`{name}` is always the image's own: leave it out")
+    return _below_system(value)
+
+
+def _below_system(value: str) -> str:
+    if _SYSTEM_DIRECTORY.fullmatch(value):
+        raise ValueError(f"`{value}` is a directory of the system, with its C library: name files below it")
+    return value
+
+
+SuppliedLibrary = Annotated[ImagePath, AfterValidator(_library_of_site)]
+SuppliedPath = Annotated[ImagePath, AfterValidator(_below_system)]
+
+
+class SiteSupply(Model):
+    """The software of a machine that a recipe of the kind `site` asks for."""
+
+    version: HostVersion | None = None
+    """Its version."""
+    libraries: Annotated[tuple[SuppliedLibrary, ...], Field(max_length=256)] = ()
+    """Paths of its shared libraries, each named by its soname; a directory stands for those in it that the
+    recipe names."""
+    search: tuple[ImagePath, ...] = ()
+    """Directories to search for their dependencies, before the host's defaults."""
+    python: Annotated[tuple[SuppliedPath, ...], Field(max_length=256)] = ()
+    """Paths of its Python packages and modules (``/opt/…/site-packages/fast``, ``/opt/…/fast.py``), each
+    named by the module that programs import."""
+    commands: Annotated[tuple[SuppliedPath, ...], Field(max_length=256)] = ()
+    """Paths of its commands."""
+    companions: tuple[SuppliedPath, ...] = ()
+    """Further files and directories that it opens itself; bound at the same path."""
+    environment: dict[HostVariable, Text] = {}
+    """Variables that it needs in a program's environment."""
+
+
 class SiteRuntime(Model):
     """A container runtime and its limits; omitted keys are unknown."""
 
@@ -405,6 +449,8 @@ class SitePartition(Model):
     """The host's MPI: all keys if it has `implementation`, else those that differ."""
     fabric: Annotated[FabricKeys | None, _AS_SITE] = None
     """The interconnect: all keys if it has `name`, else those that differ."""
+    supplies: Annotated[dict[Name, SiteSupply], _AS_SITE, Field(max_length=64)] = {}
+    """Software of the machine for recipes of the kind ``site``, in place of the site's."""
     runtimes: Annotated[tuple[SiteRuntime, ...], _AS_SITE] = ()
     """Container runtimes, in place of the site's."""
     binds: Annotated[tuple[SiteBind, ...], _AS_SITE] = ()
@@ -470,6 +516,8 @@ class Site(Model):
     """The host's MPI, which images can use instead of their own."""
     fabric: SiteFabric | None = None
     """The interconnect."""
+    supplies: Annotated[dict[Name, SiteSupply], Field(max_length=64)] = {}
+    """Recipe of the kind ``site`` → its software on this machine; unknown if empty."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
     kubernetes: SiteKubernetes | None = None

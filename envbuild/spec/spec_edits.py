@@ -127,6 +127,7 @@ def entries(spec: EnvSpec) -> Iterator[tuple[edit.Steps, str]]:
     lists: tuple[tuple[str, tuple[Choice, ...]], ...] = (
         ("frameworks", spec.frameworks),
         ("fabric", spec.fabric),
+        ("from_site", spec.from_site),
     )
     for key, choices in lists:
         for index, choice in enumerate(choices):

@@ -34,6 +34,8 @@ def spec_errors(
     yield from _repeated(spec, ("frameworks",), frameworks, "framework", "named")
     libraries = [choice.name for choice in spec.value.fabric]
     yield from _repeated(spec, ("fabric",), libraries, "fabric's library", "named")
+    supplied = [choice.name for choice in spec.value.from_site]
+    yield from _repeated(spec, ("from_site",), supplied, "recipe", "named")
     yield from _shared_names(recipes)
     if base is not None and base.root is not None:
         yield from _finished_root(spec, recipes, base)

@@ -78,7 +78,7 @@ def _check_wheels(image: ImageFile, lock: Lock) -> None:
     packaged = [
         pin.name
         for pin in lock.recipes
-        if pin.kind == "fabric" or not layers & {f"{pin.kind}:{pin.name}", pin.kind}
+        if pin.kind in ("fabric", "site") or not layers & {f"{pin.kind}:{pin.name}", pin.kind}
     ]
     if built or packaged:
         why = (

@@ -30,7 +30,7 @@ from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.accelerators import BY_VENDOR
 from envbuild.spec.site import Site
 from envbuild.workflows.extended import examine_extended
-from envbuild.workflows.hosting import plan_on_host, site_of_host
+from envbuild.workflows.hosting import plan_on_host, site_of_host, supplied_parts
 from envbuild.workflows.inputs import sites_of
 from envbuild.workflows.settings import Settings
 
@@ -165,10 +165,12 @@ def _check(
         scan = scan_image(image, settings.store)
         manifest = scan.manifest
         host_libs: HostLibraryPlan | None = None
-        if from_host:
-            preflight, host_libs, facts = plan_on_host(scan, sites[0], from_host)
-            raise_all(host_libs.errors)
-            judged = {sites[0].name: judge(facts, knowledge=knowledge)}
+        if sites and (from_host or supplied_parts(scan.lock)):
+            judged = {}
+            for site in sites:
+                preflight, host_libs, facts = plan_on_host(scan, site, from_host)
+                raise_all(host_libs.errors if from_host else ())
+                judged[site.name] = judge(facts, knowledge=knowledge)
         else:
             simulation = simulate(scan)
             preflight = keep_facts(image, scan, run_preflight(scan, simulation), settings.store)
@@ -187,7 +189,7 @@ def _check(
             for site in sites
         }
         partitions = _fits(judged, gpu_checks)
-        if host_libs and all(result.outcome != "incompatible" for result in rule_results):
+        if host_libs and from_host and all(result.outcome != "incompatible" for result in rule_results):
             preflight = run_preflight(scan, simulate(scan, host_libs.by_name))
         checked = CheckedImage(
             runnable=manifest,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envbuild.doctor.checks import check_emulation, check_machine, check_resolve, check_site
+from envbuild.doctor.checks import (
+    check_emulation,
+    check_machine,
+    check_resolve,
+    check_site,
+    check_supplies,
+)
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean
 from envbuild.system.survey import Survey
@@ -41,6 +47,8 @@ def diagnose(verb: str | None, settings: Settings, *, online: bool = False) -> D
         site = site_here(settings)
     except EnvbuildError as error:
         problems += check_site(error, named=settings.site is not None)
+    if site is not None:
+        problems += check_supplies(site, settings.emit)
     problems += check_resolve(survey, site, online=online, emit=settings.emit)
     verbs = [verb] if verb else list(VERBS)
     problems = [problem for problem in problems if set(verbs) & set(problem.verbs)]

@@ -19,7 +19,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.workflows.export_script import check_text_target, warn_of_relative_files, write_text
-from envbuild.workflows.hosting import judge_own_fabric
+from envbuild.workflows.hosting import judge_own_fabric, supplied_parts
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -48,6 +48,11 @@ def export_pods(
     """
     with ImageFile.open(image) as opened:
         manifest, facts = opened.manifest, facts_of_lock(opened.lock)
+        if supplied_parts(opened.lock):
+            problem = f"`{image.name}` takes software from its site, and pods get none of a node's files"
+            raise RequestError(
+                problem, hint="build the image without `from_site`, or start it with a scheduler"
+            )
     site = site_of(settings)
     if site is None:
         raise RequestError("the site where the image starts is unknown", hint="name a site with --site")

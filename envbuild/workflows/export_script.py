@@ -23,14 +23,21 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.rules.tables import at_least
-from envbuild.spec.site import Site, SiteRuntime
+from envbuild.spec.site import Site, SiteBind, SiteRuntime
 from envbuild.system.files import sha256, write_atomically
 from envbuild.workflows.arguments import check_outside_store
-from envbuild.workflows.hosting import judge_own_fabric
+from envbuild.workflows.hosting import (
+    host_libraries_for,
+    judge_own_fabric,
+    lasting_stage,
+    supplied_parts,
+)
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
 _EVERYWHERE = ("apptainer", "singularityce")  # runtimes that need no description
+# Runtime → prefix of variables that it sets in the image alone.
+_VARIABLES = {"apptainer": "APPTAINERENV_", "singularityce": "SINGULARITYENV_"}
 # Below it pyxis unpacks a squashfs on each node. Source: NVIDIA/pyxis, commit 2ca2427d.
 _PYXIS_MOUNTS = "0.22"
 
@@ -47,6 +54,7 @@ def export_script(
     """
     with ImageFile.open(image) as opened:
         manifest, facts = opened.manifest, facts_of_lock(opened.lock)
+        takes_software = bool(supplied_parts(opened.lock))
     site = site_of(settings)
     if site is None:
         raise RequestError("the site where the image starts is unknown", hint="name a site with --site")
@@ -64,14 +72,19 @@ def export_script(
     if launcher.doubt:
         hint = "`envbuild test --launcher srun` at the site shows whether ranks find each other"
         settings.emit(Warned(text=launcher.doubt, hint=hint))
+    variables = variables_of(launcher, site, chosen)
+    site_argument = _site_argument(site, settings)
+    if takes_software:
+        site, of_software = _with_software(image, site, chosen, settings)
+        variables = dict(sorted({**variables, **of_software}.items()))
     launch = SiteLaunch(
         manifest=manifest,
         site=site,
-        site_argument=_site_argument(site, settings),
+        site_argument=site_argument,
         runtime=chosen,
         image=named,
         launcher=launcher,
-        variables=variables_of(launcher, site, chosen),
+        variables=variables,
         has_benchmarks=form == "reframe" and bool(read_benchmarks(manifest.recipes)),
     )
     written = write_text(path, form, chosen_format.render(launch))
@@ -80,6 +93,32 @@ def export_script(
     if not image_name:
         settings.emit(Note(text=f"the image is expected at {launch.image}; --image names another place"))
     return written
+
+
+def _with_software(
+    image: Path, site: Site, chosen: SiteRuntime, settings: Settings
+) -> tuple[Site, dict[str, str]]:
+    """Return a site that binds its software, too, and the variables by which an image finds it.
+
+    The files are those of this machine. RequestError: the runtime takes no variables for the image alone, or
+    the software does not fit.
+    """
+    prefix = _VARIABLES.get(chosen.name)
+    if prefix is None:
+        raise RequestError(
+            f"the image takes software from its site, and {chosen.name} cannot set where the image finds it",
+            hint="name a runtime that can, with --runtime apptainer, or install the image as a module",
+        )
+    with ImageFile.open(image) as opened:
+        plan = host_libraries_for(opened, settings)
+    if plan is None:
+        return site, {}
+    mounts = plan.binds(lasting_stage(plan, settings))
+    binds = [
+        SiteBind(source=str(mount.source), target=mount.target, writable=mount.writable) for mount in mounts
+    ]
+    environment = {f"{prefix}{name}": value for name, value in plan.environment.items()}
+    return site.model_copy(update={"binds": (*site.binds, *binds)}), environment
 
 
 def _site_argument(site: Site, settings: Settings) -> str:

@@ -8,18 +8,20 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
-from envbuild.image.environment import apply
+from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.file import ImageFile
-from envbuild.image.model import Manifest
 from envbuild.inputs.knowledge import read_knowledge
+from envbuild.launch.context import NO_HOST_LIBS
 from envbuild.launch.context import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
 from envbuild.launch.launchers import launcher_family, variables_of_separate_ranks
+from envbuild.lock.model import Lock
 from envbuild.preflight.bind_facts import bind_facts
+from envbuild.preflight.python_packages import installed_modules
 from envbuild.preflight.report import PreflightReport, run_preflight, simulate
 from envbuild.preflight.scan import ImageScan, scan_image
 from envbuild.rules.facts import Fact, Facts, texts_of
@@ -27,6 +29,7 @@ from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import Occasion, RuleResult, refuse_or_warn
 from envbuild.rules.rulebook import judge
 from envbuild.site.host_libs import HostLibraryPlan, ImageLibraries, plan_host_libraries
+from envbuild.spec.recipe import Supplied
 from envbuild.spec.site import Site
 from envbuild.system.files import exists
 from envbuild.workflows.inputs import site_of
@@ -47,12 +50,16 @@ def judge_own_fabric(facts: Facts) -> Iterator[RuleResult]:
         yield replace(result, outcome="unknown", warn=True) if refused else result
 
 
-def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibraries) -> HostLibraryPlan:
-    """Return the host libraries of an image, without starting it.
+def host_libraries_for(
+    image: ImageFile, settings: Settings, from_host: HostLibraries = NO_HOST_LIBS
+) -> HostLibraryPlan | None:
+    """Return the parts of the host that an image takes, without starting it; None if it takes none.
 
-    RequestError: no site is named, its file does not describe the libraries, image and host do not fit
-    together, or the image is damaged.
+    RequestError: no site is named, its file does not describe the parts, image and host do not fit together,
+    or the image is damaged.
     """
+    if not from_host and not (image.built_by_envbuild and supplied_parts(image.lock)):
+        return None
     site = site_of_host(settings, from_host)
     if from_host.mpi and not image.manifest.mpi_family:
         raise RequestError(
@@ -64,6 +71,7 @@ def host_libraries_for(image: ImageFile, settings: Settings, from_host: HostLibr
     occasions: list[Occasion] = ["host-libraries"]
     occasions += ["host-mpi"] if from_host.mpi else []
     occasions += ["fabric"] if from_host.fabric else []
+    raise_all([error for error in plan.errors if not from_host])
     refuse_or_warn(judge(facts, *occasions, knowledge=read_knowledge()), settings.emit)
     raise_all(plan.errors)
     if from_host.mpi:
@@ -89,7 +97,7 @@ def plan_on_host(
     """Return the preflight of an image on its own libraries, its host libraries, and the facts of both."""
     simulation = simulate(scan)
     preflight = run_preflight(scan, simulation)
-    image = image_libraries(scan.manifest, preflight.facts, simulation.libraries())
+    image = image_libraries(scan, preflight.facts, simulation.libraries())
     plan = plan_host_libraries(site, image, mpi=from_host.mpi, fabric=from_host.fabric)
     facts = stack_facts(
         preflight.facts,
@@ -101,17 +109,28 @@ def plan_on_host(
     return preflight, plan, facts
 
 
-def image_libraries(
-    manifest: Manifest, facts: Facts, provides: Mapping[str, tuple[str, ...]]
-) -> ImageLibraries:
-    """Return the facts of an image that decide which libraries it can take from a host."""
-    library_path = apply(manifest.environment, {}).get("LD_LIBRARY_PATH", "")
+def supplied_parts(lock: Lock) -> dict[str, Supplied]:
+    """Return recipe → the parts that a site supplies for it, of the recipes of a lock."""
+    return {pin.name: Supplied(**asdict(pin.supplied)) for pin in lock.recipes if pin.supplied is not None}
+
+
+def image_libraries(scan: ImageScan, facts: Facts, provides: Mapping[str, tuple[str, ...]]) -> ImageLibraries:
+    """Return the facts of an image that decide which parts of a host it can take."""
+    variables = apply(scan.manifest.environment, {"PATH": DEFAULT_PATH})
+    library_path = variables.get("LD_LIBRARY_PATH", "")
+    supplied = supplied_parts(scan.lock)
+    modules = {name for needed in supplied.values() for name in needed.python}
     return ImageLibraries(
         # If nothing needs an MPI, programs may still open one, with the ABI of the image's own.
         abis=texts_of(facts, "mpi.needed_abis") or texts_of(facts, "mpi.abis")[:1],
         # As Apptainer extends the image's environment.
         library_path=f"{library_path}:{_APPTAINER_LIBS}".lstrip(":"),
         provides=provides,
+        architecture=scan.manifest.architecture,
+        python=scan.manifest.python,
+        path=variables["PATH"],
+        supplied=supplied,
+        modules=modules & installed_modules(scan.files) if modules else frozenset(),
     )
 
 
@@ -119,8 +138,10 @@ def site_of_host(settings: Settings, from_host: HostLibraries) -> Site:
     """Return the site that the command line, the environment or the machine names; RequestError if none."""
     site = site_of(settings)
     if site is None:
+        parts = {"the host's MPI": from_host.mpi, "the host's fabric": from_host.fabric}
+        parts["the software that the image takes from its site"] = True
         raise RequestError(
-            f"no site file describes the host's {'MPI' if from_host.mpi else 'fabric'}",
+            f"no site file describes {next(part for part, is_used in parts.items() if is_used)}",
             hint="name the site with --site SITE",
         )
     return site
@@ -148,7 +169,7 @@ def lasting_stage(plan: HostLibraryPlan, settings: Settings, *, one_machine: boo
     With `one_machine`, a private temporary directory is used if the store cannot be written. RequestError: it
     cannot be made.
     """
-    content = json.dumps([sorted(plan.files), sorted(plan.links.items())])
+    content = json.dumps(plan.stage_names)
     name = hashlib.sha256(content.encode()).hexdigest()[:16]
     stage = settings.store.path / "stages" / name
     try:

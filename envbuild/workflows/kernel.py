@@ -32,7 +32,7 @@ from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
-from envbuild.workflows.hosting import warn_of_absent_binds
+from envbuild.workflows.hosting import host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
@@ -115,6 +115,7 @@ def _image(
                 check_image_is_whole(image, advanced=reading.advance)
         # Of the file that was compared, so that a later change is noticed.
         stamp = stamp_of(image.program_path)
+        host_libs = host_libraries_for(image, settings)
     if site is not None:
         warn_of_absent_binds(site, settings.emit)
     kernel_image = KernelImage(
@@ -122,6 +123,7 @@ def _image(
         runnable=runnable,
         apptainer=apptainer,
         binds=site.binds if site else (),
+        host_libs=host_libs,
         python=python,
         stamp=stamp,
         repeat=repeat(path),

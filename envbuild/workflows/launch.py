@@ -133,7 +133,7 @@ def _launch_line(
     there = on_nodes or elsewhere is not None
     judged = _judge_start(facts, site, from_host, on_nodes=on_nodes, there=there)
     refuse_or_warn(judged, settings.emit)
-    if from_host:
+    if image.built_by_envbuild:
         container = replace(container, host_libs=host_libraries_for(image, settings, from_host))
     # Asked last: whether an image is refused does not depend on an srun on this machine.
     ask_srun = None if elsewhere else SlurmHere().pmi_types
@@ -307,7 +307,10 @@ def _program_line(
     judged = _judge_start(facts, site, NO_HOST_LIBS, on_nodes=False, there=False)
     refuse_or_warn(judged, settings.emit)
     flags = gpu_flags(container.apptainer, container.runnable.accelerator, site, elsewhere=False)
-    container = replace(container, gpu_flags=flags)
+    container = replace(container, gpu_flags=flags, host_libs=host_libraries_for(image, settings))
+    if container.host_libs is not None:
+        stage = lasting_stage(container.host_libs, settings, one_machine=True)
+        container = replace(container, stage=stage)
     prompt = f"{container.label}> " if is_shell else ""
     variables = _identity(runnable, site, settings, here=True)
     return start.program_line(container, command, variables=variables, prompt=prompt)

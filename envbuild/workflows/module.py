@@ -155,10 +155,9 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     apptainer = settings.find_apptainer(site)
     if site is not None:
         warn_of_absent_binds(site, emit)
-    host_libs = None
-    if request.from_host:
-        plan = host_libraries_for(image, settings, request.from_host)
-        host_libs = for_one_container_per_rank(plan)
+    host_libs = host_libraries_for(image, settings, request.from_host)
+    if host_libs is not None and request.from_host:
+        host_libs = for_one_container_per_rank(host_libs)
     here = settings.this_host(apptainer).with_facts(host_libs.identities if host_libs else {})
     verdict = verdicts.latest(settings.store, runnable.digest, here=here)
     check_verdict(

@@ -14,7 +14,7 @@ _LIMIT_BYTES = 1 << 20
 
 
 def recipe_names(kind: str = "", given: Sequence[Path] = ()) -> list[str]:
-    """Return the names of all recipes, or of a kind (``mpi``, ``framework``, ``fabric``), sorted.
+    """Return the names of all recipes, or of a kind (``mpi``, ``framework``, ``fabric``, ``site``), sorted.
 
     The directories `given` are searched first.
     """

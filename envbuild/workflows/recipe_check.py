@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -37,6 +37,7 @@ from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import exists, read_input
+from envbuild.workflows.hosting import host_libraries_for, lasting_stage
 from envbuild.workflows.settings import Settings
 
 README = "README.md"
@@ -99,6 +100,10 @@ def _run_controls(
         runnable=image.manifest,
         apptainer=settings.find_apptainer(),
     )
+    if (host_libs := host_libraries_for(image, settings)) is not None:
+        container = replace(
+            container, host_libs=host_libs, stage=lasting_stage(host_libs, settings, one_machine=True)
+        )
     container, _ = with_gpus(container, None, None, limit_s=LIMIT_S)
     ran: dict[str, list[str]] = {}
     left_out: list[str] = []
@@ -158,7 +163,8 @@ def recipe_errors(source: RecipeSource) -> Errors:
             hint = did_you_mean(name, (ANY, *NAMES)) or ""
             hint = f"{hint} `any`, `cpu`, or `cuda-13.0` and `rocm-7.2` for a release of these".lstrip()
             yield RequestError(f"unknown variant `{name}`", at=loaded.at("variants", name), hint=hint)
-    if not (recipe.modules or any(recipe.modules_of_packages.values())):
+    # Those of the kind `site` add nothing to an image.
+    if recipe.kind != "site" and not (recipe.modules or any(recipe.modules_of_packages.values())):
         problem = "the recipe names no module that must import"
         yield RequestError(problem, at=loaded.at(), hint="add a line `imports: [NAME]`")
     if recipe.kind == "framework" and TUTORIAL not in source.files:

@@ -35,7 +35,7 @@ from envbuild.jobs.report import GPU_VISIBLE, CheckResult, Section, Sections
 from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.context import DEFAULT_PMI_CHECK, NO_HOST_LIBS, HostLibraries
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
-from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl
+from envbuild.launch.loaded import judge_host_fabric, judge_host_mpi, judge_nccl, judge_site_software
 from envbuild.launch.nodes import judge_nodes
 from envbuild.launch.schedulers import allocation, default_launcher, nodes_here, site_reaches_nodes
 from envbuild.launch.schedulers.slurm import SlurmHere
@@ -197,7 +197,7 @@ def prepare(image: ImageFile, request: TestRequest, settings: Settings) -> Prepa
     container = _container(image, extended, apptainer)
     if extended is None:
         _warn_of_untrusted_layers(image.manifest, settings)
-    if request.from_host:
+    if extended is None:
         host_libs = host_libraries_for(image, settings, request.from_host)
         container = replace(container, host_libs=host_libs)
     slurm = SlurmHere()
@@ -315,6 +315,9 @@ def _check_processes(
         checks.append(judge_host_mpi(reports, container.host_libs))
     if container.host_libs is not None and request.from_host.fabric:
         checks.append(judge_host_fabric(reports, container.host_libs))
+    if container.host_libs is not None:
+        # Its job may not be among those of a quick test.
+        checks += judge_site_software(reports, container.host_libs, all_jobs=not request.quick)
     return [*checks, *judge_nccl(reports, site)]
 
 
@@ -526,7 +529,11 @@ class ImageJobs:
         if launcher is None:
             raise ValueError(f"nothing starts {job.id}")
         container = self.container
-        if launcher is not self.launcher:
+        if (
+            launcher is not self.launcher
+            and container.host_libs
+            and not container.host_libs.has_site_software
+        ):
             # Its ranks start each other, in one container, without an MPI.
             container = replace(container, host_libs=None)
         nodes = self.request.nodes if 0 < self.request.nodes < nodes_here() else 0

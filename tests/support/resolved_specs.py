@@ -13,7 +13,7 @@ from envbuild.lock.model import BasePin, BuildDebPin, DebPin, Lock, PythonPin, R
 from envbuild.spec.base import BaseImage, BasePython
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.load import Loaded
-from envbuild.spec.model import Choice, EnvSpec, Packages, SourcePackage
+from envbuild.spec.model import Choice, EnvSpec, Packages, RecipeKind, SourcePackage
 from envbuild.spec.recipe import Recipe, Variant
 from envbuild.spec.requirements import RequirementEntry
 from envbuild.spec.resolved import ResolvedSpec
@@ -196,7 +196,7 @@ def recipe_pin(
     name: str,
     version: str,
     *,
-    kind: Literal["mpi", "framework", "fabric"] = "framework",
+    kind: RecipeKind = "framework",
     variant: str = "cpu",
     digest: str = "sha256:" + "3" * 64,
 ) -> RecipePin:

@@ -159,6 +159,7 @@ def planned(desk: Desk, image_on: Images, host_mpi: Hosts) -> tuple[Container, H
     settings = Settings.of(store=desk.store, apptainer=None, recipes=None, site=site)
     with ImageFile.open(image) as opened:
         plan = host_libraries_for(opened, settings, HostLibraries(mpi=True))
+    assert plan is not None
     return container_of(image), plan
 
 

@@ -41,7 +41,9 @@ def container(**changes: object) -> Container:
 
 def libraries_for(image: Path, directory: Path) -> HostLibraryPlan:
     with ImageFile.open(image) as opened:
-        return hosting.host_libraries_for(opened, settings(directory), hosting.HostLibraries(mpi=True))
+        plan = hosting.host_libraries_for(opened, settings(directory), hosting.HostLibraries(mpi=True))
+    assert plan is not None
+    return plan
 
 
 def test_a_site_must_say_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +100,9 @@ def lent_at(
     known = Settings.of(store=tmp_path / "store", apptainer=None, recipes=None, site=site, emit=emit)
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("something was started"))
     with ImageFile.open(image) as opened:
-        return hosting.host_libraries_for(opened, known, from_host)
+        plan = hosting.host_libraries_for(opened, known, from_host)
+    assert plan is not None
+    return plan
 
 
 def test_an_image_is_asked_without_being_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

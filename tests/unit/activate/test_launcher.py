@@ -99,6 +99,27 @@ def test_the_kernel_of_an_image_starts_as_the_site_says(
         assert setting in module
 
 
+def test_the_kernel_of_an_image_has_the_software_of_its_site(installation, tmp_path):
+    host_libs = HostLibraryPlan(
+        files={"libfast.so.1": "/opt/fast/libfast.so.1"},
+        python={"fast": str(tmp_path)},
+        environment={"FAST_HOME": "/opt/fast"},
+    )
+    image = KernelImage(
+        path=Path("/i.sif"),
+        runnable=installation.runnable,
+        apptainer=Apptainer(program=Path("/a"), version="1.4.5"),
+        host_libs=host_libs,
+        stamp="",
+        repeat=(),
+    )
+    text = install_kernel(tmp_path / "k", title="k", image=image, python=None).read_text()
+    assert "export APPTAINERENV_FAST_HOME=/opt/fast\n" in text
+    assert "/opt/fast/libfast.so.1" in text
+    assert (tmp_path / "k/host/envbuild/libfast.so.1").is_file()
+    assert (tmp_path / "k/host/envbuild-python/fast").is_dir()
+
+
 @pytest.mark.redteam
 def test_the_kernel_of_an_image_does_not_start_another_one(installation, tmp_path):
     """As a module's commands do not: the image was compared when the kernelspec was written."""

@@ -83,7 +83,7 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in RECIPES.glob("*/recipe.yaml")))
 def test_a_spec_for_each_recipe_is_right(name: str) -> None:
     kind = read_choices().recipes[name].kind
-    flag = {"mpi": "--mpi", "framework": "--framework", "fabric": "--fabric"}[kind]
+    flag = {"mpi": "--mpi", "framework": "--framework", "fabric": "--fabric", "site": "--from-site"}[kind]
     init(flag, name, *BESIDE.get(name, []), "-y", "--schema")
     assert name in [chosen.recipe.name for chosen in read_spec(Path("spec.yaml")).recipes]
     content = Path("spec.yaml").read_bytes()

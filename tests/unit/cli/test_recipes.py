@@ -239,6 +239,7 @@ def test_one_as_json(ours: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "debian_python": True,
         "links": {"/opt/env/bin/poor": "rich-run"},
         "lacks": ["libgold.so.1"],
+        "supplied": None,
         "frozen": "its project is asleep",
         "source": {
             "distribution": "rich",

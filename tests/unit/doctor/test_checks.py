@@ -14,12 +14,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from envbuild.doctor import checks
-from envbuild.doctor.checks import check_machine, check_resolve, check_site
+from envbuild.doctor.checks import check_machine, check_resolve, check_site, check_supplies
 from envbuild.doctor.model import VERBS, Diagnostic, blocked
 from envbuild.errors import MachineError, RequestError
+from envbuild.events import Event, Note
 from envbuild.resolve.index import unreachable_reason
 from envbuild.resolve.origins import PythonSources
-from envbuild.spec.site import Site
+from envbuild.spec.site import Site, SiteSupply
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, tools
 from envbuild.system.survey import Survey
@@ -343,6 +344,19 @@ def test_check_reads_only_a_site_that_was_named(named: bool) -> None:
     findings = [*check_site(RequestError("unknown site `lumy`", hint="did you mean `lumi`?"), named=named)]
     assert ("check" in blocked(findings)) == named
     assert {"lock", "plan", "build", "test", "launch", "module"} < blocked(findings)
+
+
+def test_the_software_of_a_site_is_shown_and_what_is_absent_is_a_warning(tmp_path: Path) -> None:
+    present, absent = tmp_path / "libfast.so.1", tmp_path / "fast"
+    present.write_text("")
+    supply = SiteSupply(version="2.1", libraries=(str(present),), python=(str(absent),))
+    events: list[Event] = []
+    (problem,) = check_supplies(Site(name="here", supplies={"fast": supply}), events.append)
+    (note,) = events
+    assert isinstance(note, Note)
+    assert note.text == f"the site `here` supplies fast 2.1: {present}, {absent}"
+    assert (problem.id, problem.severity) == ("site.supplies", "warning")
+    assert problem.problem == f"`supplies.fast` of the site `here`: absent are {absent}"
 
 
 def test_without_root_an_administrator_has_to_do_it(machine: Machine) -> None:

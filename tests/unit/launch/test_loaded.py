@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.launch.loaded import HOST_MPI, judge_host_mpi, judge_nccl
+from envbuild.launch.loaded import HOST_MPI, judge_host_mpi, judge_nccl, judge_site_software
 from envbuild.site.host_libs import HOST_LIB_DIR, HostLibraryPlan
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from tests.unit.jobs.stage import report, reports
@@ -104,3 +104,24 @@ def test_one_rank_proves_no_network() -> None:
 def test_jobs_that_say_nothing_of_nccl_are_not_judged() -> None:
     silent = reports(report(0, 1), report(0, 1, values={"network": "", "transports": []}))
     assert judge_nccl([silent], ALPS) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "all_jobs", "status"),
+    [
+        (f"{HOST_LIB_DIR}/libfast.so.1", True, "PASS"),
+        # A library of another recipe, and another file of that name.
+        (f"{HOST_LIB_DIR}/libother.so.1", True, "FAIL"),
+        ("/usr/lib/libfast.so.1", True, "FAIL"),
+        ("/usr/lib/libfast.so.1", False, "SKIP"),
+    ],
+)
+def test_some_process_must_have_loaded_the_software_of_the_site(
+    path: str, all_jobs: bool, status: str
+) -> None:
+    plan = HostLibraryPlan(
+        files={"libfast.so.1": "/opt/libfast.so.1"}, supplied={"fast": ("libfast.so.1",)}, environment={}
+    )
+    runs = [reports(report(0, 2, libraries=[]), report(1, 2, libraries=[path]))]
+    (check,) = judge_site_software(runs, plan, all_jobs=all_jobs)
+    assert (check.status, check.subject) == (status, "fast")

@@ -16,6 +16,7 @@ from envbuild.rules.from_lock import facts_of_image, facts_of_lock
 from envbuild.rules.from_site import facts_of_site, stack_facts
 from envbuild.site.host_libs import ImageLibraries, plan_host_libraries
 from envbuild.spec.load import load
+from envbuild.spec.recipe import Supplied
 from envbuild.spec.site import Site, SiteFabric, SiteMpi
 from tests.support.elves import Elf
 from tests.support.resolved_specs import bare_lock, base_pin, deb, recipe_pin, wheel
@@ -94,7 +95,8 @@ def of_hosts(root: Path) -> dict[str, Fact]:
         ),
         fabric=SiteFabric(name="slingshot-11", provider="cxi", nccl_plugin=plugin),
     )
-    image = ImageLibraries(abis=("mpich",), library_path="")
+    supplied = {"netstack": Supplied(libraries=("libfabric.so.1",))}
+    image = ImageLibraries(abis=("mpich",), library_path="", supplied=supplied)
     plan = plan_host_libraries(site, image, mpi=True, fabric=True)
     return {**facts_of_site(site, host_fabric=True), **plan.facts}
 

@@ -8,7 +8,7 @@ import pytest
 
 from envbuild.site.compare import compare
 from envbuild.site.probe import probe
-from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler
+from envbuild.spec.site import Site, SiteBind, SiteFabric, SiteMpi, SiteRuntime, SiteScheduler, SiteSupply
 from tests.support.elves import Elf
 from tests.unit.site.machines import MPICH, OPENMPI, Machine
 
@@ -63,6 +63,12 @@ def test_what_is_gone(machine: Machine) -> None:
         "missing mpi.libraries: /opt/mpi/lib/libmpi.so.12 | it is not there",
         "missing mpi.launcher: /opt/mpi/bin/mpiexec | it is not there",
     ]
+
+
+def test_software_that_is_gone(machine: Machine) -> None:
+    supply = SiteSupply(libraries=("/opt/mpi/lib",), python=("/opt/fast",), environment={"FAST": "/opt"})
+    site = described(machine).model_copy(update={"supplies": {"fast": supply}})
+    assert told(site, machine) == ["missing supplies.fast.python: /opt/fast | it is not there"]
 
 
 def test_a_closure_that_is_no_longer_whole(machine: Machine) -> None:

@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from envbuild.rules.facts import facts_from
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.rulebook import judge, judge_by
 from envbuild.site.host_libs import (
+    HOST_COMMAND_DIR,
     HOST_LIB_DIR,
+    HOST_PYTHON_DIR,
     HostLibraryPlan,
     ImageLibraries,
     plan_host_libraries,
 )
-from envbuild.spec.site import Site, SiteFabric, SiteMpi
+from envbuild.spec.recipe import Supplied
+from envbuild.spec.site import Site, SiteFabric, SiteMpi, SiteSupply
 from tests.support.elves import Elf
 
 MPICH = ("MPI_Init", "MPI_UNWEIGHTED", "MPI_Abi_get_version")
@@ -382,3 +386,169 @@ def test_if_mpi_and_fabric_differ_the_mpis_count(host: Host) -> None:
     plan = plan_host_libraries(site, image(), mpi=True, fabric=True)
     assert plan.files == {"libcxi.so.1": cxi, "libfabric.so.1": own, "libmpi.so.12": mpi}
     assert (plan.environment["A"], plan.environment["B"]) == ("mpi", "fabric")
+
+
+FAST = Supplied(
+    libraries=("libfast.so.1",), python=("fast",), commands=("fast-info",), variables=("FAST_HOME",)
+)
+
+
+def supplied_image(needed: Supplied = FAST, **changes: Any) -> ImageLibraries:
+    fields = {"abis": (), "architecture": "amd64", "python": "3.11", "path": "/usr/bin"}
+    return image(**fields, supplied={"fast": needed}, **changes)
+
+
+def supply(host: Host, *libraries: str, **fields: Any) -> Site:
+    """Return a site that supplies a package and a command beside its libraries."""
+    (host.root / "python/fast").mkdir(parents=True, exist_ok=True)
+    command = host.root / "bin/fast-info"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text("#!/bin/sh\n")
+    entry: dict[str, Any] = {
+        "libraries": libraries,
+        "search": (str(host.root / "deps"),),
+        "python": (str(host.root / "python/fast"),),
+        "commands": (str(command),),
+        "environment": {"FAST_HOME": "/fast"},
+    }
+    return Site(name="here", supplies={"fast": SiteSupply(**{**entry, **fields})})
+
+
+def test_software_of_a_site_is_bound_with_all_that_it_needs(host: Host, tmp_path: Path) -> None:
+    fast = host.add("lib/libfast.so.1", needed=("libdep.so.1", "libc.so.6"), versions_needed=LIBC)
+    dep = host.add("deps/libdep.so.1")
+    site = supply(host, fast)
+    plan = plan_host_libraries(site, supplied_image())
+    assert refused(plan, site) == {}
+    assert plan.files == {"libdep.so.1": dep, "libfast.so.1": fast}
+    assert plan.supplied == {"fast": ("libfast.so.1",)}
+    assert plan.environment == {
+        "FAST_HOME": "/fast",
+        "LD_LIBRARY_PATH": f"{HOST_LIB_DIR}:/opt/fabric/lib:/opt/mpi/lib:/.singularity.d/libs",
+        "PATH": f"{HOST_COMMAND_DIR}:/usr/bin",
+        "PYTHONPATH": HOST_PYTHON_DIR,
+    }
+    stage = tmp_path / "stage"
+    plan.fill_stage(stage)
+    targets = {bind.target: bind for bind in plan.binds(stage)}
+    assert targets.keys() == {
+        "/media",
+        f"{HOST_LIB_DIR}/libdep.so.1",
+        f"{HOST_LIB_DIR}/libfast.so.1",
+        f"{HOST_PYTHON_DIR}/fast",
+        f"{HOST_COMMAND_DIR}/fast-info",
+    }
+    assert not any(bind.writable for bind in targets.values())
+    assert (stage / "envbuild-python/fast").is_dir()
+    assert (stage / "envbuild-bin/fast-info").is_file()
+
+
+def test_a_directory_of_libraries_brings_those_that_are_named_and_no_c_library(host: Host) -> None:
+    """As CSCS's network stacks are: 40 libraries, and libc and libstdc++ among them."""
+    fast = host.add("lib/libfast.so.1", needed=("libstdc++.so.6", "libbeside.so.1", "libc.so.6"))
+    beside = host.add("lib/libbeside.so.1")
+    for name in ("libc.so.6", "libstdc++.so.6", "libpython3.11.so.1.0", "ld-linux-x86-64.so.2"):
+        host.add(f"lib/{name}")
+    plan = plan_host_libraries(supply(host, str(host.root / "lib")), supplied_image())
+    assert plan.files == {"libbeside.so.1": beside, "libfast.so.1": fast}
+
+
+def test_software_of_a_site_takes_the_mpi_of_the_image(host: Host) -> None:
+    fast = host.add("lib/libfast.so.1", needed=("libmpi.so.12",))
+    mpi = host.add("deps/libmpi.so.12", defined=MPICH)
+    site = supply(host, fast)
+    assert plan_host_libraries(site, supplied_image()).files["libmpi.so.12"] == mpi
+    own = supplied_image(provides={"libmpi.so.12": ()})
+    assert plan_host_libraries(site, own).files == {"libfast.so.1": fast}
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "reason"),
+    [
+        ({"versions_needed": {"libc.so.6": ("GLIBC_2.99",)}}, "GLIBC.host-library-ceiling", "glibc 2.99"),
+        ({"needed": ("libgone.so.1",)}, "HOST.injected-closure", "libgone.so.1"),
+        ({"machine": "arm64"}, "HOST.injected-abi", "for arm64, and the image is for amd64"),
+        ({"soname": "libother.so.1", "name": "libother.so.1"}, "HOST.supplies", "libfast.so.1"),
+    ],
+)
+def test_software_that_does_not_fit_an_image_is_refused(
+    host: Host, fields: dict[str, Any], rule: str, reason: str
+) -> None:
+    name = fields.pop("name", "libfast.so.1")
+    site = supply(host, host.add(f"lib/{name}", **fields))
+    verdicts = refused(plan_host_libraries(site, supplied_image()), site, **{"asked.from_site": ("fast",)})
+    assert verdicts.keys() == {rule}
+    assert reason in verdicts[rule]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"commands": ()}, "fast-info (`supplies.fast.commands`)"),
+        ({"python": ()}, "fast (`supplies.fast.python`)"),
+        ({"environment": {}}, "FAST_HOME (`supplies.fast.environment`)"),
+    ],
+)
+def test_each_part_that_a_site_leaves_out_is_named(host: Host, changes: dict[str, Any], reason: str) -> None:
+    site = supply(host, host.add("lib/libfast.so.1"), **changes)
+    verdicts = refused(plan_host_libraries(site, supplied_image()), site, **{"asked.from_site": ("fast",)})
+    assert verdicts.keys() == {"HOST.supplies"}
+    assert reason in verdicts["HOST.supplies"]
+
+
+def test_a_site_without_the_software_says_where_to_name_it() -> None:
+    plan = plan_host_libraries(Site(name="bare"), supplied_image())
+    (error,) = plan.errors
+    assert error.problem == "the image needs `fast`, and the site `bare` does not supply it"
+    assert error.hint == (
+        "name them in its file: `supplies: {fast: {libraries: [/…/libfast.so.1], python: [/…/fast],"
+        " commands: [/…/fast-info]}}`"
+    )
+
+
+def test_extension_modules_are_for_the_python_of_the_image(host: Host) -> None:
+    site = supply(host, host.add("lib/libfast.so.1"))
+    good = ("_a.cpython-311-x86_64-linux-gnu.so", "_b.abi3.so", "_c.so")
+    for name in good:
+        host.add(f"python/fast/{name}", soname="")
+    assert refused(plan_host_libraries(site, supplied_image()), site) == {}
+    wrong = host.add("python/fast/_d.cpython-312-x86_64-linux-gnu.so", soname="")
+    verdicts = refused(plan_host_libraries(site, supplied_image()), site)
+    assert f"{wrong}: for cp312, and the image has cp311" in verdicts["HOST.injected-abi"]
+
+
+def test_a_package_that_would_hide_the_image_s_own_is_refused(host: Host) -> None:
+    site = supply(host, host.add("lib/libfast.so.1"))
+    plan = plan_host_libraries(site, supplied_image(modules=frozenset({"fast"})))
+    assert "the image itself has the module `fast`" in refused(plan, site)["HOST.injected-abi"]
+
+
+def test_other_files_of_the_site_are_another_host_for_verdicts(host: Host) -> None:
+    site = supply(host, host.add("lib/libfast.so.1"))
+    before = plan_host_libraries(site, supplied_image()).identities
+    assert before.keys() == {"site"}
+    (host.root / "python/fast/__init__.py").write_text("x = 1\n")
+    assert plan_host_libraries(site, supplied_image()).identities != before
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"libraries": ["/opt/x/libc.so.6"]}, "`libc.so.6` is always the image's own"),
+        ({"libraries": ["/opt/x/libpthread.so.0"]}, "`libpthread.so.0` is always the image's own"),
+        ({"libraries": ["/lib/x86_64-linux-gnu"]}, "is a directory of the system"),
+        ({"libraries": ["/usr/lib64"]}, "is a directory of the system"),
+        ({"companions": ["/usr"]}, "is a directory of the system"),
+        ({"python": ["/lib64"]}, "is a directory of the system"),
+    ],
+)
+def test_a_site_file_cannot_supply_the_system(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        Site.model_validate({"name": "here", "supplies": {"fast": keys}}, strict=False)
+
+
+def test_a_partition_has_its_own_software() -> None:
+    other = {"gpu": {"supplies": {"fast": {"libraries": ["/arm/libfast.so.1"]}}}}
+    keys = {"name": "s", "supplies": {"fast": {"libraries": ["/x86/libfast.so.1"]}}, "partitions": other}
+    site = Site.model_validate(keys, strict=False)
+    assert site.partition("gpu").supplies["fast"].libraries == ("/arm/libfast.so.1",)

@@ -16,6 +16,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.jobs.launchers import on_one_host
 from envbuild.launch import gpus, schedulers
+from envbuild.launch.context import NO_HOST_LIBS
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.model import LaunchSettings
@@ -104,7 +105,11 @@ class Bench:
     def site(self, site: Site | None) -> None:
         for name in ("site_of", "site_here"):
             self._patch.setattr(launch, name, lambda _: site)
-        self._patch.setattr(launch, "host_libraries_for", lambda *_: HOST_LIBS)
+        self._patch.setattr(
+            launch,
+            "host_libraries_for",
+            lambda _image, _settings, from_host=NO_HOST_LIBS: HOST_LIBS if from_host else None,
+        )
 
     def srun(self, listed: str | None, *, code: int = 0) -> None:
         def run(argv: list[str], *, env: dict[str, str], **_: Any) -> Finished:

@@ -63,6 +63,7 @@ class Stage:
         monkeypatch.setattr(Settings, "find_apptainer", lambda *_: APPTAINER)
         monkeypatch.setattr(ImageFile, "manifest", property(lambda _: self.manifest))
         monkeypatch.setattr(ImageFile, "built_by_envbuild", True)
+        monkeypatch.setattr(testing, "host_libraries_for", lambda *_: None)
         monkeypatch.setattr(testing, "verify_image", lambda _, advanced: self.changed)
         monkeypatch.setattr(testing, "scan_image", self.scan_image)
         monkeypatch.setattr(testing, "run_preflight", self.run_preflight)
