@@ -28,10 +28,10 @@ from benchmarks import page, results
 from benchmarks.toolkits import ROOT, say
 from benchmarks.travel import Road
 from envbuild.image.statements import PREDICATES
+from tests.support.debian_roots import make_root
 from tests.support.distribution import free_port, serving_distribution, wait_for
 from tests.support.installed import install
 from tests.support.podman import podman, podman_home
-from tests.support.debian_roots import make_root
 
 PEERS = ROOT / "build/peers.sqfs"
 PACKAGES = "ca-certificates,cosign,golang-github-google-go-containerregistry-dev,golang-go,oras,skopeo"
