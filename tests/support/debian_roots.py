@@ -14,12 +14,12 @@ def make_root(path: Path, packages: str, suite: str) -> None:
     partial, tree = path.with_suffix(".partial.sqfs"), path.with_suffix(".tar")
     # The newest that a mirror has may be old.
     options = ("Acquire::Check-Valid-Until false", "Acquire::Languages none", "APT::Install-Recommends false")
-    words = ["mmdebstrap", "--variant=apt", f"--include={packages}"]
+    words: list[str | Path] = ["mmdebstrap", "--variant=apt", f"--include={packages}"]
     words += [f'--aptopt={name} "{value}"' for name, value in map(str.split, options)]
     try:
         subprocess.run([*words, suite, tree], check=True)
         # mmdebstrap would pack by xz, and tar2sqfs at a higher level: minutes for a root that is read once.
-        pack = ["tar2sqfs", "--quiet", "--force", "--compressor=zstd", "--comp-extra=level=1", partial]
+        pack = ["tar2sqfs", "--quiet", "--force", "--compressor=zstd", "--comp-extra=level=1", str(partial)]
         with tree.open("rb") as archive:
             subprocess.run(pack, stdin=archive, check=True)
     finally:
