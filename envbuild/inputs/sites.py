@@ -10,7 +10,9 @@ from pathlib import Path
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
 from envbuild.inputs.partition_names import partition_names
-from envbuild.rules.rulebook import driver_floor
+from envbuild.rules.facts import facts_from
+from envbuild.rules.from_site import stack_facts
+from envbuild.rules.rulebook import driver_floor, judge_by
 from envbuild.rules.tables import at_least
 from envbuild.spec.check import not_known
 from envbuild.spec.load import Loaded, load
@@ -26,15 +28,27 @@ _ON_TRUST = ("upstreams", "require_signature", "require_pass", "revoked")
 
 
 def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
-    """Return why the driver of a site, or of one of its partitions, does not run a release of CUDA.
+    """Return why a site, or one of its partitions, does not run a release of an accelerator's software.
 
-    Empty if each does, or is unknown.
+    Its driver is too old, or for ROCm its GPUs. Empty if each does, or if that is unknown.
     """
+    if site is not None and family == "rocm":
+        return next(filter(None, (_rocm_conflict(here, release) for here in each_partition(site))), "")
     floor = driver_floor(release) if family == "cuda" else None
     for here in each_partition(site) if site is not None and floor is not None else ():
         driver = here.value.gpus.driver if here.value.gpus is not None else None
         if driver is not None and floor is not None and at_least(driver, floor) is False:
             return f"needs a driver of at least {floor}, and the site `{here.value.name}` has {driver}"
+    return ""
+
+
+def _rocm_conflict(site: Loaded[Site], release: str) -> str:
+    facts = stack_facts(facts_from({"rocm.toolkit": release}, ""), site.value)
+    for rule in ("ROCM.of-gpu", "ROCM.driver-window"):
+        result = judge_by(facts, rule)
+        # Without the release of the driver, its rows are undecided.
+        if result is not None and result.warn and not result.missing:
+            return f"{result.reason} on the site `{site.value.name}`"
     return ""
 
 

@@ -91,6 +91,15 @@ class OptionalFiles(_Row):
     source: str
 
 
+class Supplier(_Row):
+    """Libraries, and what brings them."""
+
+    names: str
+    """Pattern of their names."""
+    hint: str
+    source: str
+
+
 class Components(_Row):
     """The whole table."""
 
@@ -103,6 +112,7 @@ class Components(_Row):
     """Pattern of the names of compilers' run-time libraries."""
     accelerators: str
     """Pattern of the names of accelerators' libraries."""
+    suppliers: tuple[Supplier, ...]
     optional: tuple[OptionalFiles, ...]
 
     def is_of_compiler(self, *names: str) -> bool:
@@ -112,6 +122,10 @@ class Components(_Row):
     def is_of_accelerator(self, name: str) -> bool:
         """Return whether a name is an accelerator's library."""
         return _matches(self.accelerators, name)
+
+    def supplier_hint(self, name: str) -> str:
+        """Return what brings a library that is missing; empty if that is not known."""
+        return next((row.hint for row in self.suppliers if _matches(row.names, name)), "")
 
     def is_optional(self, path: str) -> bool:
         """Return whether the package of a file works without it."""

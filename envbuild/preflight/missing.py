@@ -19,11 +19,12 @@ _HINT_CACHE = (
 
 
 def judge_missing(
-    processes: Sequence[Closure], simulation: Simulation, allowed: Collection[str]
+    processes: Sequence[Closure], simulation: Simulation, allowed: Collection[str], *, accelerator: str = ""
 ) -> tuple[list[CheckResult], set[str]]:
     """Return the problems of missing libraries, and the names of those that are no problem.
 
-    `allowed` are libraries that may be missing, as the recipes say.
+    `allowed` are libraries that may be missing, as the recipes say. `accelerator` is what the image is for,
+    if that is known.
     """
     missing: dict[str, set[str]] = {}
     incomplete: set[str] = set()
@@ -37,7 +38,10 @@ def judge_missing(
     for path in [*missing]:
         if simulation.table.is_optional(path) or _is_unused_runtime(path, simulation):
             del missing[path]
-    for path in [*_plugins(missing, simulation), *_variants(missing, processes, incomplete, simulation)]:
+    for path in [
+        *_plugins(missing, simulation),
+        *_variants(missing, processes, incomplete, simulation, accelerator),
+    ]:
         missing.pop(path, None)
     problems = [_problem(path, name, simulation) for path, names in missing.items() for name in names]
     return problems, names - {missing_library.expected for missing_library in problems}
@@ -45,7 +49,8 @@ def judge_missing(
 
 def _problem(path: str, name: str, simulation: Simulation) -> CheckResult:
     uncached = simulation.uncached(name)
-    hint = _HINT_HOST if simulation.is_host_file(path) else HINT_IMAGE
+    hint = simulation.table.supplier_hint(name) or HINT_IMAGE
+    hint = _HINT_HOST if simulation.is_host_file(path) else hint
     winner = f"nothing, for {uncached} is not in the loader's cache" if uncached else "nothing"
     hint = _HINT_CACHE if uncached else hint
     return mismatch("loader.libraries", file=path, need=name, winner=winner, hint=hint)
@@ -84,12 +89,14 @@ def _variants(
     processes: Sequence[Closure],
     incomplete: Collection[str],
     simulation: Simulation,
+    accelerator: str,
 ) -> Iterator[str]:
     """Yield libraries of which a package has several builds, if it opens another one by name.
 
     Names of builds for several releases differ in digits alone (`libx_cuda12.so`, `libx_cuda13.so`), those
     for several accelerators in the last part (`libx_cpu.so`, `libx_rocm64.so`): one for an accelerator of
-    which the image has no library is never opened. If no release loads, the newest one stands for all.
+    which the image has no library, and which it is not for, is never opened. If no release loads, the newest
+    one stands for all.
     """
     opened = {process.objects[0].path for process in processes}
     loading: set[str] = set()
@@ -105,6 +112,7 @@ def _variants(
             continue
         accelerators = filter(simulation.table.is_of_accelerator, names)
         foreign = any(_stem(name) not in held for name in accelerators)
+        foreign = foreign and not (accelerator and _stem(path).rpartition("_")[2].startswith(accelerator))
         if _release(path) in loading or (foreign and _accelerator(path) in loading):
             yield path
         else:

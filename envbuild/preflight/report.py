@@ -117,7 +117,13 @@ def run_preflight(scan: ImageScan, simulation: Simulation | None = None) -> Pref
         architecture=manifest.architecture,
         requests=scan.lock.requests,
     )
-    report = _examine(simulation or simulate(scan), python_problems, distributions, allowed=manifest.lacks)
+    report = _examine(
+        simulation or simulate(scan),
+        python_problems,
+        distributions,
+        allowed=manifest.lacks,
+        accelerator=manifest.accelerator,
+    )
     excuses = {
         excuse: tuple(problem for problem in report.problems if _is_excused(problem, excuse))
         for excuse in manifest.excuses
@@ -161,11 +167,17 @@ def worsened(now: PreflightReport, before: PreflightReport) -> PreflightReport:
 
 
 def _examine(
-    simulation: Simulation, python_problems: set[CheckResult], distributions: int, allowed: Sequence[str] = ()
+    simulation: Simulation,
+    python_problems: set[CheckResult],
+    distributions: int,
+    allowed: Sequence[str] = (),
+    accelerator: str = "",
 ) -> PreflightReport:
     """Return all problems, sorted, and the facts of the files."""
     processes = list(simulation.processes())
-    missing_problems, excused = judge_missing(processes, simulation, allowed)
+    missing_problems, excused = judge_missing(
+        processes, simulation, allowed, accelerator=accelerator.partition("@")[0]
+    )
     problems = {problem for process in processes for problem in judge(process, simulation)}
     problems |= {*missing_problems, *python_problems}
     problems |= {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -285,7 +285,7 @@ def _python_addresses(
         request = replace(
             origins.python,
             built=frozenset(() if is_wheel else (pin.name for pin in left)),
-            origin_rules=(*origins.python.origin_rules, *_rules_of_pins(left)),
+            origin_rules=(*origins.python.origin_rules, *_rules_of_pins(left, python_sources.named)),
         )
         distributions = Distributions.of(request, python_sources, context, tuple(exclusive))
         while left:
@@ -298,10 +298,10 @@ def _python_addresses(
     return addresses
 
 
-def _rules_of_pins(pins: Iterable[PythonPin]) -> Iterator[OriginRule]:
-    """Yield rules by which locked files of PyTorch's origins are looked for there."""
+def _rules_of_pins(pins: Iterable[PythonPin], named: Collection[str]) -> Iterator[OriginRule]:
+    """Yield rules by which locked files of PyTorch's origins and of `named` ones are looked for there."""
     for pin in pins:
-        if pin.origin.startswith(PYTORCH):
+        if pin.origin.startswith(PYTORCH) or pin.origin in named:
             yield OriginRule(
                 origins=(pin.origin,),
                 names=frozenset({pin.name}),

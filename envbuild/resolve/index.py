@@ -81,6 +81,8 @@ class Index:
     """Origin → the address that was left out, and why it cannot be reached."""
     _read: dict[tuple[str, str], tuple[str, ...]] = field(init=False, default_factory=dict)
     """Releases whose source archives were read, and what they require."""
+    _of_origins: dict[str, tuple[str, ...]] = field(init=False, default_factory=dict)
+    """Distribution that another one requires → the origins that it comes from alone."""
     _nearest: set[str] = field(init=False, default_factory=set)
     """Distributions whose nearest versions were asked for."""
 
@@ -257,7 +259,7 @@ class Index:
                 continue
             if bare_address == without_credentials(addresses[0]).rstrip("/"):
                 return origin
-        named = next(iter(self.request.origins.get(name, ())), "")
+        named = next(iter(self.request.origins_of(name)), "")
         if self._torch_backend and named.startswith(PYTORCH):
             return named
         origin = self.sources.origin_of(address) if address else "pypi"
@@ -266,7 +268,7 @@ class Index:
     def _index_of(self) -> dict[str, str]:
         """Return the only index of distributions: the first of their origins that has an address."""
         index_of = {}
-        for name, origins in self.request.origins.items():
+        for name, origins in (*self.request.origins.items(), *self._of_origins.items()):
             owner = next(
                 (origin for origin in origins if origin == "pypi" or self._addresses.get(origin)), "pypi"
             )
@@ -349,7 +351,10 @@ class Index:
                 result = self._run(
                     replace(
                         request,
-                        requirements=tuple(requirements),
+                        requirements=(
+                            *requirements,
+                            *self._of_origin_alone(requirements, of_files=of_files),
+                        ),
                         constraints=tuple(constraints),
                         preferred_versions=preferred_versions or {},
                         output="pylock.toml" if of_files else "requirements.txt",
@@ -364,7 +369,7 @@ class Index:
                     return _Outcome(
                         result.text, result.warnings, all_errors(answer), without_wheels=without_wheels
                     )
-                if self._try_next_address(result):
+                if self._try_next_address(result) or self._ask_their_origin(result):
                     continue
                 if not failures:
                     search.enter_context(task(self.context.emit, "lock:errors", "look for further errors"))
@@ -430,6 +435,31 @@ class Index:
         hint = "another origin has to serve its packages"
         self.context.emit(Warned(text=f"{name} cannot be reached: {reason}; it is left out", hint=hint))
         return True
+
+    def _ask_their_origin(self, failure: UvFailure) -> bool:
+        """Take distributions that are missing from an accelerator's origin; return whether that may help.
+
+        uv asks an origin for requirements of the request alone, and which packages a build of a framework
+        requires is not known before.
+        """
+        origins = {
+            name: self.request.origins_of(name) for name in sorted(failure.missing | failure.without_sources)
+        }
+        known = self.request.origins.keys() | self._of_origins.keys()
+        served = {name: names for name, names in origins.items() if any(map(self._addresses.get, names))}
+        new = {name: names for name, names in served.items() if name not in known}
+        self._of_origins |= new
+        return bool(new)
+
+    def _of_origin_alone(
+        self, requirements: Sequence[UvRequirement], *, of_files: bool
+    ) -> list[UvRequirement]:
+        named = {name for name, _ in requirements}
+        return (
+            []
+            if of_files
+            else [UvRequirement(name, name) for name in sorted(self._of_origins.keys() - named)]
+        )
 
     @property
     def _log(self) -> Path:

@@ -222,7 +222,8 @@ def resolve_python(
         ]
     )
     _warn_of_cuda(unwanted, pins, request, context.emit)
-    for name in sorted(request.built - {pin.name for pin in pins}):
+    # Of the accelerator's archives, which are built if something requires them, none was asked for.
+    for name in sorted({*request.from_source, *request.commits} - {pin.name for pin in pins}):
         hint = "remove it from `packages.from_source`, or ask for it under `packages.python`"
         context.emit(Warned(text=f"`{name}` is not built: nothing requires it", hint=hint))
     return pins

@@ -149,6 +149,7 @@ def _mpi_in_use(stack: Stack) -> str:
 
 # GPUs, drivers, CUDA and ROCm.
 
+_DEVICE = "amd-torch-device-"
 _VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 
 
@@ -565,6 +566,38 @@ def _newest_ptx(gpus: Sequence[str], code: Sequence[str]) -> list[str]:
     generations = {gpu.removeprefix("sm_").rstrip("af")[:-1] for gpu in gpus}
     ptx = [target for target in code if target.startswith("compute_")]
     return [target for target in ptx if target.removeprefix("compute_").rstrip("af")[:-1] in generations]
+
+
+def _has_device_packages(stack: Stack) -> bool:
+    """Return whether a build of PyTorch for ROCm keeps the code for each GPU in a package of its own.
+
+    AMD's builds name all numbers of the release (`+rocm7.14.0`), PyTorch's own have all code (`+rocm7.14`).
+    """
+    release = re.search(r"\+rocm([0-9]+\.[0-9]+)\.[0-9]", stack.text("packages.torch"))
+    return release is not None and bool(at_least(release[1], "7.14"))
+
+
+@Rule(
+    id="ROCM.device-package",
+    source=[
+        "https://github.com/ROCm/TheRock/issues/7839",
+        "https://github.com/ROCm/TheRock/issues/7081",
+        "https://github.com/astral-sh/uv/pull/21683",
+    ],
+    seen="2026-11-28",
+    when=_has_device_packages,
+    hint="ask for `torch[device-gfx90a]`, with the architecture of your GPUs; a recipe does for the site's",
+)
+def torch_has_device_code(stack: Stack) -> None:
+    """PyTorch for ROCm 7.14 and newer has the package with the code for the site's GPUs."""
+    names = stack.texts("packages")
+    held = [name.removeprefix(_DEVICE) for name in names if name.startswith(_DEVICE)]
+    build = f"torch {stack.text('packages.torch')}"
+    require(bool(held), f"{build} sees GPUs and runs no kernel on any: no package has its code for one")
+    gpus = stack.texts("gpus.architectures")
+    lacking = sorted({*gpus} - {*held})
+    has, lacks = shown(tuple(sorted(held))), shown(tuple(lacking))
+    require(not lacking, f"{build} has code for {has}, and none for the site's GPUs {lacks}")
 
 
 @Rule(

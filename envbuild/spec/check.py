@@ -19,6 +19,7 @@ from envbuild.errors import (
     did_you_mean,
     raise_all,
 )
+from envbuild.spec.accelerators import accelerator_of
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import ChosenRecipe
 from envbuild.spec.corrections import corrected_requirement, spec_line
@@ -225,6 +226,12 @@ def _remarks(
     yield from (f"{name} is frozen: {why}" for name, why in frozen.items() if why)
     yield from (f"{name} is untried: {why}" for name, why in untried.items() if why)
     for chosen in recipes:
+        row = accelerator_of(chosen.variant_name)
+        if row is not None and row.all_devices_extra in chosen.device_extras:
+            yield (
+                f"{chosen.recipe.name} brings the code for every GPU of {row.name}: no site with"
+                " `gpus.architectures` is named"
+            )
         if not chosen.is_proven:
             yield f"{chosen.recipe.name} {chosen.version} has no test result yet"
 
@@ -436,6 +443,7 @@ class _Check:
             recipe=recipe,
             version=matching[0] if matching else self._release(reference, recipe),
             is_proven=bool(matching),
+            device_extras=self._device_extras(variant_name) if variant.has_device_extras else (),
             variant_name=variant_name,
             variant=variant,
             files=source.files,
@@ -443,6 +451,15 @@ class _Check:
             at=reference.at,
             jobs=source.jobs,
         )
+
+    def _device_extras(self, variant_name: str) -> tuple[str, ...]:
+        """Return the extras for the GPUs of all partitions of the site; for unknown ones that for all."""
+        row, site = accelerator_of(variant_name), self._inputs.site
+        if row is None:
+            return ()
+        gpus = [here.value.gpus for here in each_partition(site)] if site is not None else []
+        own = [part.architectures for part in gpus if part is not None and part.vendor == row.vendor]
+        return row.device_extras({name for names in own for name in names} if all(own) else ())
 
 
 def _references(spec: Loaded[EnvSpec]) -> Iterator[_Reference]:

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from envbuild.errors import Location
 from envbuild.jobs.judge import Job
-from envbuild.spec.recipe import Recipe, Variant
+from envbuild.spec.recipe import Recipe, Variant, filled
 from envbuild.spec.requirements import RequirementEntry
 
 
@@ -63,6 +63,8 @@ class ChosenRecipe:
     at: Location
     jobs: tuple[Job, ...] = ()
     """The jobs of its files, for all variants."""
+    device_extras: tuple[str, ...] = ()
+    """Extras for the GPUs that the image is for, if its variant has the code of each in a package."""
     is_proven: bool = True
     """Whether the version has a test result; another is a release with its fixes (``2.5``)."""
 
@@ -81,10 +83,13 @@ class ChosenRecipe:
         """The requirements of the variant, without the companions."""
         texts: Iterable[str] = self.variant.requirements
         if self.is_proven:
-            texts = (text.replace("{version}", self.version) for text in texts)
+            texts = map(self._filled, texts)
         else:
             texts = (self._any_build(text) if "{version}" in text else text for text in texts)
         return tuple(map(self._entry, texts))
+
+    def _filled(self, text: str) -> str:
+        return filled(text, self.version, self.device_extras)
 
     def _entry(self, text: str) -> RequirementEntry:
         return RequirementEntry(text=text, at=self.at, recipe=self.recipe.name)
@@ -92,8 +97,8 @@ class ChosenRecipe:
     def _any_build(self, text: str) -> str:
         """Return a requirement for a release and its fixes, in whatever build the origin has."""
         if self.version.count(".") > 1:  # the release of a fix has its own builds, as a proven one
-            return text.replace("{version}", self.version)
-        requirement = Requirement(text.replace("{version}", self.version))
+            return self._filled(text)
+        requirement = Requirement(self._filled(text))
         requirement.specifier = SpecifierSet(f"=={self.version}.*")
         return str(requirement)
 

@@ -25,6 +25,8 @@ class OriginRule:
     """Logical origins; the first that has an address is the only one to be asked."""
     names: frozenset[str]
     """Canonical names of the distributions."""
+    beginnings: tuple[str, ...] = ()
+    """Beginnings of the names of further distributions of these origins, if no other origin has them."""
     requirements: tuple[Requirement, ...]
     """Requirements that local wheels must satisfy to be taken in place of PyTorch's own index."""
     label: str = ""
@@ -91,6 +93,13 @@ class PythonRequest:
     def undeclared(self) -> frozenset[str]:
         """Distributions whose source archives alone say what they require."""
         return self.built - {name for name, _ in self.declared}
+
+    def origins_of(self, name: str) -> tuple[str, ...]:
+        """Return the origins of a distribution by the first rule for it; empty without one."""
+        if name in self.origins:
+            return self.origins[name]
+        rules = (rule for rule in self.origin_rules if name.startswith(rule.beginnings))
+        return next((rule.origins for rule in rules), ())
 
     @cached_property
     def origins(self) -> Mapping[str, tuple[str, ...]]:

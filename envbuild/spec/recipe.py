@@ -39,8 +39,13 @@ from envbuild.spec.model import (
 )
 
 
+def filled(requirement: str, version: str, extras: Collection[str] = ()) -> str:
+    """Return a requirement of a variant for a version and for the extras of devices."""
+    return requirement.replace("{version}", version).replace("{devices}", ",".join(extras))
+
+
 def _variant_requirement(value: str) -> str:
-    python_requirement(value.replace("{version}", "1"))
+    python_requirement(filled(value, "1"))
     return value
 
 
@@ -78,7 +83,9 @@ class Variant(Model):
     """Packages of a recipe for one accelerator."""
 
     requirements: tuple[VariantRequirement, ...]
-    """PEP 508 requirements; ``{version}`` stands for the chosen version."""
+    """PEP 508 requirements; ``{version}`` stands for the chosen version. ``{devices}`` stands for the extras
+    of the site's GPUs: ``torch[{devices}]`` becomes ``torch[device-gfx90a]``, without a site
+    ``torch[device-all]``."""
     origins: tuple[Origin, ...] = ()
     """Logical origins to ask before ``pypi`` (``pytorch-cpu``)."""
     versions: tuple[ProvenVersion, ...] = ()
@@ -87,6 +94,11 @@ class Variant(Model):
     """Communication backends (``gloo``, ``mpi``, ``nccl``), for documentation."""
     untried: Text = ""
     """Reason why it is untested; empty if it is tested."""
+
+    @property
+    def has_device_extras(self) -> bool:
+        """Whether the code for each GPU is in a package of its own, which an extra adds."""
+        return any("{devices}" in text for text in self.requirements)
 
 
 class SourceBuild(Model):
@@ -201,7 +213,7 @@ class Recipe(Model):
         """The distributions (canonical names) that it requires in some variant."""
         texts = [text for variant in self.variants.values() for text in variant.requirements]
         return frozenset(
-            canonicalize_name(Requirement(text.replace("{version}", self.versions[0])).name)
+            canonicalize_name(Requirement(filled(text, self.versions[0])).name)
             for text in (*texts, *self.python)
         )
 
@@ -220,7 +232,7 @@ class Recipe(Model):
         """The distributions (canonical names) that have the recipe's version in some variant."""
         texts = (text for variant in self.variants.values() for text in variant.requirements)
         return frozenset(
-            canonicalize_name(Requirement(text.replace("{version}", self.versions[0])).name)
+            canonicalize_name(Requirement(filled(text, self.versions[0])).name)
             for text in texts
             if "{version}" in text
         )

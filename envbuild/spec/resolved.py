@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from envbuild.spec.accelerators import owned_by_vendor
+from envbuild.spec.accelerators import accelerator_of, owned_by_vendor
 from envbuild.spec.base import BaseImage
 from envbuild.spec.chosen_recipe import Build, ChosenRecipe
 from envbuild.spec.load import Loaded
@@ -111,15 +113,36 @@ class ResolvedSpec:
             },
             explicit_wheels={entry.name: entry for entry in self._applying if entry.wheel is not None},
             commits=self._commits,
-            origin_rules=_origin_rules(self.recipes),
+            origin_rules=(*_origin_rules(self.recipes), *self._rules_of_accelerator()),
             from_source=tuple(package if isinstance(package, str) else package.name for package in packages),
         )
+
+    def _rules_of_accelerator(self) -> Iterator[OriginRule]:
+        """Yield the rule by which packages of the accelerator come from origins of the site.
+
+        The newest release that the spec admits comes first.
+        """
+        row, accelerator = accelerator_of(self.spec.accelerator.name), self.spec.accelerator
+        if row is None or not row.origin or self.site is None:
+            return
+        matches = (re.fullmatch(rf"{row.origin}([0-9]+(?:\.[0-9]+)*)", name) for name in self.site.origins)
+        releases = [match[1] for match in matches if match]
+        origins = tuple(
+            f"{row.origin}{release}"
+            for release in sorted(releases, key=Version, reverse=True)
+            if accelerator.admits(release)
+        )
+        names = frozenset(entry.name for entry in self.requested if owned_by_vendor(entry.name, row.name))
+        if origins:
+            yield OriginRule(origins=origins, names=names, beginnings=row.distributions, requirements=())
 
     @cached_property
     def builds(self) -> Mapping[str, Build]:
         """Distribution that is built from its source → its build."""
         of_recipes = (build for chosen in self.recipes if (build := chosen.build()) is not None)
-        packages = {name: SourcePackage(name=name) for name in self._commits}
+        row = accelerator_of(self.spec.accelerator.name)
+        of_vendor = row.source_archives if row is not None else ()
+        packages = {name: SourcePackage(name=name) for name in (*of_vendor, *self._commits)}
         for entry in self.spec.packages.from_source:
             package = entry if isinstance(entry, SourcePackage) else SourcePackage(name=entry)
             packages[package.name] = package
@@ -189,6 +212,7 @@ def _origin_rules(recipes: Iterable[ChosenRecipe]) -> tuple[OriginRule, ...]:
                     *chosen.recipe.companions,
                 }
             ),
+            beginnings=row.distributions if (row := accelerator_of(chosen.variant_name)) is not None else (),
             requirements=tuple(entry.requirement for entry in chosen.own_requirements),
         )
         for chosen in recipes

@@ -60,7 +60,7 @@ def _variants_for(accelerator: Choice, recipe: Recipe) -> Iterator[tuple[str, Va
 
 
 DriverConflict = Callable[[str, str], str]
-"""Accelerator and release → why the site does not run it, such as ``needs driver 580``; empty if it may."""
+"""Accelerator and release → why the site does not run it (``needs driver 580``); empty if it may."""
 
 
 def pick_accelerator_release(
@@ -72,17 +72,26 @@ def pick_accelerator_release(
 
     It is `accelerator` itself without a reason if no release serves all recipes; one that the site does not
     run if no other does. All recipes then use the same CUDA for ``cuda``, even if each prefers another.
+    Untried variants count if there are no others.
     """
     family = accelerator.name
     names = {name for name in _variant_names(candidates) if name.startswith(f"{family}-")}
     releases = [name.partition("-")[2] for name in names]
     releases = sorted(filter(accelerator.admits, releases), key=Version, reverse=True)
-    lacking = {
-        release: [candidate[0].name for candidate in candidates if not _serves(candidate, choice)]
-        for release in releases
-        for choice in [_accelerator_of(f"{family}-{release}")]
-    }
-    shared = [release for release in releases if not lacking[release]]
+    lacking: dict[str, list[str]] = {}
+    shared: list[str] = []
+    for untried in (False, True):
+        if not shared:
+            lacking = {
+                release: [
+                    candidate[0].name
+                    for candidate in candidates
+                    if not _serves(candidate, choice, untried=untried)
+                ]
+                for release in releases
+                for choice in [_accelerator_of(f"{family}-{release}")]
+            }
+            shared = [release for release in releases if not lacking[release]]
     if not shared:
         return accelerator, ""
     chosen = next((release for release in shared if not driver_conflict(family, release)), shared[0])
@@ -140,13 +149,13 @@ def _as_written(variant: str) -> str:
     return variant.replace("-", "@", 1)
 
 
-def _serves(candidate: RecipeConstraint, accelerator: Choice) -> bool:
+def _serves(candidate: RecipeConstraint, accelerator: Choice, *, untried: bool = False) -> bool:
     # A variant that does not name its release meets no constraint; untried ones are never offered.
     recipe, choices = candidate
     return any(
         matching_versions(proven(recipe, variant), *choices)
         for name, variant in _variants_for(accelerator, recipe)
-        if not (accelerator.constraint and name == accelerator.name) and not variant.untried
+        if not (accelerator.constraint and name == accelerator.name) and (untried or not variant.untried)
     )
 
 

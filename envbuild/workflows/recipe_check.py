@@ -32,7 +32,7 @@ from envbuild.spec.job_file import BEGIN, marks_of, with_modules
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice
 from envbuild.spec.oracles import controls_of
-from envbuild.spec.recipe import Recipe
+from envbuild.spec.recipe import Recipe, filled
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource
 from envbuild.spec.select import matching_versions
 from envbuild.spec.yamlfile import MAX_BYTES
@@ -204,7 +204,7 @@ def _owner_errors(loaded: Loaded[Recipe]) -> Errors:
     shared = {canonicalize_name(Requirement(text).name) for text in recipe.python}
     for name, variant in recipe.variants.items():
         for index, text in enumerate(variant.requirements):
-            distribution = canonicalize_name(Requirement(text.replace("{version}", "1")).name)
+            distribution = canonicalize_name(Requirement(filled(text, "1")).name)
             if distribution in recipe.owns or distribution in shared or owned_by_vendor(distribution, name):
                 continue
             at = loaded.at("variants", name, "requirements", index)

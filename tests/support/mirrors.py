@@ -23,6 +23,7 @@ def write_wheel(
     version: str,
     *,
     requires: Sequence[str] = (),
+    extras: Sequence[str] = (),
     tag: str = "py3-none-any",
     filler: bytes = b"",
 ) -> Path:
@@ -32,6 +33,7 @@ def write_wheel(
     info = f"{stem}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {text}\n" for text in requires)
+    metadata += "".join(f"Provides-Extra: {extra}\n" for extra in extras)
     files = {
         f"{name.replace('-', '_')}.py": b"",
         f"{info}/METADATA": metadata.encode(),
@@ -46,7 +48,7 @@ def write_wheel(
     return path
 
 
-def write_index(root: Path, wheels: Sequence[Path]) -> None:
+def write_index(root: Path, wheels: Sequence[Path], *, under: str = "simple") -> None:
     """Write a Python index (PEP 503) below a directory: ``simple/NAME/index.html`` and ``files/``."""
     pages: dict[str, list[str]] = {}
     (root / "files").mkdir(parents=True, exist_ok=True)
@@ -56,7 +58,7 @@ def write_index(root: Path, wheels: Sequence[Path]) -> None:
         link = f'<a href="/files/{quote(wheel.name)}#sha256={digest(wheel)}">{wheel.name}</a>'
         pages.setdefault(name, []).append(link)
     for name, links in pages.items():
-        page = root / "simple" / name / "index.html"
+        page = root / under / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>")
 

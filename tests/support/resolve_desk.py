@@ -84,7 +84,7 @@ class Desk:
         page.parent.mkdir()
         page.write_text(f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>')
 
-    def add_source(self, name: str, version: str = "1.0", **files: str) -> None:
+    def add_source(self, name: str, version: str = "1.0", *, under: str = "simple", **files: str) -> None:
         """Let the index have a source archive; `files` have `_` for dots and `__` for slashes."""
         archive = self.server.root / f"files/{name}-{version}.tar.gz"
         # Without compression: the bytes, whose digest is recorded, do not depend on the release of zlib.
@@ -94,8 +94,8 @@ class Desk:
                 member = tarfile.TarInfo(f"{name}-{version}/{file.replace('__', '/').replace('_', '.')}")
                 member.size = len(content.encode())
                 tar.addfile(member, io.BytesIO(content.encode()))
-        page = self.server.root / f"simple/{name}/index.html"
-        page.parent.mkdir(exist_ok=True)
+        page = self.server.root / f"{under}/{name}/index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
         with page.open("a") as listing:
             listing.write(f'<a href="/files/{archive.name}#sha256={digest(archive)}">{archive.name}</a>\n')
 

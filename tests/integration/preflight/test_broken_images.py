@@ -57,6 +57,7 @@ class Case:
     lacks: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
     python: str = "3.11"
+    accelerator: str = "cpu"
 
 
 def lib(soname: str, *defined: str, needed: tuple[str, ...] = (), **more: str) -> Elf:
@@ -445,6 +446,25 @@ BROKEN = {
         },
         tells={"loader.libraries": "libcublas.so.13|libbitsandbytes_cuda130.so gets nothing"},
     ),
+    # The names that onnxruntime-rocm 1.22 and jax-rocm7-plugin 0.12 ask for.
+    "a-provider-for-rocm-in-an-image-for-it": Case(
+        layer=builds(
+            "onnxruntime",
+            {
+                "libonnxruntime_providers_shared.so": (),
+                "libonnxruntime_providers_rocm.so": ("libMIOpen.so.1",),
+            },
+        ),
+        accelerator="rocm",
+        tells={
+            "loader.libraries": "libMIOpen.so.1|providers_rocm.so gets nothing|`rocm-sdk-libraries`, from AMD"
+        },
+    ),
+    "a-plugin-for-rocm-without-rocm": Case(
+        layer={f"{SITE}/jax_plugins/xla_rocm7/xla_rocm_plugin.so": user("librocm_sysdeps_numa.so.1")},
+        accelerator="rocm",
+        tells={"loader.libraries": "librocm_sysdeps_numa.so.1|xla_rocm_plugin.so|`rocm-sdk-core`, from AMD"},
+    ),
     "another-packages-compiler-library": Case(
         layer={
             **dist("lightgbm", "4.6.0", "numpy>=1.17"),
@@ -502,6 +522,24 @@ GOOD = {
                 "libbitsandbytes_rocm72.so": ("libhipblas.so.3",),
             },
         )
+    ),
+    "a-provider-for-rocm-in-an-image-for-cpus": Case(
+        layer=builds(
+            "onnxruntime",
+            {
+                "libonnxruntime_providers_shared.so": (),
+                "libonnxruntime_providers_rocm.so": ("libMIOpen.so.1",),
+            },
+        ),
+    ),
+    "libraries-of-rocm-by-the-rpath-of-its-wheels": Case(
+        layer={
+            f"{SITE}/_rocm_sdk_libraries/lib/libMIOpen.so.1": lib("libMIOpen.so.1"),
+            f"{SITE}/torch/lib/libtorch_hip.so": user(
+                "libMIOpen.so.1", rpath="$ORIGIN/../../_rocm_sdk_libraries/lib"
+            ),
+        },
+        accelerator="rocm",
     ),
     "a-provider-for-an-accelerators-compiler": Case(
         layer=builds(
@@ -792,6 +830,7 @@ def examined(case: Case, tmp_path: Path) -> PreflightReport:
         BASE,
         case.layer,
         lacks=case.lacks,
+        accelerator=case.accelerator,
         requests=case.requests,
         python_version=case.python,
         environment=(Variable(name="LD_LIBRARY_PATH", operation="prepend", value=case.path),),
