@@ -577,6 +577,17 @@ def _has_device_packages(stack: Stack) -> bool:
     return release is not None and bool(at_least(release[1], "7.14"))
 
 
+def _device_packages(stack: Stack) -> tuple[str, ...]:
+    """Return the GPUs whose code is in a package of the image (``gfx90a``), sorted."""
+    names = stack.texts("packages")
+    return tuple(sorted(name.removeprefix(_DEVICE) for name in names if name.startswith(_DEVICE)))
+
+
+def _needs_gpus_of_packages(stack: Stack) -> Iterator[str]:
+    if _has_device_packages(stack) and (held := _device_packages(stack)):
+        yield f"gpus.architectures that run {shown(held)} where gpus.vendor amd"
+
+
 @Rule(
     id="ROCM.device-package",
     source=[
@@ -586,18 +597,18 @@ def _has_device_packages(stack: Stack) -> bool:
     ],
     seen="2026-11-28",
     when=_has_device_packages,
+    needs=_needs_gpus_of_packages,
     hint="ask for `torch[device-gfx90a]`, with the architecture of your GPUs; a recipe does for the site's",
 )
 def torch_has_device_code(stack: Stack) -> None:
     """PyTorch for ROCm 7.14 and newer has the package with the code for the site's GPUs."""
-    names = stack.texts("packages")
-    held = [name.removeprefix(_DEVICE) for name in names if name.startswith(_DEVICE)]
+    held = _device_packages(stack)
     build = f"torch {stack.text('packages.torch')}"
     require(bool(held), f"{build} sees GPUs and runs no kernel on any: no package has its code for one")
     gpus = stack.texts("gpus.architectures")
     lacking = sorted({*gpus} - {*held})
-    has, lacks = shown(tuple(sorted(held))), shown(tuple(lacking))
-    require(not lacking, f"{build} has code for {has}, and none for the site's GPUs {lacks}")
+    reason = f"{build} has code for {shown(held)}, and none for the site's GPUs {shown(tuple(lacking))}"
+    require(not lacking, reason)
 
 
 @Rule(

@@ -220,12 +220,12 @@ def test_what_nobody_mends_or_has_proven_is_remarked() -> None:
         "debian-11 is frozen",
         "caffe is frozen",
     ]
-    (remark,) = ask("accelerator: rocm\n").remarks
+    (remark,) = ask("accelerator: rocm@7.2\n").remarks
     assert remark.startswith("pytorch for rocm-7.2 is untried: its wheels lie on PyTorch's own index")
 
 
 def test_a_build_for_rocm_is_known_by_its_local_version() -> None:
-    resolved = ask("accelerator: rocm\n")
+    resolved = ask("accelerator: rocm@7.2\n")
     version = resolved.frameworks[0].version
     assert resolved.python.texts[-1] == f"torch=={version}+rocm7.2"
     facts = stack_of(resolved, locked(resolved, wheel("torch", f"{version}+rocm7.2")))
