@@ -31,7 +31,12 @@ def command(
         print_json(note.model_dump() if note else {})
     elif json and manifest is not None:
         added = {"extensions": note.model_dump()["extensions"]} if note else {}
-        data = {"digest": manifest.digest, "verdict": inspection.verdict, "packages": inspection.packages}
+        data = {
+            "digest": manifest.digest,
+            "verdict": inspection.verdict,
+            "packages": inspection.packages,
+            "blas": inspection.blas,
+        }
         print_json({**data, **manifest.model_dump(), **added})
     else:
         print_data(format_inspection(inspection))
@@ -58,6 +63,7 @@ def _manifest_rows(manifest: Manifest, inspection: Inspection) -> list[tuple[str
         ("recipes", recipes),
         ("mpi", f"{manifest.mpi} {manifest.recipes.get(manifest.mpi, '')}".strip()),
         ("accelerator", manifest.accelerator),
+        ("blas", ", ".join(path.rpartition("/")[2] for path in inspection.blas)),
         ("base", f"{manifest.base} ({manifest.architecture}, Python {manifest.python})"),
         ("unproven", ", ".join(manifest.unproven)),
         ("digest", manifest.digest),

@@ -188,11 +188,16 @@ def received_bytes():
 
 def mapped_libraries():
     # type: () -> list[str]
-    """Return the mapped MPI, NCCL, CUDA runtime and fabric libraries, and files of the site, sorted."""
+    """Return the mapped MPI, NCCL, CUDA runtime, fabric and BLAS libraries, and files of the site, sorted."""
     with io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         # The path is the sixth field, and the only one that may hold a slash.
         paths = {line.rstrip("\n").split(None, 5)[5] for line in file if "/" in line}
-    return sorted(path for path in paths if path.startswith(_OF_SITE) or _is_of(_REPORTED, path))
+    return sorted(path for path in paths if path.startswith(_OF_SITE) or _is_reported(path))
+
+
+def _is_reported(path):
+    # type: (str) -> bool
+    return _is_of(_REPORTED, path) or _table("envbuild_libraries").is_blas(os.path.basename(path))
 
 
 def _is_of(families, path):

@@ -16,6 +16,11 @@ LIBRARIES = {
     "hip": r"libamdhip64\.so" + _NUMBERS,
     "fabric": r"lib(fabric|ucp|ibverbs|cxi)(-[0-9a-f]+)?\.so" + _NUMBERS,
 }
+# Libraries of linear algebra: OpenBLAS, also as wheels and Debian bring it, MKL, BLIS, Arm's and NVIDIA's.
+BLAS = (
+    r"lib((scipy_)?openblas[a-z0-9_]*|mkl_(rt|core)|blis(-mt)?|flexiblas|[cs]?blas|armpl[a-z0-9_]*"
+    r"|nvpl_blas_core|sci_[a-z0-9_]+)(-[0-9a-f.r]+)?\.so" + _NUMBERS
+)
 # Those of which a process has one, as its ranks report.
 ONCE = ("mpi", "nccl", "cudart")
 
@@ -61,6 +66,12 @@ def is_library(family, name):
     # type: (str, str) -> bool
     """Return whether a file's name is that of a family's library."""
     return re.match("(?:" + LIBRARIES[family] + ")$", name) is not None
+
+
+def is_blas(name):
+    # type: (str) -> bool
+    """Return whether a file's name is that of a library of linear algebra."""
+    return re.match("(?:" + BLAS + ")$", name) is not None
 
 
 def major_of(family, name):

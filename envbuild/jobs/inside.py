@@ -97,7 +97,13 @@ def _test(
     host = _Host(manifest, ranks, gpus, timeout_s, default_s)
     results = run_jobs(map(Job.from_data, manifest["jobs"]), host, sections)
     add_processes(sections, results)
-    return Results(checks=sections.checks, outputs=sections.outputs, measured=sections.measured, gpus=gpus)
+    return Results(
+        checks=sections.checks,
+        outputs=sections.outputs,
+        measured=sections.measured,
+        blas=sections.blas,
+        gpus=gpus,
+    )
 
 
 def import_all(manifest: Mapping[str, Any], limit_s: float) -> tuple[list[Package], dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from envbuild.jobs.arithmetic import evaluate
 from envbuild.jobs.envbuild_gpus import ELEMENTS
-from envbuild.jobs.envbuild_libraries import DRIVER_SONAMES, ONCE, is_library
+from envbuild.jobs.envbuild_libraries import DRIVER_SONAMES, ONCE, is_blas, is_library
 from envbuild.jobs.imports import is_private
 from envbuild.jobs.rank_reports import Reports, number_of, values_of
 from envbuild.jobs.report import (
@@ -21,6 +21,7 @@ from envbuild.jobs.report import (
     NO_JOBS,
     NO_PACKAGES,
     CheckResult,
+    LoadedBlas,
     Measured,
     significant,
 )
@@ -465,6 +466,21 @@ def judge_gpus(survey: GpuSurvey) -> list[CheckResult]:
         hint = "this GPU computes wrongly or not at all: `nvidia-smi -q` shows its errors" if wrong else ""
         results.append(CheckResult(status, GPU_KERNEL, f"{wanted} on each", observed, hint))
     return results
+
+
+def blas_of(job: str, reports: Reports) -> tuple[LoadedBlas, ...]:
+    """Return what the ranks of a run loaded for linear algebra, one entry for ranks with the same."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for report in reports.good:
+        rank, libraries = report["rank"], report["libraries"]
+        paths = [path for path in libraries if isinstance(path, str)] if isinstance(libraries, list) else []
+        if isinstance(rank, int):
+            own = tuple(sorted(path for path in paths if is_blas(path.rpartition("/")[2])))
+            ranks.setdefault(own, []).append(rank)
+    return tuple(
+        LoadedBlas(job=job, ranks=tuple(sorted(of_them)), libraries=libraries)
+        for libraries, of_them in sorted(ranks.items())
+    )
 
 
 def judge_mapped(reports: Iterable[Reports]) -> CheckResult:

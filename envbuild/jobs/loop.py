@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from envbuild.jobs.judge import Job, judge_mapped, no_fitting_jobs, no_jobs
+from envbuild.jobs.judge import Job, blas_of, judge_mapped, no_fitting_jobs, no_jobs
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult, Sections
 from envbuild.jobs.run import JobResult
@@ -56,7 +56,14 @@ def add_processes(
 ) -> None:
     """Add what the processes of all jobs loaded, with `further` checks; or that no job ran, and why."""
     if results.by_job:
-        sections.add("processes", [judge_mapped(list(results.reports())), *further])
+        # Of each job the run on all ranks.
+        blas = [
+            loaded
+            for job, result in results.by_job.items()
+            for reports in result.reports[:1]
+            for loaded in blas_of(job, reports)
+        ]
+        sections.add("processes", [judge_mapped(list(results.reports())), *further], blas=blas)
     elif results.skipped:
         sections.add("jobs", [no_fitting_jobs()])
     else:

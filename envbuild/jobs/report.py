@@ -65,6 +65,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class LoadedBlas:
+    """The libraries of linear algebra that ranks of a job had loaded when they reported."""
+
+    job: str
+    """Id of the job."""
+    ranks: tuple[int, ...]
+    libraries: tuple[str, ...]
+    """Paths in the image; none if a framework has its own inside (PyTorch's MKL)."""
+
+    def line(self) -> str:
+        """Return ``JOB, ranks 0, 1: NAME``."""
+        names = ", ".join(path.rpartition("/")[2] for path in self.libraries) or "none"
+        return f"{self.job}, ranks {', '.join(map(str, self.ranks))}: {names}"
+
+
+@dataclass(frozen=True)
 class Section:
     """Checks that belong together: of one job, or of the image's files."""
 
@@ -76,6 +92,8 @@ class Section:
     """Last lines of the ranks of a job that did not pass."""
     measured: Sequence[Measured] = ()
     """What its job measured."""
+    blas: Sequence[LoadedBlas] = ()
+    """What ranks of all jobs loaded for linear algebra; shown with all checks."""
 
     @property
     def status(self) -> str:
@@ -97,6 +115,7 @@ class Section:
             lines += [f"     {status}{visible(check.id + subject)}"]
             lines += [*_fact("expected", check.expected), *_fact("observed", check.observed)]
             lines += _fact("hint", check.hint) if check.hint else []
+        lines += [f"     BLAS of {visible(loaded.line())}" for loaded in self.blas if verbose]
         if self.output:
             lines += ["     output:", *(f"       {visible(line)}" for line in self.output.splitlines())]
         return "\n".join(lines)
@@ -120,11 +139,16 @@ class Sections:
         self._sections: list[Section] = []
 
     def add(
-        self, name: str, checks: Iterable[CheckResult], output: str = "", measured: Sequence[Measured] = ()
+        self,
+        name: str,
+        checks: Iterable[CheckResult],
+        output: str = "",
+        measured: Sequence[Measured] = (),
+        blas: Sequence[LoadedBlas] = (),
     ) -> None:
         """Add a section that ends now."""
         now = time.monotonic()
-        section = Section(name, tuple(checks), now - self._since, output, measured)
+        section = Section(name, tuple(checks), now - self._since, output, measured, blas)
         self._since = now
         self._sections.append(section)
         self._show(section)
@@ -138,6 +162,11 @@ class Sections:
     def measured(self) -> tuple[Measured, ...]:
         """All measured values, in the order of the jobs."""
         return tuple(measured for section in self._sections for measured in section.measured)
+
+    @property
+    def blas(self) -> tuple[LoadedBlas, ...]:
+        """What ranks of all jobs loaded for linear algebra, in the order of the jobs."""
+        return tuple(loaded for section in self._sections for loaded in section.blas)
 
     @property
     def outputs(self) -> dict[str, str]:
@@ -155,6 +184,8 @@ class Results:
     """Job id → last lines of its ranks, of jobs that did not pass."""
     measured: Sequence[Measured] = ()
     """Numbers that jobs measured; no value of them fails."""
+    blas: Sequence[LoadedBlas] = ()
+    """What ranks loaded for linear algebra; it is shown, not judged."""
     gpus: int = 0
     """GPUs that the image saw (count)."""
 
@@ -227,6 +258,7 @@ class Results:
             "counts": counts(self.checks),
             "findings": [asdict(check) for check in self.checks],
             "measured": [asdict(measured) for measured in self.measured],
+            "blas": [asdict(loaded) for loaded in self.blas],
             "outputs": dict(self.outputs),
             "gpus": self.gpus,
             "gpu_untested": self.gpu_untested,

@@ -110,6 +110,7 @@ def _judge(image: ImageFile, logs: PodLogs, ranks: int | None, settings: Setting
         checks=sections.checks,
         outputs=sections.outputs,
         measured=sections.measured,
+        blas=sections.blas,
         fingerprint=host.digest,
         facts=host.facts,
         when=datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

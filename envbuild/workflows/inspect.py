@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.runnable import known_identity
+from envbuild.jobs.envbuild_libraries import is_blas
 from envbuild.preflight.scan import changed_parts
 from envbuild.store import verdicts
 from envbuild.workflows.images import description_file
@@ -31,8 +33,24 @@ class Inspection:
     verdict: str
     packages: Mapping[str, str] = field(default_factory=dict)
     """Python distribution → version, by its lock."""
+    blas: tuple[str, ...] = ()
+    """Its libraries of linear algebra; the BLAS inside of a framework's own library is not among them."""
     requested: tuple[str, ...] = ()
     """Packages that the spec asks for, with their versions (``scipy 1.16.0``); Debian's without."""
+
+
+# Where wheels and Debian's packages keep them.
+_LEADS = re.compile(
+    r"/|/opt|/opt/env|/opt/env/lib|/opt/env/lib/python[0-9.]+|/opt/env/lib/python[0-9.]+/site-packages"
+    r"|/opt/env/lib/python[0-9.]+/site-packages/[^/]+\.libs"
+    r"|/usr|/usr/lib|/usr/lib/[^/]+-linux-gnu|/usr/lib/[^/]+-linux-gnu/(blas|atlas|(openblas|blis)[^/]*)"
+)
+
+
+def _blas_libraries(image: ImageFile) -> tuple[str, ...]:
+    entries = image.root.walk(enter=lambda path: _LEADS.fullmatch(path) is not None)
+    files = (entry.path for entry in entries if entry.kind == "file")
+    return tuple(sorted(path for path in files if is_blas(path.rpartition("/")[2])))
 
 
 def inspect_image(argument: Path, settings: Settings) -> Inspection:
@@ -60,5 +78,6 @@ def inspect_image(argument: Path, settings: Settings) -> Inspection:
             note=image.note,
             verdict=verdicts.sentence(verdict, changed=changed),
             packages=packages,
+            blas=_blas_libraries(image),
             requested=(*dict.fromkeys(requested), *image.lock.system_requests),
         )

@@ -248,6 +248,7 @@ def _test(image: ImageFile, request: TestRequest, settings: Settings) -> Report:
         checks=sections.checks,
         outputs=sections.outputs,
         measured=sections.measured,
+        blas=sections.blas,
         left_out=tuple(job.id for job in container.jobs if job not in jobs),
         fingerprint=host.digest,
         facts=host.facts,

@@ -18,7 +18,7 @@ from envbuild.cli.output import print_json
 from envbuild.cli.status import finish_packages, status_data
 from envbuild.errors import Location, RequestError
 from envbuild.image.runnable import Runnable
-from envbuild.jobs.report import CheckResult, Measured
+from envbuild.jobs.report import CheckResult, LoadedBlas, Measured
 from envbuild.observe.records import read_record
 from envbuild.observe.screening import screen
 from envbuild.preflight.problems import mismatch
@@ -100,6 +100,7 @@ def test_the_keys_of_a_test() -> None:
         left_out=["b"],
         submitted_from={"kernel": "6.1"},
         measured=[Measured(job="a", name="rate", value=1.0, unit="1/s", higher_is_better=True, ranks=2)],
+        blas=[LoadedBlas(job="a", ranks=(0, 1), libraries=("/a.so",))],
     )
     document = json.loads(report.to_json())
     assert keys_of_page("envbuild test --json") == keys(document)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from envbuild.jobs.envbuild_libraries import is_blas
 from envbuild.jobs.judge import (
     GpuSurvey,
     Job,
     LaunchResult,
+    blas_of,
     judge_gpus,
     judge_imports,
     judge_job,
@@ -286,6 +288,47 @@ def test_one_copy_of_each_library_in_a_process() -> None:
         assert libraries[1] in finding.observed
     assert judge_mapped([]).status == "SKIP"
     assert judge_mapped([reports(report(0, 1, libraries=[None, 3]))]).status == "PASS"
+
+
+def test_each_rank_names_the_blas_that_it_loaded() -> None:
+    numpy = "/opt/env/lib/python3.11/site-packages/numpy.libs/libscipy_openblas64_-ff651d7f.so"
+    mkl = ["/opt/env/lib/libmkl_core.so.3", "/opt/env/lib/libmkl_rt.so.3"]
+    run = reports(
+        report(0, 3, libraries=["/opt/mpi/lib/libmpi.so.12", numpy]),
+        report(1, 3, libraries=[numpy]),
+        report(2, 3, libraries=[*mkl, "/usr/lib/libblasphemy.so.1", None]),
+    )
+    assert [(found.ranks, found.libraries) for found in blas_of("a.b", run)] == [
+        ((2,), tuple(mkl)),
+        ((0, 1), (numpy,)),
+    ]
+    assert blas_of("a.b", run)[0].line() == "a.b, ranks 2: libmkl_core.so.3, libmkl_rt.so.3"
+    (none,) = blas_of("a.b", reports(report(0, 1, libraries=[])))
+    assert none.line() == "a.b, ranks 0: none"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "libopenblas.so.0",
+        "libopenblasp-r0.3.29.so",
+        "libopenblas64_p-r0-0cf96a72.3.23.dev.so",
+        "libscipy_openblas-68440149.so",
+        "libmkl_rt.so.3",
+        "libblas.so.3.11.0",
+        "libblis-mt.so.4",
+        "libflexiblas.so.3",
+        "libarmpl_lp64_mp.so",
+        "libnvpl_blas_core.so.0",
+    ],
+)
+def test_names_of_blas_libraries(name: str) -> None:
+    assert is_blas(name)
+
+
+@pytest.mark.parametrize("name", ["libcublas.so.13", "librocblas.so.5", "libhipblas.so.3", "libmpi.so.12"])
+def test_blas_of_gpus_is_not_that_of_ranks(name: str) -> None:
+    assert not is_blas(name)
 
 
 @pytest.mark.parametrize(

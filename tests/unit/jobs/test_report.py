@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.jobs.report import CheckResult, Measured, Section
+from envbuild.jobs.report import CheckResult, LoadedBlas, Measured, Section
 from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.workflows.settings import Settings
@@ -125,6 +125,7 @@ def test_the_json_has_its_documented_keys() -> None:
             fingerprint="sha256:00",
             when="2026-11-21T00:00:00Z",
             measured=(MEASURED,),
+            blas=(LoadedBlas(job="demo.train", ranks=(0, 1), libraries=("/a/libopenblas.so.0",)),),
         ).to_json()
     )
     assert data == {
@@ -161,6 +162,7 @@ def test_the_json_has_its_documented_keys() -> None:
                 "ranks": 2,
             }
         ],
+        "blas": [{"job": "demo.train", "ranks": [0, 1], "libraries": ["/a/libopenblas.so.0"]}],
         "host": {"fingerprint": "sha256:00", "facts": {"kernel": "6.1"}},
         "when": "2026-11-21T00:00:00Z",
         "seconds": 1.235,

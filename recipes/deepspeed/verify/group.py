@@ -1,0 +1,1 @@
+../../pytorch/verify/group.py
