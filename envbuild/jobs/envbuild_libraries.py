@@ -19,7 +19,7 @@ LIBRARIES = {
 # Libraries of linear algebra: OpenBLAS, also as wheels and Debian bring it, MKL, BLIS, Arm's and NVIDIA's.
 BLAS = (
     r"lib((scipy_)?openblas[a-z0-9_]*|mkl_(rt|core)|blis(-mt)?|flexiblas|[cs]?blas|armpl[a-z0-9_]*"
-    r"|nvpl_blas_core|sci_[a-z0-9_]+)(-[0-9a-f.r]+)?\.so" + _NUMBERS
+    r"|nvpl_blas_core|sci_[a-z0-9_]+)(-[0-9a-z.]+)*\.so" + _NUMBERS
 )
 # Those of which a process has one, as its ranks report.
 ONCE = ("mpi", "nccl", "cudart")

@@ -861,7 +861,7 @@ def test_an_environment_whose_index_does_not_answer(place: Path, monkeypatch: py
     [
         ("python=3.13.1", "python", "3.13"),
         ("cudatoolkit=12.9", "accelerator", "cuda@12.9"),
-        ("ray-default>=2", "packages", {"python": ["ray[default]>=2"]}),
+        ("ray-default>=2", "frameworks", ["ray@>=2"]),
         ("conda-forge::Gxx_linux-64 12.*", "packages", {"system": ["g++"]}),
         ("mpich", "mpi", "mpich"),
         ("librosa", "packages", {"python": ["librosa"]}),
