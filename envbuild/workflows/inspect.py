@@ -10,12 +10,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envbuild.errors import EnvbuildError
 from envbuild.image.extension import ExtensionNote
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
 from envbuild.image.runnable import known_identity
 from envbuild.jobs.envbuild_libraries import is_blas
 from envbuild.preflight.scan import changed_parts
+from envbuild.squashfs.format import SquashfsError
 from envbuild.store import verdicts
 from envbuild.workflows.images import description_file
 from envbuild.workflows.settings import Settings
@@ -48,7 +50,11 @@ _LEADS = re.compile(
 
 
 def _blas_libraries(image: ImageFile) -> tuple[str, ...]:
-    entries = image.root.walk(enter=lambda path: _LEADS.fullmatch(path) is not None)
+    """Return the libraries of linear algebra; none if the file system is damaged, as the check of it says."""
+    try:
+        entries = list(image.root.walk(enter=lambda path: _LEADS.fullmatch(path) is not None))
+    except (EnvbuildError, SquashfsError):
+        return ()
     files = (entry.path for entry in entries if entry.kind == "file")
     return tuple(sorted(path for path in files if is_blas(path.rpartition("/")[2])))
 
@@ -78,6 +84,6 @@ def inspect_image(argument: Path, settings: Settings) -> Inspection:
             note=image.note,
             verdict=verdicts.sentence(verdict, changed=changed),
             packages=packages,
-            blas=_blas_libraries(image),
+            blas=_blas_libraries(image) if is_whole else (),
             requested=(*dict.fromkeys(requested), *image.lock.system_requests),
         )

@@ -76,3 +76,14 @@ def test_labels_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         main(["inspect", str(image), "--store", str(tmp_path / "store")])
     assert "label:       org.example.group=fluid dynamics\n" in capsys.readouterr().out
+
+
+def test_the_libraries_of_linear_algebra_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numpy = "/opt/env/lib/python3.11/site-packages/numpy.libs/libscipy_openblas64_-ff651d7f.so"
+    image = small_image(tmp_path, BASE, {numpy: b"", "/opt/env/lib/libmkl_rt.so.3": b""})
+    assert main(["inspect", str(image), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["blas"] == ["/opt/env/lib/libmkl_rt.so.3", numpy]
+    assert main(["inspect", str(image)]) == 0
+    assert "blas:        libmkl_rt.so.3, libscipy_openblas64_-ff651d7f.so\n" in capsys.readouterr().out
