@@ -83,7 +83,9 @@ def test_the_libraries_of_linear_algebra_are_named(
 ) -> None:
     numpy = "/opt/env/lib/python3.11/site-packages/numpy.libs/libscipy_openblas64_-ff651d7f.so"
     image = small_image(tmp_path, BASE, {numpy: b"", "/opt/env/lib/libmkl_rt.so.3": b""})
-    assert main(["inspect", str(image), "--json"]) == 0
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["inspect", str(image), "--json", "--store", str(tmp_path)])
     assert json.loads(capsys.readouterr().out)["blas"] == ["/opt/env/lib/libmkl_rt.so.3", numpy]
-    assert main(["inspect", str(image)]) == 0
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["inspect", str(image), "--store", str(tmp_path)])
     assert "blas:        libmkl_rt.so.3, libscipy_openblas64_-ff651d7f.so\n" in capsys.readouterr().out
