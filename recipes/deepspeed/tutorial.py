@@ -6,7 +6,8 @@ import deepspeed
 import torch
 
 # One process alone; `envbuild launch` and torchrun set these for each rank.
-for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+for name, value in ALONE.items():
     os.environ.setdefault(name, value)
 # Asking MPI needs `hostname -I`, which the image lacks.
 deepspeed.init_distributed("gloo", auto_mpi_discovery=False)

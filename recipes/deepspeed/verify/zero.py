@@ -11,6 +11,8 @@
 # ///
 """A small training run with ZeRO stage 2: each rank keeps a part of gradients and optimizer."""
 
+import os
+
 import deepspeed
 import envbuild_job
 import group
@@ -37,6 +39,8 @@ def main() -> None:
     with torch.no_grad():
         for parameter, start in zip(network.parameters(), starts, strict=True):
             parameter.copy_(torch.tensor(start.T))
+    # A launcher sets it, but for a rank alone; DeepSpeed asks for it on CPUs, too.
+    os.environ.setdefault("LOCAL_RANK", "0")
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE)
     engine, *_ = deepspeed.initialize(model=network, optimizer=optimizer, config=CONFIGURATION)

@@ -84,8 +84,8 @@ def test_the_libraries_of_linear_algebra_are_named(
     numpy = "/opt/env/lib/python3.11/site-packages/numpy.libs/libscipy_openblas64_-ff651d7f.so"
     image = small_image(tmp_path, BASE, {numpy: b"", "/opt/env/lib/libmkl_rt.so.3": b""})
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["inspect", str(image), "--json", "--store", str(tmp_path)])
+        main(["inspect", str(image), "--json", "--store", str(tmp_path / "store")])
     assert json.loads(capsys.readouterr().out)["blas"] == ["/opt/env/lib/libmkl_rt.so.3", numpy]
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["inspect", str(image), "--store", str(tmp_path)])
+        main(["inspect", str(image), "--store", str(tmp_path / "store")])
     assert "blas:        libmkl_rt.so.3, libscipy_openblas64_-ff651d7f.so\n" in capsys.readouterr().out
