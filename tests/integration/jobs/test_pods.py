@@ -291,7 +291,7 @@ def test_a_rank_that_fails_ends_all(jobs: Jobs, four: Path) -> None:
     outcomes = run(with_variables(jobs.pods(four), MODE="one fails"))
     # Intel MPI's mpiexec kills the other ranks, and returns 255 for that, on one host, too.
     code = 7 if four.stem.startswith("mpich") else 255
-    assert outcomes.codes == [code] * 4
+    assert outcomes.codes == [code] * 4, outcomes.logs
 
 
 @pytest.mark.slow

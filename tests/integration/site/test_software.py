@@ -143,6 +143,8 @@ def test_a_library_that_answers_otherwise_fails_the_test(desk: Desk, software: P
     assert findings(done.stdout)["tokens.called/token"]["status"] == "FAIL"
 
 
+# Each control is a start of ranks; a library that answers otherwise is seen above.
+@pytest.mark.slow
 def test_its_controls_are_seen(desk: Desk, software: Path, image: Path) -> None:
     site = site_of(desk, software)
     words: list[str | Path] = ["recipes", "check", "tokens", "--recipes", "ours", "--image", image]
