@@ -60,9 +60,11 @@ ranks = world.gather([rank, socket.gethostname(), os.getuid(), root, sums, sorte
 if rank == 0:
     print(ranks, flush=True)
 mode = os.environ.get("MODE")
+if mode == "one aborts" and rank == size - 1:
+    world.Abort(7)
 if mode == "one fails" and rank == size - 1:
     os._exit(7)
-while mode in ("wait", "one fails"):
+while mode in ("wait", "one aborts", "one fails"):
     time.sleep(0.1)
 """
 PLAIN = """\
@@ -287,11 +289,17 @@ def test_the_pod_whose_index_is_taken_is_named(jobs: Jobs, four: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_ends_all(jobs: Jobs, four: Path) -> None:
-    outcomes = run(with_variables(jobs.pods(four), MODE="one fails"))
-    # Intel MPI's mpiexec kills the other ranks, and returns 255 for that, on one host, too.
-    code = 7 if four.stem.startswith("mpich") else 255
-    assert outcomes.codes == [code] * 4, outcomes.logs
+def test_a_rank_that_aborts_ends_all(jobs: Jobs, four: Path) -> None:
+    outcomes = run(with_variables(jobs.pods(four), MODE="one aborts"))
+    assert outcomes.codes == [7] * 4, outcomes.logs
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_ends_all_with_intel_mpi(jobs: Jobs) -> None:
+    """MPICH's mpiexec waits for the ranks of other hosts, also without pods."""
+    outcomes = run(with_variables(jobs.pods(jobs.build("intel-mpi", 4)), MODE="one fails"))
+    # It kills the other ranks, and returns 255 for that, on one host, too.
+    assert outcomes.codes == [255] * 4, outcomes.logs
 
 
 @pytest.mark.slow

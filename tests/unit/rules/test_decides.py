@@ -17,7 +17,6 @@ SITES = Path(__file__).parents[3] / "sites"
 # Rule → why it decides for no good stack and at no shipped site.
 UNDECIDED = {
     "FABRIC.provider-fails-closed": "no shipped site names efa, verbs, psm2 or opx with a setting",
-    "GPU.build-for-cpu": "a build for the CPU is good only where the spec asks for one",
     "MPI.cray-host-buffers": "no shipped site names the version of a Cray MPICH on NVIDIA's GPUs",
     "MPI.cray-needs-cuda-12": "no shipped site names the version of a Cray MPICH on NVIDIA's GPUs",
     "RUNTIME.ucx-user-namespaces": "no good stack has UCX under Apptainer",
