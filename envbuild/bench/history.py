@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from envbuild.bench.result import BenchResult
 from envbuild.digests import sha256_of
-from envbuild.errors import RequestError
+from envbuild.errors import MachineError, RequestError
 from envbuild.system.files import list_directory, make_directory, read_small, write_atomically
 
 _MOST_FILES, _MOST_BYTES = 500, 4 << 20
@@ -30,6 +30,18 @@ def default_directory() -> Path:
         raise RequestError(
             "there is no home directory for results", hint="name a directory with --results DIR"
         ) from None
+
+
+def check(directory: Path) -> None:
+    """Raise a MachineError for a directory in which no result could be kept, before any is measured."""
+    try:
+        make_directory(directory)
+        reason = "" if os.access(directory, os.W_OK | os.X_OK) else "Permission denied"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        hint = "name another directory with --results DIR"
+        raise MachineError(f"results cannot be kept in `{directory}`: {reason}", hint=hint)
 
 
 def read(directory: Path) -> list[BenchResult]:

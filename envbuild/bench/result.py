@@ -14,6 +14,9 @@ from envbuild.spec.model import Model
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
+INTERRUPTED = "interrupted"
+"""Reason of a benchmark whose runs a signal or a time limit ended."""
+
 
 class MeasuredPoint(Model):
     """A value of a benchmark on a number of nodes and ranks."""
@@ -21,7 +24,7 @@ class MeasuredPoint(Model):
     benchmark: str
     """Id of the job."""
     files: str
-    """``sha256:…`` of its files: only the same benchmark is compared."""
+    """``sha256:…`` of its files, `--data` and whose MPI and fabric it used: only the same is compared."""
     name: str
     """Name of the value."""
     unit: str
@@ -51,7 +54,7 @@ class MeasuredPoint(Model):
     coverage: Number | None = None
     """Probability with which the interval covers the median."""
     oversubscribed: bool = False
-    """Whether a node had more ranks than cores: then there is no efficiency."""
+    """Whether a node had more threads of ranks than cores: then there is no efficiency."""
     efficiency: Number | None = None
     """Rate for each core (ranks times threads), or GPU, against the first point; null without `scaling`."""
     bandwidth: Number | None = None
@@ -72,6 +75,11 @@ class MeasuredPoint(Model):
     def processors(self) -> int:
         """GPUs, or without GPUs the cores that its threads occupy (count)."""
         return self.gpus or self.ranks * self.threads
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """Keys that name a point in a table."""
+        return (self.benchmark, self.name, self.nodes, self.ranks)
 
     @property
     def subject(self) -> tuple[object, ...]:
@@ -171,6 +179,8 @@ class ComparedImage(Model):
     """The other image."""
     points: tuple[ComparedPoint, ...]
     """Values that both images have."""
+    skipped: tuple[str, ...] = ()
+    """Values of this image that were not compared, each with the reason."""
 
 
 class BisectedDifference(Model):
@@ -269,6 +279,11 @@ class BenchResult(Model):
         """Whether a benchmark ran and failed, which a slow one did not, or a bisection found nothing."""
         found = self.bisected is None or self.bisected.verdict == "found"
         return not found or any(point.failed for point in self.unmeasured)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether runs were ended before they were complete."""
+        return any(point.reason == INTERRUPTED for point in self.unmeasured)
 
     def to_json(self) -> str:
         """Return the document."""

@@ -20,16 +20,20 @@ if TYPE_CHECKING:
 
 _MOST_RANKS, _MOST_NODES = 4096, 65_536
 _MOST_COUNTS = 32
+# Of a wrong list, in an error.
+_SHOWN = 60
 
 
 def _counts(text: str | None, most: int) -> tuple[int, ...]:
     """Read a list of counts, sorted: ``1,2,4``; empty for None."""
     words = text.split(",") if text is not None else []
-    if not all(word.isascii() and word.isdecimal() and 0 < int(word[:9]) <= most for word in words):
-        raise RequestError(f"`{text}` is not a list of counts", hint="write 1,2,4")
+    counts = [int(word) if word.isascii() and word.isdecimal() and len(word) < 10 else 0 for word in words]
+    if not all(0 < count <= most for count in counts):
+        problem = f"`{(text or '')[:_SHOWN]}` is not a list of counts from 1 to {most}"
+        raise RequestError(problem, hint="write 1,2,4")
     if len(words) > _MOST_COUNTS:
         raise RequestError(f"{len(words)} counts are too many", hint=f"name at most {_MOST_COUNTS}")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(sorted(set(counts)))
 
 
 def command(
@@ -172,14 +176,21 @@ def command(
             result = workflows.bench_bisect.bisect_images(request, settings, value=value)
         else:
             result = workflows.bench.bench_image(request, settings)
+    _show(result, report, json=json)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    raise typer.Exit(4 if result.failed else 0)
+
+
+def _show(result: BenchResult, report: Path | None, *, json: bool) -> None:
+    # First: standard output may be closed.
+    if report is not None:
+        workflows.bench_page.write_report(report, result)
     if json:
         print_data(result.to_json())
     else:
         print_data("\n\n".join(_text(result)))
     print_message(workflows.bench_report.last_line(result), problem=result.failed)
-    if report is not None:
-        workflows.bench_page.write_report(report, result)
-    raise typer.Exit(4 if result.failed else 0)
 
 
 def _text(result: BenchResult) -> Iterator[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from envbuild.bench import history
 from envbuild.bench.result import (
+    INTERRUPTED,
     BenchResult,
     ComparedImage,
     ComparedPoint,
@@ -23,7 +24,7 @@ from envbuild.bench.result import (
 )
 from envbuild.bench.statistics import LEAST_REPEATS, against_earlier, checked_model, compare, efficiency
 from envbuild.digests import canonical_json, sha256_of
-from envbuild.errors import RequestError, did_you_mean, pluralize, some
+from envbuild.errors import EnvbuildError, RequestError, did_you_mean, pluralize, some
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.inputs.catalog import Benchmark, read_benchmarks
@@ -33,7 +34,7 @@ from envbuild.jobs.run import JobResult, ranks_on_gpus
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.start import with_gpus
 from envbuild.system.apptainer import Bind
-from envbuild.system.files import exists
+from envbuild.system.files import exists, sha256
 from envbuild.workflows.bench_bare import bare_environment
 from envbuild.workflows.hosting import lasting_stage
 from envbuild.workflows.nodes import RANKS_PER_NODE
@@ -111,9 +112,17 @@ def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
 
     RequestError: an image has no benchmarks, or not the named ones; and as for `test_image`.
     """
+    history.check(request.results or history.default_directory())
     with opened_subjects(request, settings) as subjects:
-        results = results_of(subjects, measure(subjects, request), request)
-    return kept(results, request)
+        runs: list[dict[Place, Runs]] = [{} for _ in subjects]
+        try:
+            measure(subjects, request, runs)
+        except KeyboardInterrupt:
+            if not any(done.results for of_subject in runs for done in of_subject.values()):
+                raise
+            _mark_interrupted(runs, request)
+        results = results_of(subjects, runs, request)
+    return kept(results, request, settings)
 
 
 @contextlib.contextmanager
@@ -128,7 +137,8 @@ def opened_subjects(request: BenchRequest, settings: Settings) -> Iterator[list[
             subjects.insert(0, bare)
         if request.repeats < LEAST_REPEATS:
             hint = f"{LEAST_REPEATS} repeats are the fewest with an interval"
-            text = f"{request.repeats} repeats have no interval, and decide nothing"
+            runs = f"{pluralize(request.repeats, 'repeat')} {'has' if request.repeats == 1 else 'have'}"
+            text = f"{runs} no interval, and {'decides' if request.repeats == 1 else 'decide'} nothing"
             settings.emit(Warned(text=text, hint=hint))
         _warn_of_load(settings)
         yield subjects
@@ -136,18 +146,30 @@ def opened_subjects(request: BenchRequest, settings: Settings) -> Iterator[list[
             image.check_still_there()
 
 
-def measure(subjects: Sequence[Subject], request: BenchRequest) -> list[dict[Place, Runs]]:
-    """Run the benchmarks of subjects in turn; return the runs of each subject."""
-    runs: list[dict[Place, Runs]] = [{} for _ in subjects]
+def measure(subjects: Sequence[Subject], request: BenchRequest, runs: Sequence[dict[Place, Runs]]) -> None:
+    """Run the benchmarks of subjects in turn, and add the runs of each subject to its entry of `runs`."""
     # Images of different recipes have only some benchmarks in common.
     for name in dict.fromkeys(each.job.id for subject in subjects for each in subject.benchmarks):
         for nodes, ranks in request.places:
             series = [Series.of(subject, name, nodes, ranks) for subject in subjects]
-            _alternate([each for each in series if each is not None], request.repeats)
             for done, each in zip(runs, series, strict=True):
                 if each is not None:
                     done[Place(name, nodes, ranks)] = each.runs
+            _alternate([each for each in series if each is not None], request.repeats)
+
+
+def runs_of(subjects: Sequence[Subject], request: BenchRequest) -> list[dict[Place, Runs]]:
+    """Run the benchmarks of subjects in turn, and return the runs of each subject."""
+    runs: list[dict[Place, Runs]] = [{} for _ in subjects]
+    measure(subjects, request, runs)
     return runs
+
+
+def _mark_interrupted(runs: Sequence[Mapping[Place, Runs]], request: BenchRequest) -> None:
+    """Say of the runs that are not complete why."""
+    for done in (done for of_subject in runs for done in of_subject.values()):
+        if len(done.results) < request.repeats and not done.reason:
+            done.reason, done.failed = INTERRUPTED, True
 
 
 def results_of(
@@ -161,12 +183,15 @@ def results_of(
     return [*others, result]
 
 
-def kept(results: Sequence[BenchResult], request: BenchRequest) -> BenchResult:
-    """Keep results, and return the last one, judged by earlier ones."""
+def kept(results: Sequence[BenchResult], request: BenchRequest, settings: Settings) -> BenchResult:
+    """Keep results, and return the last one, judged by earlier ones; it warns of one that is not kept."""
     directory = request.results or history.default_directory()
     result = _with_earlier(results[-1], history.read(directory))
-    for each in (*results[:-1], result):
-        history.keep(directory, each)
+    try:
+        for each in (*results[:-1], result):
+            history.keep(directory, each)
+    except EnvbuildError as error:
+        settings.emit(Warned(text=f"the result was not kept: {error.problem}", hint=error.hint))
     return result
 
 
@@ -335,7 +360,9 @@ class Series:
         result = self.jobs.run(job)
         if failed := [check for check in result.checks if check.status != "PASS"]:
             show_section(Section(job.id, result.checks, output=result.output), self.jobs.settings)
-            self.runs.reason, self.runs.failed = _reason(failed[0]), True
+            # How it ended says more than that its ranks reported nothing.
+            ended = [check for check in failed if check.id == f"{job.id}/end"]
+            self.runs.reason, self.runs.failed = _reason((ended or failed)[0]), True
             return
         hosts, nodes = len({report["host"] for report in result.reports[0].good}), self.jobs.request.nodes
         if nodes and hosts != nodes:
@@ -375,6 +402,7 @@ def _result(subject: Subject, runs: Mapping[Place, Runs], request: BenchRequest)
     prepared, benchmarks = subject.prepared, {each.job.id: each for each in subject.benchmarks}
     points: list[MeasuredPoint] = []
     unmeasured: list[UnmeasuredPoint] = []
+    brought = _brought(request)
     for place, done in runs.items():
         nodes = place.nodes or 1
         if done.reason:
@@ -388,7 +416,19 @@ def _result(subject: Subject, runs: Mapping[Place, Runs], request: BenchRequest)
                 )
             )
             continue
-        points += _points(benchmarks[place.benchmark], place, done)
+        for name, measure in benchmarks[place.benchmark].measures.items():
+            times = [value_of(each, name) for each in done.results]
+            if measure.message_bytes and not all(map(_is_time, times)):
+                unmeasured.append(
+                    UnmeasuredPoint(
+                        benchmark=place.benchmark,
+                        nodes=nodes,
+                        ranks=place.ranks,
+                        reason=f"{name}: a time that cannot be",
+                        failed=True,
+                    )
+                )
+        points += _points(benchmarks[place.benchmark], place, done, brought)
     runnable, site = prepared.container.runnable, prepared.site
     host = prepared.fingerprint()
     lock = subject.image.manifest.lock_digest if prepared.extended is None else ""
@@ -409,15 +449,32 @@ def _result(subject: Subject, runs: Mapping[Place, Runs], request: BenchRequest)
     )
 
 
-def _points(benchmark: Benchmark, place: Place, runs: Runs) -> Iterator[MeasuredPoint]:
-    """Yield a point for each value of a benchmark at one place."""
+def _brought(request: BenchRequest) -> dict[str, str]:
+    """Return what a request brings beside a benchmark's own files: without it results are not comparable."""
+    brought = {"--data": f"sha256:{sha256(request.data)}"} if request.data is not None else {}
+    of_host = {"--mpi": request.from_host.mpi, "--fabric": request.from_host.fabric}
+    return brought | {option: "host" for option, is_used in of_host.items() if is_used}
+
+
+def _is_time(value: float) -> bool:
+    return 1e-12 < value < 1e12
+
+
+def _points(
+    benchmark: Benchmark, place: Place, runs: Runs, brought: dict[str, str]
+) -> Iterator[MeasuredPoint]:
+    """Yield a point for each value of a benchmark at one place; a message without a time has none."""
     reports = runs.results[0].reports[0]
     nodes = len({report["host"] for report in reports.good})
     cpus = [len(list_of(report, "cpus")) for report in reports.good]
     communicates = any(measure.message_bytes or measure.scaling for measure in benchmark.measures.values())
-    code = {name: sha256_of(content) for name, content in benchmark.files.items()}
+    code = {name: sha256_of(content) for name, content in benchmark.files.items()} | brought
+    # A rank that is bound to fewer CPUs has no use for more threads.
+    threads = min([runs.threads, *(count for count in cpus if count)])
     for name, measure in benchmark.measures.items():
         values = tuple(value_of(result, name) for result in runs.results)
+        if measure.message_bytes and not all(map(_is_time, values)):
+            continue
         in_seconds = {"s": 1.0, "ms": 1e-3, "us": 1e-6}.get(measure.unit, 1.0)
         statistics = statistics_of(values)
         size = measure.message_bytes
@@ -433,10 +490,9 @@ def _points(benchmark: Benchmark, place: Place, runs: Runs) -> Iterator[Measured
                 "message_bytes": size,
                 "nodes": nodes,
                 "ranks": place.ranks,
-                # A rank that is bound to fewer CPUs has no use for more threads.
-                "threads": min([runs.threads, *(count for count in cpus if count)]),
+                "threads": threads,
                 "gpus": place.ranks * benchmark.job.gpus_per_rank,
-                "oversubscribed": is_oversubscribed(reports),
+                "oversubscribed": is_oversubscribed(reports, threads),
                 "bandwidth": bandwidth,
                 "network": network_of(reports) if communicates else "",
                 **statistics,
@@ -449,15 +505,15 @@ def value_of(result: JobResult, name: str) -> float:
     return next(value.value for value in result.measured if value.name == name)
 
 
-def is_oversubscribed(reports: Reports) -> bool:
-    """Return whether a node had more ranks than CPUs that they could run on."""
+def is_oversubscribed(reports: Reports, threads: int) -> bool:
+    """Return whether a node had more threads of ranks than CPUs that they could run on."""
     ranks: dict[object, int] = {}
     cpus: dict[object, set[object]] = {}
     for report in reports.good:
         host = report["host"]
         ranks[host] = ranks.get(host, 0) + 1
         cpus.setdefault(host, set()).update(list_of(report, "cpus"))
-    return any(count > len(cpus[host]) for host, count in ranks.items() if cpus[host])
+    return any(count * threads > len(cpus[host]) for host, count in ranks.items() if cpus[host])
 
 
 def network_of(reports: Reports) -> str:
@@ -523,10 +579,12 @@ def _models(points: Sequence[MeasuredPoint]) -> Iterator[FittedModel]:
 def _compared(result: BenchResult, other: BenchResult) -> ComparedImage:
     """Return how a result compares with another one whose runs alternated with its own."""
     known = {point.subject: point for point in other.points}
-    points = []
+    named = {point.row: point for point in other.points}
+    points, skipped = [], []
     for point in result.points:
         first = known.get(point.subject)
         if first is None or min(*first.values, *point.values) <= 0:
+            skipped.append(_why_not_compared(point, named.get(point.row)))
             continue
         compared = compare(first.values, point.values, higher_is_better=point.higher_is_better)
         interval = compared.interval
@@ -543,7 +601,16 @@ def _compared(result: BenchResult, other: BenchResult) -> ComparedImage:
                 verdict=compared.verdict,
             )
         )
-    return ComparedImage(image=other.image, points=tuple(points))
+    return ComparedImage(image=other.image, points=tuple(points), skipped=tuple(skipped))
+
+
+def _why_not_compared(point: MeasuredPoint, first: MeasuredPoint | None) -> str:
+    where = f"{point.benchmark} {point.name} on {pluralize(point.ranks, 'rank')}"
+    if first is None:
+        return f"{where}: the other has no such value"
+    if first.threads != point.threads:
+        return f"{where}: threads differ: {first.threads} and {point.threads}"
+    return f"{where}: " + ("values of 0" if first.subject == point.subject else "the benchmark differs")
 
 
 def _with_earlier(result: BenchResult, earlier: Sequence[BenchResult]) -> BenchResult:
@@ -552,7 +619,7 @@ def _with_earlier(result: BenchResult, earlier: Sequence[BenchResult]) -> BenchR
         other
         for other in earlier
         if (other.image.name, other.image.bare) == (result.image.name, result.image.bare)
-        and other.site == result.site
+        and (other.site, other.launcher) == (result.site, result.launcher)
         and (result.site or other.fingerprint == result.fingerprint)
     ]
     known: dict[tuple[object, ...], list[MeasuredPoint]] = {}

@@ -39,9 +39,9 @@ from envbuild.workflows.bench import (
     Series,
     Subject,
     kept,
-    measure,
     opened_subjects,
     results_of,
+    runs_of,
     subject_of,
     value_of,
 )
@@ -91,7 +91,7 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
         trial = _Trial(subjects, pair, request, settings, place, name, work)
         # What cannot be put together is known before the first run.
         trial.prepare()
-        results = results_of(subjects, measure(subjects, request), request)
+        results = results_of(subjects, runs_of(subjects, request), request)
         point = _compared_point(results[-1], name)
         if point is None and not any(result.failed for result in results):
             problem = f"`{name}` has values that are not positive, and no ratio"
@@ -100,7 +100,7 @@ def bisect_images(request: BenchRequest, settings: Settings, *, value: str | Non
         if point is not None:
             update = {"bisected": _bisection(trial, point)}
             results[-1] = results[-1].model_copy(update=update)
-    return kept(results, request)
+    return kept(results, request, settings)
 
 
 def _check_has_lock(path: Path) -> None:
@@ -359,7 +359,7 @@ class _Trial:
         subjects = [*self.subjects, composed]
         values: tuple[list[float], ...] = ([], [], [])
         while True:
-            measured = [done[self.place] for done in measure(subjects, self.request)]
+            measured = [done[self.place] for done in runs_of(subjects, self.request)]
             for subject, runs in zip(self.subjects, measured, strict=False):
                 if runs.reason:
                     problem = f"`{self.place.benchmark}` failed in `{subject.image.path.name}`: {runs.reason}"

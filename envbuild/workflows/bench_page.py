@@ -7,6 +7,7 @@ from pathlib import Path
 
 from envbuild.bench import mllog
 from envbuild.bench.result import BenchResult, MeasuredPoint
+from envbuild.errors import RequestError
 from envbuild.image.compose import check_target
 from envbuild.system import files
 from envbuild.workflows import pages
@@ -114,6 +115,8 @@ def _at(point: MeasuredPoint, x: float) -> ChartPoint:
 def check_report(path: Path, images: Sequence[Path], settings: Settings) -> None:
     """Raise a RequestError for a path that `write_report` cannot or should not write, before any work."""
     hint = "name another file with --report FILE.html, FILE.json or FILE.log"
+    if path.suffix.lower() not in (".html", ".json", ".log"):
+        raise RequestError(f"`{path.name}` does not say the form of the report", hint=hint)
     check_target(path, keep=images, is_one=_looks_like_report, what="report", hint=hint)
     check_outside_store(path, settings.store.path, hint=hint)
 
@@ -127,9 +130,9 @@ def _looks_like_report(path: Path) -> bool:
 
 def write_report(path: Path, result: BenchResult) -> None:
     """Write a result by the name of its file: ``….html``, ``….log`` with MLPerf's lines, else JSON."""
-    if path.suffix == ".html":
+    if path.suffix.lower() == ".html":
         text = pages.html(bench_page(result))
-    elif path.suffix == ".log":
+    elif path.suffix.lower() == ".log":
         text = "".join(f"{line}\n" for line in mllog.mllog_lines(result))
     else:
         text = result.to_json()

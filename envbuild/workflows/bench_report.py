@@ -114,7 +114,7 @@ def compared_table(result: BenchResult) -> Table | None:
         benchmark=f"{_label(image)} against {_label(other)}",
         columns=("benchmark", "value", "nodes", "ranks", "before", "median", "ratio", "interval", "verdict"),
         rows=rows,
-        notes=(),
+        notes=tuple(f"not compared: {reason}" for reason in result.compared.skipped),
     )
 
 
@@ -187,10 +187,10 @@ def last_line(result: BenchResult) -> str:
     image = _label(result.image)
     coverage = {point.coverage for point in result.points if point.coverage is not None}
     interval = f"; the interval covers the median with {100 * min(coverage):.0f} %" if coverage else ""
-    verdicts = [point.earlier for point in result.points if point.earlier in ("faster", "slower")]
-    changed = ", ".join(f"{verdicts.count(word)} {word}" for word in ("slower", "faster") if word in verdicts)
-    compared = any(point.earlier for point in result.points)
-    against = f"; against earlier results here: {changed or 'no difference'}" if compared else ""
+    verdicts = Counter(point.earlier for point in result.points if point.earlier is not None)
+    words = ("slower", "faster", "not decidable")
+    changed = ", ".join(f"{verdicts[word]} {word}" for word in words if verdicts[word])
+    against = f"; against earlier results here: {changed or 'no difference'}" if verdicts else ""
     if result.compared is not None:
         counted = Counter(point.verdict for point in result.compared.points)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in counted.items())

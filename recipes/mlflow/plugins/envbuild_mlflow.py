@@ -21,6 +21,7 @@ JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 UNKNOWN = "unknown"
 ORIGIN, COPIED = "envbuild.origin", "envbuild.copied"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_TOKEN_BYTES = 16_384
 # As MLflow's REST API takes them at once.
 _METRICS, _PARAMS = 1000, 100
 _FINISHED = ("FINISHED", "FAILED", "KILLED")
@@ -76,7 +77,12 @@ def main(arguments: list[str]) -> None:
 
 def check_server(url: str, *, with_token: bool) -> None:
     """Raise a SyncError for an address that is not a server's, or that would carry a token unencrypted."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise SyncError(f"`{url}` is not the address of a server: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise SyncError("other users see the password in an address: leave it out, and name --token-file")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SyncError(f"`{url}` is not the address of a server: write https://HOST")
     if with_token and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
@@ -89,28 +95,37 @@ def read_token(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise SyncError(f"`{path}` cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, encoding="ascii") as file:
+    with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
             raise SyncError(f"`{path}` must be a file of yours that no other user can read: chmod 600 {path}")
-        token = file.read(16_384).strip()
-    if not token:
-        raise SyncError(f"`{path}` has no token")
-    return token
+        token = file.read(_TOKEN_BYTES + 1).strip()
+    if not token or len(token) > _TOKEN_BYTES or not token.isascii():
+        raise SyncError(f"`{path}` must have one token, of at most {_TOKEN_BYTES} ASCII characters")
+    return token.decode("ascii")
 
 
 def sync(store: str, server: str) -> int:
     """Copy the finished runs of a store to a server; return how many runs wait for their end."""
     # MLflow takes most of a second to import.
     from mlflow import MlflowClient  # noqa: PLC0415
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
     path = store.removeprefix("sqlite:///")
     if path == store or not Path(path).is_file():
         # MLflow would make an empty one.
         raise SyncError(f"`{store}` is not a store: write sqlite:///PATH of a file that exists")
-    source, target = MlflowClient(tracking_uri=store), MlflowClient(tracking_uri=server)
+    try:
+        return _copy_all(MlflowClient(tracking_uri=store), MlflowClient(tracking_uri=server))
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SyncError(f"`{store}` was not copied to {server}: {reason}: run it again to go on") from error
+
+
+def _copy_all(source: object, target: object) -> int:
     waiting = 0
-    for experiment in source.search_experiments():
+    for experiment in source.search_experiments():  # type: ignore[attr-defined]
         for run in _all_runs(source, experiment.experiment_id):
             if run.info.status not in _FINISHED:
                 waiting += 1

@@ -109,7 +109,8 @@ def server(mlflow: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def variables() -> dict[str, str]:
-    return {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
+    once = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+    return {**os.environ, **once, "MLFLOW_DISABLE_TELEMETRY": "true", "GIT_PYTHON_REFRESH": "quiet"}
 
 
 def run(python: Path, *words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -138,6 +139,23 @@ def test_runs_reach_a_server_once_and_whole(mlflow: Path, server: str, tmp_path:
     absent = run(mlflow, PLUGIN, "sync", "sqlite:///absent.db", "--to", server, cwd=tmp_path)
     assert "`sqlite:///absent.db` is not a store" in absent.stderr
     assert not (tmp_path / "absent.db").exists()
+    (tmp_path / "notes.txt").write_text("not a database")
+    errors = [
+        (store, "http://127.0.0.1:9", "was not copied to http://127.0.0.1:9"),
+        (store, "http://[::1", "is not the address of a server"),
+        (store, "https://me:secret@mlflow.example.org", "leave it out"),
+        (f"sqlite:///{tmp_path}/notes.txt", server, "was not copied"),
+    ]
+    for source, address, reason in errors:
+        wrong = run(mlflow, PLUGIN, "sync", source, "--to", address, cwd=tmp_path)
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        assert reason in wrong.stderr
+        assert "Traceback" not in wrong.stderr
+        assert "secret" not in wrong.stderr
+    token.write_text("sécret\n")
+    wrong = run(mlflow, PLUGIN, *words, cwd=tmp_path)
+    assert "must have one token" in wrong.stderr
+    token.write_text("secret\n")
 
     first = run(mlflow, PLUGIN, *words, cwd=tmp_path)
     # A run that has not ended waits.

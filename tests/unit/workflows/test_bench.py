@@ -15,7 +15,7 @@ import pytest
 from envbuild.bench import history
 from envbuild.bench.mllog import mllog_lines
 from envbuild.bench.result import BenchResult
-from envbuild.errors import EnvbuildError, RequestError
+from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Warned
 from envbuild.inputs.catalog import read_benchmarks
 from envbuild.jobs.judge import Job, measured_by
@@ -65,6 +65,7 @@ class Machine(Stage):
         self.hosts = 1
         self.received: dict[str, int] = {}
         self.factor: dict[str, float] = {}
+        self.interrupt_at = -1
         monkeypatch.setenv("ENVBUILD_RECIPES", str(tmp_path / "recipes"))
         monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(self.cpus))
@@ -88,6 +89,8 @@ class Machine(Stage):
     def run_image_job(
         self, container: Container, launcher: Launcher, job: Job, *, shape: Shape, limit_s: float
     ) -> JobResult:
+        if len(self.ran) == self.interrupt_at:
+            raise KeyboardInterrupt
         name = "bare" if container.bare is not None else container.file_name or container.image.name
         self.ran.append((name, job.id, shape.ranks))
         self.threads.append(container.threads)
@@ -249,6 +252,107 @@ def test_slower_needs_an_earlier_result_of_this_place_and_an_interval_outside_of
     assert other.earlier is None
 
 
+def test_few_runs_beside_earlier_ones_are_not_called_alike(machine: Machine) -> None:
+    machine.bench(ranks=(1,))
+    machine.factor["a.sif"] = 0.1
+    line = bench_report.last_line(machine.bench(ranks=(1,), repeats=1))
+    assert line.endswith("; against earlier results here: 1 not decidable")
+
+
+def test_results_with_another_text_or_the_host_s_mpi_are_not_compared(
+    machine: Machine, tmp_path: Path
+) -> None:
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(name)
+    machine.bench(ranks=(1,))
+    assert machine.bench(ranks=(1,), data=tmp_path / "one.txt").points[0].earlier is None
+    assert machine.bench(ranks=(1,), data=tmp_path / "two.txt").points[0].earlier is None
+    assert machine.bench(ranks=(1,), data=tmp_path / "one.txt").points[0].earlier is not None
+
+
+def test_more_threads_than_cores_have_no_efficiency(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    one, two = machine.bench(ranks=(1, 2)).points
+    assert (one.threads, one.oversubscribed, one.efficiency) == (2, False, 1.0)
+    assert (two.threads, two.oversubscribed, two.efficiency) == (2, True, None)
+
+
+def test_a_directory_in_which_nothing_can_be_kept_is_found_before_the_first_run(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(MachineError, match="results cannot be kept in `results`: File exists"):
+        machine.bench()
+    assert machine.ran == []
+
+
+def test_a_result_that_cannot_be_kept_is_shown_all_the_same(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MachineError("no space left on the disk", hint="free some")
+
+    monkeypatch.setattr(history, "keep", full)
+    assert machine.bench(ranks=(1,)).points
+    assert [event.text for event in machine.events if isinstance(event, Warned)] == [
+        "the result was not kept: no space left on the disk"
+    ]
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(machine: Machine) -> None:
+    machine.interrupt_at = 7
+    result = machine.bench(ranks=(1, 2))
+    assert [(point.ranks, len(point.values)) for point in result.points] == [(1, 5)]
+    assert [(point.ranks, point.reason, point.failed) for point in result.unmeasured] == [
+        (2, "interrupted", True)
+    ]
+    assert result.interrupted
+    assert len(history.read(Path("results"))) == 1
+
+
+def test_an_interrupt_of_the_first_runs_leaves_nothing(machine: Machine) -> None:
+    machine.interrupt_at = 0
+    with pytest.raises(KeyboardInterrupt):
+        machine.bench(ranks=(1,))
+    assert history.read(Path("results")) == []
+
+
+def test_a_message_without_a_time_is_not_measured_and_the_others_are(machine: Machine) -> None:
+    machine.benchmark("times", TIMES)
+    machine.factor["a.sif"] = 0.0
+    result = machine.bench(ranks=(2,), only=("demo.times",))
+    assert [point.message_bytes for point in result.points] == [1024, 8192, 65536]
+    assert [point.reason for point in result.unmeasured] == ["t8: a time that cannot be"]
+
+
+def test_a_value_that_the_other_image_lacks_is_named(machine: Machine) -> None:
+    machine.benchmark("times", TIMES)
+    machine.factor = {"a.sif": 0.0}
+    result = machine.bench(image=Path("b.sif"), other=Path("a.sif"), ranks=(2,))
+    table = bench_report.compared_table(result)
+    assert table is not None
+    assert table.notes[0] == "not compared: demo.times t8 on 2 ranks: the other has no such value"
+    assert table.notes[-1] == "not compared: demo.words words on 2 ranks: values of 0"
+
+
+def test_how_a_run_ended_is_the_reason(machine: Machine) -> None:
+    machine.checks = (
+        CheckResult("FAIL", "demo.words/ranks", "", "no report"),
+        CheckResult("FAIL", "demo.words/end", "", "ended after 1 s"),
+    )
+    (point,) = machine.bench(ranks=(1,)).unmeasured
+    assert point.reason == "demo.words/end: ended after 1 s"
+
+
+@pytest.mark.parametrize("name", ["report", "report.txt", "report.htm"])
+def test_a_report_of_no_known_form_is_an_error(machine: Machine, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RequestError, match="does not say the form"):
+        bench_page.check_report(tmp_path / name, [], machine.settings)
+    bench_page.check_report(tmp_path / "report.HTML", [], machine.settings)
+
+
 def test_a_result_of_another_host_is_not_compared(machine: Machine) -> None:
     result = machine.bench(ranks=(1,))
     for path in Path("results").iterdir():
@@ -365,7 +469,7 @@ def test_the_command_exits_with_4_after_a_failure(
     assert "1 benchmark failed" in err
 
 
-@pytest.mark.parametrize("text", ["0", "1,", "a", "1,2,-4", "5000"])
+@pytest.mark.parametrize("text", ["0", "1,", "a", "1,2,-4", "5000", "00000000001", "9" * 5000])
 def test_a_list_of_counts_is_checked(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(["bench", "a.sif", "--ranks", text], capsys)
     assert (code, "is not a list of counts" in err) == (2, True)
