@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import Location, RequestError
+from envbuild.errors import Location, RequestError, some
 from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.model import OBSERVER
@@ -14,7 +14,14 @@ from envbuild.jobs.observe import DIRECTORY, LIMIT
 from envbuild.observe.records import FILE_NAME, LIMIT_BYTES, Record, RecordError, read_record
 from envbuild.observe.screening import Screening, screen
 from envbuild.system.apptainer import Bind
-from envbuild.system.files import list_directory, make_directory, open_regular, read_small, write_atomically
+from envbuild.system.files import (
+    TooLargeError,
+    list_directory,
+    make_directory,
+    open_regular,
+    read_small,
+    write_atomically,
+)
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.settings import Settings
 
@@ -84,7 +91,7 @@ class Observed:
 
 
 def observed(directory: Path) -> Observed:
-    """Read the records in a directory and screen them; RequestError if there are none."""
+    """Read the records in a directory and screen them; RequestError if none can be read."""
     names = [name for name in list_directory(directory) if FILE_NAME.fullmatch(name)]
     if not names:
         hint = "`envbuild launch --observe DIR IMAGE` makes them"
@@ -99,8 +106,15 @@ def observed(directory: Path) -> Observed:
             if (directory / name).is_symlink():
                 raise RecordError("it is a link")
             records.append(read_record(name, read_small(directory / name, limit_bytes=LIMIT_BYTES)))
-        except (OSError, RecordError, RequestError) as error:
+        except (OSError, RecordError, TooLargeError) as error:
             unread[name] = str(error)
+    if not records:
+        reasons = some([f"{name}: {why}" for name, why in unread.items()])
+        raise RequestError(
+            f"`{directory}` has no record that can be read: {reasons}",
+            at=Location(path=directory),
+            hint="name the directory of `envbuild launch --observe DIR`",
+        )
     return Observed(directory=directory, records=records, unread=unread, screening=screen(records))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,28 @@ def test_its_own_earlier_file_is_replaced(option: str, records: Path, tmp_path: 
     first = written.read_text()
     assert observe(records, option, written) == 0
     assert written.read_text() == first != ""
+
+
+def test_a_file_that_is_too_large_is_unread_and_the_others_are_shown(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = records / "rank-6.jsonl"
+    large.touch()
+    os.truncate(large, 1 << 40)
+    assert observe(records, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in found["ranks"]] == [0]
+    assert "larger than" in found["unread"]["rank-6.jsonl"]
+
+
+def test_without_a_record_that_can_be_read_there_is_an_error_with_the_reasons(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (records / "rank-0.jsonl").write_text("text\n")
+    (records / "rank-1.jsonl").symlink_to("rank-0.jsonl")
+    assert observe(records) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "has no record that can be read" in captured.err
+    assert "rank-0.jsonl: it has no first line that describes a record" in captured.err
+    assert "rank-1.jsonl: it is a link" in captured.err
