@@ -132,7 +132,7 @@ def print_json(data: object) -> None:
     # A command prints one document.
     ask_for_json(False)
     # ASCII, so that no text controls the terminal.
-    _write_data(with_real_paths(json.dumps(data, indent=2, default=_plain)))
+    _write_data(with_real_paths(json.dumps(data, indent=2, default=_plain, allow_nan=False)))
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401  # what JSON does not know

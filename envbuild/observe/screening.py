@@ -16,11 +16,6 @@ _PSI = "Linux, accounting/psi.rst: the example of a trigger"
 _OOMD = "systemd, oomd.conf(5): SwapUsedLimit"
 _USE = "B. Gregg, The USE Method: from 70 % utilization on, waiting shows"
 _NVML = "NVML, nvmlClocksEventReasons: slowdowns by heat or power supply"
-# HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown
-_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
-_POWER_CAP = 0x4
-_STEADY = 4
-"""Equal counts of libraries in a row, after which a program is taken to be loaded."""
 _APART_S = 2.0
 """Two samples: ranks whose ends differ by more did not end together."""
 
@@ -108,13 +103,12 @@ def _judge(
 
 
 def _uses(ranks: Sequence[Record]) -> list[RankUse]:
-    sharing = Counter((record.text("host"), str(record.header.get("cpus"))) for record in ranks)
-    return [_use(record, sharing[(record.text("host"), str(record.header.get("cpus")))]) for record in ranks]
+    sharing = Counter((record.text("host"), record.cpus) for record in ranks)
+    return [_use(record, sharing[record.text("host"), record.cpus]) for record in ranks]
 
 
 def _use(record: Record, sharing: int) -> RankUse:
-    cpus = record.header.get("cpus")
-    cores = float(len(cpus)) if isinstance(cpus, list) and cpus else None
+    cores = float(len(record.cpus)) if record.cpus else None
     quota = record.fact("quota")
     if cores is not None:
         cores = min(cores, quota or cores) / sharing
@@ -140,19 +134,9 @@ def _use(record: Record, sharing: int) -> RankUse:
         read_bytes=record.grown("rchar"),
         written_bytes=record.grown("wchar"),
         start_s=start_s,
-        loading_s=_loading(record),
+        loading_s=record.loading_s,
         end=record.end,
     )
-
-
-def _loading(record: Record) -> float | None:
-    """Return when the count of libraries had its first steady value; None if that is not seen."""
-    counts = record.values("libraries")
-    for index, (time, count) in enumerate(counts):
-        following = [value for _, value in counts[index : index + _STEADY]]
-        if len(following) == _STEADY and set(following) == {count}:
-            return time
-    return None
 
 
 def _of_completeness(ranks: Sequence[Record]) -> Iterator[Finding]:
@@ -300,11 +284,8 @@ def _of_balance(uses: Sequence[RankUse], ranks: Sequence[Record]) -> Iterator[Fi
 def _of_memory(nodes: Sequence[Record]) -> Iterator[Finding]:
     used = []
     for node in nodes:
-        total, least = (
-            node.most("memory_total"),
-            min((v for _, v in node.values("memory_available")), default=None),
-        )
-        if total and least is not None:
+        total, least = node.most("memory_total"), node.least("memory_available")
+        if total and least is not None and least <= total:
             used.append(
                 (1 - least / total, f"{100 * (1 - least / total):.0f} % of the memory of {node.name}")
             )
@@ -340,9 +321,7 @@ def _of_files(nodes: Sequence[Record], ranks: Sequence[Record]) -> Iterator[Find
     hint = "stage the data to node-local storage, read larger pieces, or read in workers"
     yield _judge("files.stalled", share, 0.05, observed, "50 ms in a second", _PSI, hint)
     blocked = [
-        (sum(value > 0 for _, value in found) / len(found), int(rank.name))
-        for rank in ranks
-        if (found := rank.values("blocked"))
+        (share, int(rank.name)) for rank in ranks if (share := rank.share_above_zero("blocked")) is not None
     ]
     share, worst = max(blocked, default=(None, 0))
     observed = "not recorded"
@@ -357,14 +336,12 @@ def _of_network(nodes: Sequence[Record]) -> Iterator[Finding]:
     shares = []
     rates = []
     for node in nodes:
-        speeds = node.header.get("speeds")
         for name in (name for name in node.interfaces if name != "lo"):
-            rate = max((rate for _, rate in node.network_rates(name)), default=None)
-            speed = speeds.get(name) if isinstance(speeds, dict) else None
+            rate, speed = node.fastest_network_rate(name), node.speeds.get(name)
             if rate is None:
                 continue
             rates.append((rate, f"{name} of {node.name}: up to {rate / 1e6:.1f} MB/s"))
-            if isinstance(speed, int | float) and speed > 0:
+            if speed:
                 shares.append((rate / speed, f"{rates[-1][1]} of {speed / 1e6:.0f} MB/s"))
     observed = max(rates)[1] + "; the speed of the link is not known" if rates else "not recorded"
     share, observed = max(shares, default=(None, observed))
@@ -376,7 +353,7 @@ def _of_gpus(gpus: Sequence[Record]) -> Iterator[Finding]:
     if not gpus:
         yield Finding(id="gpu", state="unknown", observed="no rank saw a GPU whose driver has counters")
         return
-    busy = [(sum(v for _, v in found) / len(found), gpu) for gpu in gpus if (found := gpu.values("busy"))]
+    busy = [(mean, gpu) for gpu in gpus if (mean := gpu.mean("busy")) is not None and mean <= 100]
     least, idle = min(busy, key=lambda pair: pair[0], default=(None, None))
     observed = "not recorded" if least is None or idle is None else f"{idle.name}: {least:.0f} % of the time"
     hint = "it waits for data or for the CPU: more workers, larger batches, fewer GPUs"
@@ -393,10 +370,8 @@ def _of_gpus(gpus: Sequence[Record]) -> Iterator[Finding]:
     )
     slowed = []
     for gpu in gpus:
-        masks = [int(value) for _, value in gpu.values("throttle")]
-        if masks:
-            capped = sum(bool(mask & _POWER_CAP) for mask in masks) / len(masks)
-            share = sum(bool(mask & _SLOWED) for mask in masks) / len(masks)
+        share, capped = gpu.share_above_zero("slowed"), gpu.share_above_zero("capped")
+        if share is not None and capped is not None:
             at_limit = f"at its power limit in {100 * capped:.0f} %"
             slowed.append((share, f"{gpu.name}: slowed in {100 * share:.0f} % of the samples, {at_limit}"))
     share, observed = max(slowed, default=(None, "not recorded"))

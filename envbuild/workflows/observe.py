@@ -11,7 +11,7 @@ from envbuild.image.compose import check_target
 from envbuild.image.file import ImageFile
 from envbuild.image.model import OBSERVER
 from envbuild.jobs.observe import DIRECTORY, LIMIT
-from envbuild.observe.records import FILE_NAME, LIMIT_BYTES, Record, RecordError, read_record
+from envbuild.observe.records import FILE_NAME, LIMIT_BYTES, MOST_VALUES, Record, RecordError, read_record
 from envbuild.observe.screening import Screening, screen
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import (
@@ -26,6 +26,10 @@ from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.settings import Settings
 
 _MOST_FILES = 100_000
+_MOST_BYTES = 16 << 30
+"""Read of a directory; a record of a day has about 20 MB."""
+_MOST_VALUES = 4_000_000
+"""Kept of a directory for charts, of each record the same share: about 400 MB."""
 _FRESH = "name a new directory"
 
 
@@ -101,11 +105,18 @@ def observed(directory: Path) -> Observed:
             f"`{directory}` has more than {_MOST_FILES} records", hint="name one run's directory"
         )
     records, unread = [], {}
+    most_values = min(MOST_VALUES, _MOST_VALUES // len(names))
+    left_bytes = _MOST_BYTES
     for name in names:
         try:
             if (directory / name).is_symlink():
                 raise RecordError("it is a link")
-            records.append(read_record(name, read_small(directory / name, limit_bytes=LIMIT_BYTES)))
+            if left_bytes <= 0:
+                raise RecordError(f"the records before it have more than {_MOST_BYTES >> 30} GiB")
+            # A file that is too large takes as much of the limit.
+            left_bytes -= min((directory / name).stat().st_size, LIMIT_BYTES)
+            content = read_small(directory / name, limit_bytes=LIMIT_BYTES)
+            records.append(read_record(name, content, most_values=most_values))
         except (OSError, RecordError, TooLargeError) as error:
             unread[name] = str(error)
     if not records:

@@ -111,8 +111,8 @@ def _over_time(found: Observed) -> Section:
     by_cpu = sorted((one for one in found.records if one.kind == "rank"), key=_cpu_of)
     ranks = sorted(_apart(by_cpu), key=_rank_of)
     nodes = [record for record in found.records if record.kind == "node"]
-    interfaces = [(node, name, node.network_rates(name)) for node in nodes for name in node.interfaces]
-    busiest = sorted(interfaces, key=lambda entry: -max((rate for _, rate in entry[2]), default=0.0))
+    interfaces = [(node, name) for node in nodes for name in node.interfaces]
+    busiest = sorted(interfaces, key=lambda entry: -(entry[0].fastest_network_rate(entry[1]) or 0.0))
     charts = [
         ("CPU by rank", "cores", [(_name(one), _points(one, one.rates("cpu"), began)) for one in ranks]),
         ("memory by rank", "bytes", [(_name(one), _points(one, one.values("rss"), began)) for one in ranks]),
@@ -120,9 +120,9 @@ def _over_time(found: Observed) -> Section:
             "network by interface",
             "bytes/s",
             [
-                (f"{name} of {node.name}", _points(node, rates, began))
-                for node, name, rates in busiest[:_MOST_SERIES]
-                if any(rate > 0 for _, rate in rates)
+                (f"{name} of {node.name}", _points(node, node.network_rates(name), began))
+                for node, name in busiest[:_MOST_SERIES]
+                if node.fastest_network_rate(name)
             ],
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,35 @@ def test_without_a_record_that_can_be_read_there_is_an_error_with_the_reasons(
     assert "has no record that can be read" in captured.err
     assert "rank-0.jsonl: it has no first line that describes a record" in captured.err
     assert "rank-1.jsonl: it is a link" in captured.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speeds": {"eth0": "BIG"}},
+        {"epoch": 1e308, "node": {"epoch": -1.7e308}},
+        {"epoch": 5e-324, "samples": [{"t": t * 5e-324, "cpu": t * 5e-324} for t in range(3)]},
+        {"samples": [{"t": t, "cpu": cpu} for t, cpu in enumerate((-1.7e308, 0, 1.7e308))]},
+        {"samples": [{"t": t, "cpu": 10 - t, "system": t} for t in range(3)]},
+        {"samples": [{"t": t, "cpu": -t, "system": t} for t in range(3)]},
+    ],
+)
+def test_numbers_of_a_stranger_give_a_page_and_json_of_finite_numbers(
+    change: dict[str, Any], records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (records / "rank-0.jsonl").unlink()
+    for kind, name in (("rank", "1"), ("node", "n1")):
+        header = {**HEADER, "kind": kind, "rank": 1, "size": 2, **change}
+        header |= header.pop("node", {}) if kind == "node" else {}
+        samples = header.pop("samples", [{"t": t, "cpu": t, "network": {"eth0": [t, t]}} for t in range(3)])
+        text = "".join(json.dumps(line) + "\n" for line in (header, *samples))
+        (records / f"{kind}-{name}.jsonl").write_text(text.replace('"BIG"', "1" + "0" * 400))
+    assert observe(records, "--json", "--report", tmp_path / "page.html") == 0
+
+    def fail(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=fail)
+    assert found["unread"] == {}
+    assert not any(" -" in finding["observed"] for finding in found["findings"])
+    assert all((rank["busy"] or 0) >= 0 and (rank["system"] or 0) >= 0 for rank in found["ranks"])

@@ -185,9 +185,53 @@ def test_a_long_record_keeps_its_first_and_its_last_sample() -> None:
     assert found.grown("cpu") == count - 1
 
 
+def test_a_peak_of_a_long_record_is_found() -> None:
+    """The sample of the peak is not among those at even distances."""
+    count, peak = 3 * MOST_SAMPLES, 1234
+    samples = [
+        {
+            "t": t,
+            "memory_total": 100,
+            "memory_available": 2 if t == peak else 50,
+            "memory_used": 79 if t == peak else 1,
+            "network": {"ib0": [0, 10**9 if t >= peak else 0]},
+        }
+        for t in range(count)
+    ]
+    long = record("node", "n1", {"speeds": {"ib0": 1e9}, "memory_limit": 80}, samples)
+    assert finding([long], "memory.used").observed == "99 % of the job's memory on n1"
+    assert finding([long], "network.used").state == "found"
+    times = {time for time, _ in long.values("memory_used")}
+    assert peak not in times
+
+    samples = [
+        {"t": t, "memory": 95 if t == peak else 1, "throttle": 8 if t == peak else 0} for t in range(count)
+    ]
+    long = record("gpu", "GPU-1", {"memory_total": 100}, samples)
+    assert [finding([long], name).state for name in ("gpu.memory", "gpu.slowed")] == ["found"] * 2
+
+    samples = [{"t": t, "threads": 9 if t == peak else 1, "rss": 7 if t == peak else 1} for t in range(count)]
+    use = screen([record("rank", "0", {"rank": 0, "size": 1}, samples)]).ranks[0]
+    assert (use.threads, use.memory_bytes) == (9, 7)
+
+
+def test_of_many_values_the_kept_samples_are_fewer() -> None:
+    network = {f"eth{number}": [1, 1] for number in range(1000)}
+    text = json.dumps({"format": 1, "kind": "node"}) + "\n"
+    text += "".join(json.dumps({"t": t, "network": network}) + "\n" for t in range(50))
+    found = read_record("node-n1.jsonl", text.encode(), most_values=2000)
+    assert sum(len(values) for _, values in found.samples) <= 2000 + 512
+    assert [time for time, _ in found.samples][:1] == [0]
+    assert found.samples[-1][0] == 49
+    assert found.span("network", "eth0", "sent") == 49
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("rank-00.jsonl", b'{"format":1,"kind":"rank","rank":0}\n'),
+        ("rank-0.jsonl", b'{"format":1,"kind":"rank","rank":0}\n{"t":1,"x":[' + b"1," * 40_000 + b"1]}\n"),
+        ("rank-0.jsonl", b'{"format":1,"kind":"rank","rank":0}\n{"t":1,"x":[' + b"1," * 40_000),
         ("rank-0.jsonl", b""),
         ("rank-0.jsonl", b"\n"),
         ("rank-0.jsonl", b"[1]\n"),
