@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
+import re
 import select
 import signal
 import sys
@@ -32,6 +34,8 @@ INTERVAL_S = 1.0
 OWN_SHARE = 0.01
 """Share of a core: a sample that cost more CPU time is followed by a longer pause."""
 MOST_BYTES = 32 << 20
+_MOST_TEXT = 200
+_UNITS_S = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID")
 _IGNORED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGPIPE")
 
@@ -85,22 +89,23 @@ class _Record:
 
 
 def _start(settings: dict[str, str], rank: int, size: int, command: list[str]) -> None:
+    # Before a file is made: one without lines would keep the next run from its record.
+    limit_s = read_limit(settings[LIMIT]) if settings[LIMIT] else 0.0
     directory = os.open(settings[DIRECTORY], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     record = _Record(directory, f"rank-{rank}.jsonl")
-    limit_s = float(settings[LIMIT]) if settings[LIMIT] else 0.0
     header = {
         "format": FORMAT,
         "kind": "rank",
         "rank": rank,
         "size": size,
         "host": os.uname().nodename,
-        "program": " ".join(os.path.basename(word) for word in command[:2]),
-        "threads_asked": os.environ.get("OMP_NUM_THREADS", ""),
-        "job": next((os.environ[name] for name in _JOBS if os.environ.get(name)), ""),
+        "program": " ".join(os.path.basename(word) for word in command[:2])[:_MOST_TEXT],
+        "threads_asked": os.environ.get("OMP_NUM_THREADS", "")[:_MOST_TEXT],
+        "job": next((os.environ[name] for name in _JOBS if os.environ.get(name)), "")[:_MOST_TEXT],
         "epoch": time.time(),
-        "launched": float(settings[LAUNCHED]) if settings[LAUNCHED] else None,
+        "launched": _launched(settings[LAUNCHED]),
         # As the commands of modules and `launch` name it.
-        "image": os.environ.get("ENVBUILD_INSIDE", ""),
+        "image": os.environ.get("ENVBUILD_INSIDE", "")[:_MOST_TEXT],
     }
     pid = os.getpid()
     ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
@@ -121,6 +126,21 @@ def _start(settings: dict[str, str], rank: int, size: int, command: list[str]) -
         record.write({"end": f"error: {type(error).__name__}: {error}"})
     finally:
         os._exit(0)
+
+
+def read_limit(text: str) -> float:
+    """Return a time in seconds, in the forms of `launch --time`: ``90``, ``90s``, ``2min``, ``1.5h``."""
+    match = re.fullmatch("([0-9]+(?:[.][0-9]+)?) ?([a-z]*)", text.strip())
+    limit_s = float(match[1]) * _UNITS_S.get(match[2], 0) if match else 0.0
+    if not 0 < limit_s < math.inf:
+        raise ValueError(f"{LIMIT}: `{text}` is not a time; write 90s, 2min or 1h")
+    return limit_s
+
+
+def _launched(text: str) -> float | None:
+    """Return the time at which the rank was launched; None if it is not known."""
+    # The `date` of BusyBox knows no nanoseconds, and writes the letter.
+    return float(text) if re.fullmatch("[0-9]{1,12}([.][0-9]{1,9})?", text) else None
 
 
 def _detach(kept: set[int]) -> None:

@@ -49,7 +49,7 @@ class Observation:
 
     def variables(self, digest: str) -> Mapping[str, str]:
         """Return the variables that the recorder reads; `digest` is the image's identity."""
-        limit = {} if self.limit_s is None else {LIMIT: f"{self.limit_s:g}"}
+        limit = {} if self.limit_s is None else {LIMIT: f"{self.limit_s:f}"}
         return {DIRECTORY: str(self.directory.absolute()), "ENVBUILD_INSIDE": digest, **limit}
 
     def check(self, image: ImageFile, *, make: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from envbuild.cli.options import read_timeout
 from envbuild.jobs import counters, observe
 
 RECORDER = [sys.executable, "-I", str(observe.__file__)]
@@ -122,6 +123,37 @@ def test_a_time_limit_ends_the_record_and_not_the_rank(tmp_path: Path) -> None:
     assert rank.poll() is None
     rank.kill()
     rank.communicate(timeout=20)
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-5", "0", "1e999", "2 weeks", "1e3", "soon"])
+def test_a_time_limit_that_is_not_a_time_leaves_no_file(tmp_path: Path, limit: str) -> None:
+    rank = start(tmp_path, "echo", "ran", ENVBUILD_OBSERVE_TIME=limit)
+    out, err = rank.communicate(timeout=20)
+    assert (rank.returncode, out) == (0, "ran\n")
+    assert err.startswith(f"envbuild: rank 0 is not observed: ENVBUILD_OBSERVE_TIME: `{limit}` is not a time")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "limit_s"), [("90", 90), ("1.5", 1.5), ("90s", 90), ("2min", 120), ("2 m", 120), ("1h", 3600)]
+)
+def test_a_time_limit_has_the_forms_of_launch(limit: str, limit_s: float) -> None:
+    assert observe.read_limit(limit) == read_timeout(limit) == limit_s
+
+
+def test_a_time_of_launch_that_is_not_a_number_is_not_recorded(tmp_path: Path) -> None:
+    """The `date` of BusyBox does not know nanoseconds."""
+    rank = start(tmp_path, "true", ENVBUILD_OBSERVE_LAUNCHED="1700000000.%N")
+    assert "not observed" not in rank.communicate(timeout=20)[1]
+    end_of(tmp_path / "rank-0.jsonl")
+    assert lines(tmp_path / "rank-0.jsonl")[0]["launched"] is None
+
+
+def test_the_first_line_is_short_whatever_the_words_of_the_command(tmp_path: Path) -> None:
+    """`observe` refuses records with longer lines."""
+    start(tmp_path, "echo", "x" * 100_000, OMP_NUM_THREADS="1," * 10_000).communicate(timeout=20)
+    end_of(tmp_path / "rank-0.jsonl")
+    assert len((tmp_path / "rank-0.jsonl").read_text().splitlines()[0]) < 20_000
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "no directory", "linked directory"])
