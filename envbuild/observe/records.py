@@ -160,6 +160,11 @@ class Record:
         ways = (self.summaries.get(("network", name, way)) for way in ("received", "sent"))
         return max((way.fastest for way in ways if way and way.fastest is not None), default=None)
 
+    def count(self, *path: str) -> int:
+        """Return the number of lines that have a value."""
+        found = self.summaries.get(path)
+        return found.count if found else 0
+
     def grown(self, *path: str) -> float | None:
         """Return by how much a counter grew; None if fewer than two lines have it, or it went back."""
         found = self.summaries.get(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from envbuild.errors import some
 from envbuild.observe.records import Record
 
 State = Literal["found", "unknown", "fine"]
@@ -16,6 +17,12 @@ _PSI = "Linux, accounting/psi.rst: the example of a trigger"
 _OOMD = "systemd, oomd.conf(5): SwapUsedLimit"
 _USE = "B. Gregg, The USE Method: from 70 % utilization on, waiting shows"
 _NVML = "NVML, nvmlClocksEventReasons: slowdowns by heat or power supply"
+_MOST_START = 0.2
+_LEAST_USE = 0.05
+"""Cores: ranks that use less do nothing that could be divided."""
+_MOST_BLOCKED = 0.15
+_BY_CHANCE = 2
+"""Samples: so few in which a rank is blocked decide nothing."""
 _APART_S = 2.0
 """Two samples: ranks whose ends differ by more did not end together."""
 
@@ -159,6 +166,18 @@ def _of_completeness(ranks: Sequence[Record]) -> Iterator[Finding]:
             source="the recorder writes one when its rank ends",
             hint="the job was killed as a whole, or is still running",
         )
+    stopped = [record for record in ranks if record.end not in ("", "exit")]
+    if stopped:
+        reasons = sorted({record.end for record in stopped})
+        yield Finding(
+            id="ranks.end",
+            state="unknown",
+            observed=f"records of ranks {_listed([int(record.name) for record in stopped])} stop before"
+            f" their ranks: {some(reasons)}",
+            threshold="each record ends with its rank",
+            source="the recorder writes why it ends",
+            hint="`time` is the limit of `--time`, `size` that of a record: what came later is not shown",
+        )
     ended = {int(record.name): _absolute_end(record) for record in ranks if record.end == "exit"}
     times = [time for time in ended.values() if time is not None]
     latest = max(times, default=0.0)
@@ -173,7 +192,7 @@ def _of_completeness(ranks: Sequence[Record]) -> Iterator[Finding]:
             source="two samples",
             hint="they failed or were killed first: read what they wrote last",
         )
-    elif ended and not cut and not missing:
+    elif ended and not cut and not stopped and not missing:
         yield Finding(id="ranks.end", state="fine", observed="all ranks ended together")
 
 
@@ -197,10 +216,16 @@ def _of_starts(uses: Sequence[RankUse]) -> Iterator[Finding]:
             "`python -X importtime` names slow imports",
         ),
     ):
-        known = [(value, use.seconds) for value, use in zip(values, uses, strict=True) if value is not None]
-        share = max((value / max(value, seconds) for value, seconds in known if seconds > 0), default=None)
+        known = [(value, use) for value, use in zip(values, uses, strict=True) if value is not None]
+        shares = [(value / max(value, use.seconds), use.end) for value, use in known if use.seconds > 0]
         observed = "not recorded" if not known else f"{max(value for value, _ in known):.1f} s {label}"
-        yield _judge(name, share, 0.2, observed, "20 % of the time", _POP, hint)
+        # The time of a rank that outlived its record is longer: its share is smaller, by an unknown part.
+        decided = [share for share, end in shares if end == "exit" or share <= _MOST_START]
+        share = max(decided, default=None)
+        if len(decided) < len(shares) and (share is None or share <= _MOST_START):
+            share = None
+            observed += "; a record that ended before its rank does not show how long it ran"
+        yield _judge(name, share, _MOST_START, observed, "20 % of the time", _POP, hint)
 
 
 def _of_cpu(uses: Sequence[RankUse], others: Mapping[str, float], *, for_gpus: bool) -> Iterator[Finding]:
@@ -261,8 +286,14 @@ def _of_balance(uses: Sequence[RankUse], ranks: Sequence[Record]) -> Iterator[Fi
         return
     busy = [use.busy for use in uses if use.busy is not None]
     threshold = "mean of CPU time over its maximum: 0.8"
-    if len(busy) < size or not max(busy):
+    if len(busy) < size:
         observed = "not all ranks have counters"
+        yield Finding(
+            id="ranks.balance", state="unknown", observed=observed, threshold=threshold, source=_POP
+        )
+        return
+    if max(busy) < _LEAST_USE:
+        observed = f"no rank used {_LEAST_USE:g} cores"
         yield Finding(
             id="ranks.balance", state="unknown", observed=observed, threshold=threshold, source=_POP
         )
@@ -321,15 +352,22 @@ def _of_files(nodes: Sequence[Record], ranks: Sequence[Record]) -> Iterator[Find
     hint = "stage the data to node-local storage, read larger pieces, or read in workers"
     yield _judge("files.stalled", share, 0.05, observed, "50 ms in a second", _PSI, hint)
     blocked = [
-        (share, int(rank.name)) for rank in ranks if (share := rank.share_above_zero("blocked")) is not None
+        # What is above the limit without so many samples comes first.
+        (share - _BY_CHANCE / rank.count("blocked") > _MOST_BLOCKED, share, rank)
+        for rank in ranks
+        if (share := rank.share_above_zero("blocked")) is not None
     ]
-    share, worst = max(blocked, default=(None, 0))
+    is_sure, share, worst = max(blocked, key=lambda entry: entry[:2], default=(False, None, None))
     observed = "not recorded"
-    if share is not None:
+    if share is not None and worst is not None:
+        samples = worst.count("blocked")
         observed = (
-            f"rank {worst} was blocked by a device or file system in {100 * share:.0f} % of the samples"
+            f"rank {worst.name} was blocked by a device or file system in {100 * share:.0f} % of the samples"
         )
-    yield _judge("files.blocked", share, 0.15, observed, "150 ms in a second", _PSI, hint)
+        if share > _MOST_BLOCKED and not is_sure:
+            observed += f", of which there are too few: {samples}"
+            share = None
+    yield _judge("files.blocked", share, _MOST_BLOCKED, observed, "150 ms in a second", _PSI, hint)
 
 
 def _of_network(nodes: Sequence[Record]) -> Iterator[Finding]:

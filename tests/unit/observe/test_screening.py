@@ -28,9 +28,11 @@ def rank(
     wait: float = 0.0,
     cpus: Sequence[int] = (0, 1),
     end: Mapping[str, Any] | None = END,
+    seconds: int = 10,
+    blocked: int = 0,
     **header: Any,
 ) -> Record:
-    """Return the record of a rank that used so many cores for ten seconds."""
+    """Return the record of a rank that used so many cores, and was blocked in so many samples."""
     samples: list[Mapping[str, Any]] = [
         {
             "t": float(t),
@@ -41,10 +43,10 @@ def rank(
             "rss": 1 << 20,
             "rchar": 0,
             "wchar": 0,
-            "blocked": 0,
+            "blocked": int(t < blocked),
             "libraries": min(30, 10 * (t + 1)),
         }
-        for t in range(11)
+        for t in range(seconds + 1)
     ]
     first = {"rank": number, "size": size, "cpus": list(cpus), "quota": None, **header}
     return record("rank", str(number), first, [*samples, *([end] if end else [])])
@@ -161,6 +163,64 @@ def test_a_limit_of_the_control_group_counts_as_cores() -> None:
 )
 def test_what_is_not_recorded_is_unknown(name: str, records: Sequence[Record]) -> None:
     assert finding(records, name).state == "unknown"
+
+
+TIME = {"t": 2.0, "end": "time"}
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "state", "observed"),
+    [
+        # The record was shorter than its rank, so that a share of its time is not one of the rank's.
+        (
+            "time.start",
+            [rank(0, size=1, launched=999.0, end=TIME, seconds=2)],
+            "unknown",
+            "1.0 s from `launch`",
+        ),
+        (
+            "time.start",
+            [rank(0, size=1, launched=999.0, end=None, seconds=2)],
+            "unknown",
+            "1.0 s from `launch`",
+        ),
+        ("time.start", [rank(0, size=1, launched=999.9, end=TIME, seconds=2)], "fine", "0.1 s from `launch`"),
+        (
+            "time.start",
+            [rank(0, size=1, launched=999.0, seconds=2, end={"t": 2.0, "end": "exit"})],
+            "found",
+            "",
+        ),
+        (
+            "time.loading",
+            [rank(0, size=1, end={"t": 5.0, "end": "time"}, seconds=5)],
+            "unknown",
+            "2.0 s until",
+        ),
+        # A difference between ranks that do next to nothing.
+        ("ranks.balance", [rank(0, cores=0.01), rank(1, cores=0.0)], "unknown", "no rank used 0.05 cores"),
+        ("ranks.balance", [rank(0, cores=0.06), rank(1, cores=0.0)], "found", "0.50; "),
+        # One sample of six is above the limit.
+        ("files.blocked", [rank(0, size=1, seconds=5, blocked=1)], "unknown", "rank 0 was blocked"),
+        ("files.blocked", [rank(0, size=1, seconds=5, blocked=6)], "found", "rank 0 was blocked"),
+        ("files.blocked", [rank(0, size=1, seconds=5)], "fine", "rank 0 was blocked"),
+        ("files.blocked", [rank(0, size=1, seconds=99, blocked=18)], "found", "rank 0 was blocked"),
+        ("files.blocked", [rank(0, size=1, seconds=99, blocked=10)], "fine", "rank 0 was blocked"),
+    ],
+)
+def test_what_short_records_cannot_show_is_unknown(
+    name: str, records: Sequence[Record], state: str, observed: str
+) -> None:
+    found = finding(records, name)
+    assert found.state == state
+    assert observed in found.observed
+
+
+@pytest.mark.parametrize("end", ["size", "time", "error: OSError: [Errno 28] No space left on device"])
+def test_a_record_that_ended_before_its_rank_is_named(end: str) -> None:
+    found = finding([rank(0, end={"t": 10.0, "end": end}), rank(1)], "ranks.end")
+    assert found.state == "unknown"
+    assert found.observed == f"records of ranks 0 stop before their ranks: {end}"
 
 
 def test_missing_ranks_are_listed() -> None:
