@@ -131,9 +131,13 @@ if [ -n "${ENVBUILD_OBSERVE:-}" ] && [ "$_eb_action" = exec ] && ! [ -d /.singul
     [ -n "$_eb_observer_words" ] ||
         _eb_fail 2 "ENVBUILD_OBSERVE is set, and the image of $_eb_label has no recorder" "unset it"
     case $ENVBUILD_OBSERVE in /*) ;; *) ENVBUILD_OBSERVE=$PWD/$ENVBUILD_OBSERVE ;; esac
-    mkdir -p -- "$ENVBUILD_OBSERVE" || exit 2
-    export ENVBUILD_OBSERVE ENVBUILD_OBSERVE_LAUNCHED="${ENVBUILD_OBSERVE_LAUNCHED-$(date +%s.%N)}"
-    _eb_observer=$_eb_observer_words
+    if mkdir -p -- "$ENVBUILD_OBSERVE"; then
+        export ENVBUILD_OBSERVE ENVBUILD_OBSERVE_LAUNCHED="${ENVBUILD_OBSERVE_LAUNCHED-$(date +%s.%N)}"
+        _eb_observer=$_eb_observer_words
+    else
+        # As the recorder does: the program matters more than its record.
+        printf 'envbuild: %s\n' "$_eb_name is not observed: \`$ENVBUILD_OBSERVE\` cannot be made" >&2
+    fi
 fi
 
 # --- ranks of an image with PyTorch get the variables by which they meet

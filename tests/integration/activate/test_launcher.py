@@ -417,3 +417,13 @@ def test_ranks_of_an_observed_command_start_with_the_recorder(launcher, place):
     ]
     ranks = place.run(command.with_name("mpiexec"), "-n", "2", "a b", env={"ENVBUILD_OBSERVE": records})
     assert words(ranks)[2:-1] == [*mount, image, "mpiexec", "-n", "2", *OBSERVED, *BY_SCRIPT, "a b"]
+
+
+def test_a_command_runs_unobserved_if_the_directory_of_records_cannot_be_made(launcher, place):
+    command = launcher()
+    (place.path / "file").write_text("")
+    records = str(place.path / "file/records")
+    done = place.run(command, "train.py", env={"ENVBUILD_OBSERVE": records})
+    image = str(command.parents[1] / "image.sif")
+    assert words(done)[2:-1] == [image, "python", "train.py"]
+    assert f"envbuild: python is not observed: `{records}` cannot be made" in done.stderr
