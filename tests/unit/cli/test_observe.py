@@ -106,3 +106,14 @@ def test_numbers_of_a_stranger_give_a_page_and_json_of_finite_numbers(
     assert found["unread"] == {}
     assert not any(" -" in finding["observed"] for finding in found["findings"])
     assert all((rank["busy"] or 0) >= 0 and (rank["system"] or 0) >= 0 for rank in found["ranks"])
+
+
+def test_records_beyond_the_limit_of_a_directory_are_unread(
+    records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (records / "rank-1.jsonl").write_text((records / "rank-0.jsonl").read_text())
+    monkeypatch.setattr("envbuild.workflows.observe._MOST_BYTES", 10)
+    assert observe(records, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [rank["rank"] for rank in found["ranks"]] == [0]
+    assert "the records before it have more than" in found["unread"]["rank-1.jsonl"]
