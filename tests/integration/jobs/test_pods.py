@@ -297,6 +297,7 @@ def test_a_rank_that_aborts_ends_all(jobs: Jobs, four: Path) -> None:
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_all_with_intel_mpi(jobs: Jobs) -> None:
     """MPICH's mpiexec waits for the ranks of other hosts, also without pods."""
+    jobs.roots.mkdir(exist_ok=True)
     outcomes = run(with_variables(jobs.pods(jobs.build("intel-mpi", 4)), MODE="one fails"))
     # It kills the other ranks, and returns 255 for that, on one host, too.
     assert outcomes.codes == [255] * 4, outcomes.logs
