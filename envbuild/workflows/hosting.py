@@ -15,6 +15,7 @@ from envbuild.errors import RequestError, raise_all
 from envbuild.events import Emit, Warned
 from envbuild.image.environment import DEFAULT_PATH, apply
 from envbuild.image.file import ImageFile
+from envbuild.image.sif import LOCK
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS
 from envbuild.launch.context import HostLibraries as HostLibraries  # noqa: PLC0414  # for `cli`
@@ -58,7 +59,7 @@ def host_libraries_for(
     RequestError: no site is named, its file does not describe the parts, image and host do not fit together,
     or the image is damaged.
     """
-    if not from_host and not (image.built_by_envbuild and supplied_parts(image.lock)):
+    if not from_host and not _takes_site_software(image):
         return None
     site = site_of_host(settings, from_host)
     if from_host.mpi and not image.manifest.mpi_family:
@@ -89,6 +90,12 @@ def host_libraries_for(
             ]
         )
     return plan
+
+
+def _takes_site_software(image: ImageFile) -> bool:
+    # Parsing a lock takes longer than a start: one without the key, also of an older format, has none.
+    has_key = image.built_by_envbuild and b"supplied" in image.data(LOCK)
+    return has_key and bool(supplied_parts(image.lock))
 
 
 def plan_on_host(
