@@ -469,7 +469,7 @@ def judge_gpus(survey: GpuSurvey) -> list[CheckResult]:
 
 
 def blas_of(job: str, reports: Reports) -> tuple[LoadedBlas, ...]:
-    """Return what the ranks of a run loaded for linear algebra, one entry for ranks with the same."""
+    """Return the libraries of linear algebra of the ranks of a run, one entry for ranks with the same."""
     ranks: dict[tuple[str, ...], list[int]] = {}
     for report in reports.good:
         rank, libraries = report["rank"], report["libraries"]

@@ -93,7 +93,7 @@ class Section:
     measured: Sequence[Measured] = ()
     """What its job measured."""
     blas: Sequence[LoadedBlas] = ()
-    """What ranks of all jobs loaded for linear algebra; shown with all checks."""
+    """Libraries of linear algebra that ranks of all jobs loaded; shown with all checks."""
 
     @property
     def status(self) -> str:
@@ -165,7 +165,7 @@ class Sections:
 
     @property
     def blas(self) -> tuple[LoadedBlas, ...]:
-        """What ranks of all jobs loaded for linear algebra, in the order of the jobs."""
+        """Libraries of linear algebra that ranks of all jobs loaded, in the order of the jobs."""
         return tuple(loaded for section in self._sections for loaded in section.blas)
 
     @property
@@ -185,7 +185,7 @@ class Results:
     measured: Sequence[Measured] = ()
     """Numbers that jobs measured; no value of them fails."""
     blas: Sequence[LoadedBlas] = ()
-    """What ranks loaded for linear algebra; it is shown, not judged."""
+    """Libraries of linear algebra that ranks loaded; they are shown, not judged."""
     gpus: int = 0
     """GPUs that the image saw (count)."""
 

@@ -114,7 +114,7 @@ class Record:
     samples: Sequence[tuple[float, Mapping[Path, float]]]
     """Time in seconds, and values: lines at even distances, for charts."""
     summaries: Mapping[Path, Summary]
-    """Of all lines."""
+    """Keys of a value → its summary over all lines."""
     loading_s: float | None
     """When the count of libraries had its first steady value; None if that is not seen."""
     end: str

@@ -584,8 +584,8 @@ def _device_packages(stack: Stack) -> tuple[str, ...]:
 
 
 def _needs_gpus_of_packages(stack: Stack) -> Iterator[str]:
-    if _has_device_packages(stack) and (held := _device_packages(stack)):
-        yield f"gpus.architectures that run {shown(held)} where gpus.vendor amd"
+    if _has_device_packages(stack) and (gpus := _device_packages(stack)):
+        yield f"gpus.architectures that run {shown(gpus)} where gpus.vendor amd"
 
 
 @Rule(
@@ -602,12 +602,12 @@ def _needs_gpus_of_packages(stack: Stack) -> Iterator[str]:
 )
 def torch_has_device_code(stack: Stack) -> None:
     """PyTorch for ROCm 7.14 and newer has the package with the code for the site's GPUs."""
-    held = _device_packages(stack)
+    packaged = _device_packages(stack)
     build = f"torch {stack.text('packages.torch')}"
-    require(bool(held), f"{build} sees GPUs and runs no kernel on any: no package has its code for one")
+    require(bool(packaged), f"{build} sees GPUs and runs no kernel on any: no package has its code for one")
     gpus = stack.texts("gpus.architectures")
-    lacking = sorted({*gpus} - {*held})
-    reason = f"{build} has code for {shown(held)}, and none for the site's GPUs {shown(tuple(lacking))}"
+    lacking = sorted({*gpus} - {*packaged})
+    reason = f"{build} has code for {shown(packaged)}, and none for the site's GPUs {shown(tuple(lacking))}"
     require(not lacking, reason)
 
 

@@ -120,8 +120,8 @@ class HostLibraryPlan:
         ``mpi`` → name, version and digests, or ``lent`` → digests; and ``site`` → digests of its software.
         """
         of_site = {name for names in self.supplied.values() for name in names}
-        lent = self.mpi_files or [name for name in self.files if name not in of_site]
-        digests = [sha256(Path(self.files[name]))[:12] for name in lent]
+        shared = self.mpi_files or [name for name in self.files if name not in of_site]
+        digests = [sha256(Path(self.files[name]))[:12] for name in shared]
         facts = {"lent": " ".join(digests)} if digests else {}
         if self.mpi is not None and self.mpi_files:
             version = [self.mpi.version] if self.mpi.version else []
@@ -279,13 +279,13 @@ def _add_supplied(site: Site, image: ImageLibraries, collector: _Collector) -> l
             "commands": {Path(path).name for path in supply.commands},
             "environment": supply.environment.keys(),
         }
-        wanted = {
+        needed_names = {
             **{key: getattr(needed, key) for key in ("libraries", "python", "commands")},
             "environment": needed.variables,
         }
         lacking += [
             f"{name} (`supplies.{recipe}.{key}`)"
-            for key, values in wanted.items()
+            for key, values in needed_names.items()
             for name in values
             if name not in offered[key]
         ]

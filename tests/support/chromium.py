@@ -37,7 +37,7 @@ class Layout:
     """How a page lies in a window; all lengths in CSS pixels."""
 
     width: float
-    """Of all that can be scrolled to."""
+    """Width of all that can be scrolled to."""
     right: float
     """Rightmost edge of a text."""
     letters: float | None

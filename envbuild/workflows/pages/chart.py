@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from envbuild.jobs.report import visible
 
 _WIDTH, _HEIGHT = 640, 220
-"""Of the axes with their numbers."""
+"""Size of the axes with their numbers, in units of the SVG."""
 _LEFT, _RIGHT, _BOTTOM = 76, 16, 48
 _LINE = 24
 """Height of a line of text above the axes; on small screens the letters are larger (page.html)."""

@@ -8,21 +8,7 @@
 # ///
 """Each rank loads libnccl-net.so from the site, with all that it needs."""
 
-import ctypes
+from site_library import report_loaded
 
-import envbuild_job
-
-LIBRARY = "libnccl-net.so"
-
-
-def main() -> None:
-    """Load the library, and report whether it is the file of the site."""
-    rank, size = envbuild_job.launched()
-    # control another library: ctypes.CDLL("libc.so.6")
-    ctypes.CDLL(LIBRARY)
-    loaded = envbuild_job.mapped_libraries().count(f"/media/envbuild/{LIBRARY}")
-    envbuild_job.report(rank=rank, size=size, loaded=loaded)
-
-
-if __name__ == "__main__":
-    main()
+# control another library: report_loaded("libnccl-net.so", opened="libc.so.6")
+report_loaded("libnccl-net.so")

@@ -1,0 +1,1 @@
+../../netstack/verify/site_library.py
