@@ -118,7 +118,8 @@ def bench_image(request: BenchRequest, settings: Settings) -> BenchResult:
         try:
             measure(subjects, request, runs)
         except KeyboardInterrupt:
-            if not any(done.results for of_subject in runs for done in of_subject.values()):
+            complete = request.repeats
+            if not any(len(done.results) == complete for each in runs for done in each.values()):
                 raise
             _mark_interrupted(runs, request)
         results = results_of(subjects, runs, request)

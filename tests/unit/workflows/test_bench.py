@@ -312,8 +312,9 @@ def test_what_was_measured_before_an_interrupt_is_kept(machine: Machine) -> None
     assert len(history.read(Path("results"))) == 1
 
 
-def test_an_interrupt_of_the_first_runs_leaves_nothing(machine: Machine) -> None:
-    machine.interrupt_at = 0
+@pytest.mark.parametrize("count", [0, 3])
+def test_an_interrupt_of_the_first_runs_leaves_nothing(machine: Machine, count: int) -> None:
+    machine.interrupt_at = count
     with pytest.raises(KeyboardInterrupt):
         machine.bench(ranks=(1,))
     assert history.read(Path("results")) == []
