@@ -44,20 +44,26 @@ def check(directory: Path) -> None:
         raise MachineError(f"results cannot be kept in `{directory}`: {reason}", hint=hint)
 
 
-def read(directory: Path) -> list[BenchResult]:
-    """Read the latest kept results, oldest first; files of other kinds are ignored."""
-    names = sorted(name for name in list_directory(directory) if name.endswith(".json"))
+def read(directory: Path, name: str) -> list[BenchResult]:
+    """Read the latest kept results of images of a name, oldest first; files of other kinds are ignored."""
+    files = sorted(file for file in list_directory(directory) if file.startswith(_prefix(name)))
     results = []
-    for name in names[-_MOST_FILES:]:
+    for file in files[-_MOST_FILES:]:
         with contextlib.suppress(OSError, ValueError, ValidationError):
-            text = read_small(directory / name, limit_bytes=_MOST_BYTES)
+            text = read_small(directory / file, limit_bytes=_MOST_BYTES)
             results.append(BenchResult.model_validate_json(text))
     return results
 
 
 def keep(directory: Path, result: BenchResult) -> None:
-    """Keep a result; its file is named by time and content."""
+    """Keep a result; its file is named by the image's name, time and content."""
     content = result.to_json().encode()
     make_directory(directory)
     time = "".join(char for char in result.when if char.isalnum())
-    write_atomically(directory / f"{time}-{sha256_of(content)[7:19]}.json", content)
+    file = f"{_prefix(result.image.name)}{time}-{sha256_of(content)[7:19]}.json"
+    write_atomically(directory / file, content)
+
+
+def _prefix(name: str) -> str:
+    """Return the beginning of the names of files for an image's name, which may hold any character."""
+    return f"{sha256_of(name.encode())[7:19]}-"

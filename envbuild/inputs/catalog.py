@@ -220,6 +220,10 @@ def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
     )
 
 
+DATA_VARIABLE = "ENVBUILD_DATA"
+"""Variable of benchmarks that take the text of `bench --data`: its path."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """A job that measures; it is brought to images, so that the same one measures old and new ones."""
@@ -229,6 +233,11 @@ class Benchmark:
     """Reported value's name → what it is."""
     files: Mapping[str, bytes]
     """Name → content of its file and of the modules that it imports."""
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether it reads the text of `bench --data`."""
+        return any(DATA_VARIABLE.encode() in content for content in self.files.values())
 
 
 def read_benchmarks(names: Iterable[str], *, recipes: Sequence[Path] = ()) -> tuple[Benchmark, ...]:

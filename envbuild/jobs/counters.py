@@ -58,13 +58,20 @@ def _table(text: bytes, names: Mapping[bytes, str]) -> Values:
 
 
 class Tree:
-    """A process and its descendants."""
+    """A process and its descendants; one that was seen counts when its parent has ended, as a daemon's has.
+
+    The kernel adds to a parent's counters those of the children that it waited for, and no others.
+    """
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self._pid = pid
         self._proc = proc
         self._waits: dict[str, int] = {}
         self._most: dict[str, float] = {}
+        self._own: dict[tuple[int, bytes], tuple[float, float]] = {}
+        """Number and start of each process that was alive → its own seconds, and those in the kernel."""
+        self._ended = (0.0, 0.0)
+        """The last known seconds of processes that have ended."""
         self._libraries: list[int] = []
 
     def sample(self) -> Values | None:
@@ -79,12 +86,10 @@ class Tree:
         processes = self._processes()
         if not processes:
             return None
-        counted = {"cpu": 0.0, "system": 0.0, "faults": 0.0}
+        cpu, system = self._count_cpu(processes)
+        counted = {"cpu": cpu, "system": system, "faults": 0.0}
         totals = {"threads": 0, "rss": 0, "blocked": 0, "processes": len(processes)}
         for _, fields in processes:
-            user, system, child_user, child_system = (int(fields[at]) for at in (11, 12, 13, 14))
-            counted["cpu"] += (user + system + child_user + child_system) / _TICKS
-            counted["system"] += (system + child_system) / _TICKS
             counted["faults"] += int(fields[9]) + int(fields[10])
             totals["threads"] += int(fields[17])
             totals["rss"] += int(fields[21]) * _PAGE
@@ -94,7 +99,7 @@ class Tree:
             counted[name] = value
         if self._waits:
             counted["wait"] = self._most.get("_wait", 0.0)
-        # What a process used that ended without being waited for is missing: a counter does not go back.
+        # A process that ends takes with it what it used since the last sample: a counter does not go back.
         for name, value in counted.items():
             self._most[name] = max(value, self._most.get(name, 0.0))
         grown = {name: round(self._most[name], 3) for name in counted}
@@ -103,20 +108,40 @@ class Tree:
 
     def _processes(self) -> list[tuple[int, list[bytes]]]:
         """Return number and status of each living process, and count how long its threads have waited."""
-        found, left = [], [self._pid]
+        found: dict[int, list[bytes]] = {}
+        left = [*(pid for pid, _ in self._own), self._pid]
         while left:
             pid = left.pop()
+            if pid in found:
+                continue
             text = read(f"{self._proc}/{pid}/stat")
             # The name, in brackets, may hold anything.
             fields = text[text.rfind(b")") + 1 :].split()
             if len(fields) < 22:
                 continue
-            found.append((pid, fields))
+            is_descendant = pid == self._pid or int(fields[1]) in found
+            if not is_descendant and (pid, fields[_START]) not in self._own:
+                continue  # another process has its number now
+            found[pid] = fields
             for task in _names(f"{self._proc}/{pid}/task"):
                 directory = f"{self._proc}/{pid}/task/{task}"
                 self._count_wait(task, read(f"{directory}/schedstat"))
                 left += [int(child) for child in read(f"{directory}/children").split()]
-        return found if found and found[0][0] == self._pid else []
+        return list(found.items()) if self._pid in found else []
+
+    def _count_cpu(self, processes: Iterable[tuple[int, list[bytes]]]) -> tuple[float, float]:
+        """Return the seconds of all processes, ended ones too, and those of them in the kernel."""
+        own, waited = {}, (0.0, 0.0)
+        for pid, fields in processes:
+            user, system, child_user, child_system = (int(fields[at]) / _TICKS for at in (11, 12, 13, 14))
+            own[pid, fields[_START]] = (user + system, system)
+            waited = (waited[0] + child_user + child_system, waited[1] + child_system)
+        ended = [seconds for process, seconds in self._own.items() if process not in own]
+        self._ended = _sums([self._ended, *ended])
+        self._own = own
+        # Those that ended between two samples are only in `waited`, those not waited for only in `ended`.
+        living = _sums(own.values())
+        return living[0] + max(waited[0], self._ended[0]), living[1] + max(waited[1], self._ended[1])
 
     def _count_wait(self, task: str, text: bytes) -> None:
         fields = text.split()
@@ -144,6 +169,13 @@ class Tree:
         return count
 
 
+def _sums(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    first, second = zip(*pairs, strict=True)
+    return sum(first), sum(second)
+
+
+_START = 19
+"""Position of a process's start time in its status, behind the name."""
 _SETTLED = 6
 """After so many equal counts of libraries, no more are counted: maps of large programs are long."""
 

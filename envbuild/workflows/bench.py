@@ -27,7 +27,7 @@ from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import EnvbuildError, RequestError, did_you_mean, pluralize, some
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
-from envbuild.inputs.catalog import Benchmark, read_benchmarks
+from envbuild.inputs.catalog import DATA_VARIABLE, Benchmark, read_benchmarks
 from envbuild.jobs.rank_reports import Reports, list_of
 from envbuild.jobs.report import CheckResult, Section
 from envbuild.jobs.run import JobResult, ranks_on_gpus
@@ -187,7 +187,7 @@ def results_of(
 def kept(results: Sequence[BenchResult], request: BenchRequest, settings: Settings) -> BenchResult:
     """Keep results, and return the last one, judged by earlier ones; it warns of one that is not kept."""
     directory = request.results or history.default_directory()
-    result = _with_earlier(results[-1], history.read(directory))
+    result = _with_earlier(results[-1], history.read(directory, results[-1].image.name))
     try:
         for each in (*results[:-1], result):
             history.keep(directory, each)
@@ -285,9 +285,11 @@ def subject_of(image: ImageFile, request: BenchRequest, settings: Settings) -> S
     if request.data is not None:
         data = request.data.absolute()
         container = replace(container, binds=(*container.binds, Bind(source=data.parent, target=_DATA)))
-        variable = {"ENVBUILD_DATA": f"{_DATA}/{data.name}"}
+        variable = {DATA_VARIABLE: f"{_DATA}/{data.name}"}
         benchmarks = [
             replace(each, job=replace(each.job, environment={**each.job.environment, **variable}))
+            if each.takes_data
+            else each
             for each in benchmarks
         ]
     brought = {benchmark.job.id: benchmark.files for benchmark in benchmarks}
@@ -327,7 +329,12 @@ def _chosen(known: Sequence[Benchmark], request: BenchRequest, label: str) -> li
         if name not in ids:
             hint = did_you_mean(name, ids) or f"there are: {', '.join(ids)}"
             raise RequestError(f"`{label}` has no benchmark `{name}`", hint=hint)
-    return [benchmark for benchmark in known if not request.only or benchmark.job.id in request.only]
+    chosen = [benchmark for benchmark in known if not request.only or benchmark.job.id in request.only]
+    if request.data is not None and not any(benchmark.takes_data for benchmark in chosen):
+        takers = [benchmark.job.id for benchmark in known if benchmark.takes_data]
+        hint = f"--data is for {', '.join(takers)}" if takers else "leave --data out"
+        raise RequestError(f"no benchmark of `{label}` that would run takes --data", hint=hint)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,7 +187,7 @@ def last_line(result: BenchResult) -> str:
     image = _label(result.image)
     coverage = {point.coverage for point in result.points if point.coverage is not None}
     interval = f"; the interval covers the median with {100 * min(coverage):.0f} %" if coverage else ""
-    verdicts = Counter(point.earlier for point in result.points if point.earlier is not None)
+    verdicts: Counter[str] = Counter(point.earlier for point in result.points if point.earlier is not None)
     words = ("slower", "faster", "not decidable")
     changed = ", ".join(f"{verdicts[word]} {word}" for word in words if verdicts[word])
     against = f"; against earlier results here: {changed or 'no difference'}" if verdicts else ""

@@ -3,8 +3,9 @@
     python -m envbuild_mlflow sync sqlite:///runs.db --to https://mlflow.example.org --token-file FILE
 
 `RunContext` is a plug-in of MLflow: it tags each run of `mlflow.start_run`. `sync` copies finished runs from
-the stores of jobs to a server. It can be repeated: a run that was copied whole is skipped, and one that was
-interrupted is completed. A run is found again by the id that it has in its job.
+the stores of jobs to a server, with `--ended` also those that a killed job left without an end. It can be
+repeated: a run that was copied whole is skipped, and one that was interrupted is completed. A run is found
+again by the id that it has in its job.
 """
 
 import argparse
@@ -62,6 +63,8 @@ def main(arguments: list[str]) -> None:
     verb.add_argument("stores", nargs="+", metavar="STORE", help="sqlite:///PATH of a job")
     verb.add_argument("--to", required=True, metavar="URL", help="the tracking server")
     verb.add_argument("--token-file", type=Path, metavar="FILE", help="a file of mode 0600 with its token")
+    help_ended = "the jobs have ended: copy a run without an end as killed"
+    verb.add_argument("--ended", action="store_true", help=help_ended)
     options = parser.parse_args(arguments)
     # Its lines would be among ours.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
@@ -69,7 +72,7 @@ def main(arguments: list[str]) -> None:
         check_server(options.to, with_token=options.token_file is not None)
         if options.token_file is not None:
             os.environ["MLFLOW_TRACKING_TOKEN"] = read_token(options.token_file)
-        waiting = sum(sync(store, options.to) for store in options.stores)
+        waiting = sum(sync(store, options.to, have_ended=options.ended) for store in options.stores)
     except SyncError as error:
         sys.exit(f"error: {error}")
     sys.exit(1 if waiting else 0)
@@ -105,8 +108,11 @@ def read_token(path: Path) -> str:
     return token.decode("ascii")
 
 
-def sync(store: str, server: str) -> int:
-    """Copy the finished runs of a store to a server; return how many runs wait for their end."""
+def sync(store: str, server: str, *, have_ended: bool) -> int:
+    """Copy the finished runs of a store to a server; return how many runs wait for their end.
+
+    With `have_ended`, a run without an end is copied as killed, at the time of its last metric.
+    """
     # MLflow takes most of a second to import.
     from mlflow import MlflowClient  # noqa: PLC0415
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
@@ -117,17 +123,18 @@ def sync(store: str, server: str) -> int:
         # MLflow would make an empty one.
         raise SyncError(f"`{store}` is not a store: write sqlite:///PATH of a file that exists")
     try:
-        return _copy_all(MlflowClient(tracking_uri=store), MlflowClient(tracking_uri=server))
+        source, target = MlflowClient(tracking_uri=store), MlflowClient(tracking_uri=server)
+        return _copy_all(source, target, have_ended=have_ended)
     except (MlflowException, SQLAlchemyError, OSError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise SyncError(f"`{store}` was not copied to {server}: {reason}: run it again to go on") from error
 
 
-def _copy_all(source: object, target: object) -> int:
+def _copy_all(source: object, target: object, *, have_ended: bool) -> int:
     waiting = 0
     for experiment in source.search_experiments():  # type: ignore[attr-defined]
         for run in _all_runs(source, experiment.experiment_id):
-            if run.info.status not in _FINISHED:
+            if run.info.status not in _FINISHED and not have_ended:
                 waiting += 1
                 print(f"{run.info.run_id} waits: {run.info.status}")
                 continue
@@ -174,7 +181,10 @@ def _copy(run: object, experiment: str, source: object, target: object) -> str:
     if source.list_artifacts(origin):
         with tempfile.TemporaryDirectory() as directory:
             target.log_artifacts(identity, source.download_artifacts(origin, "", directory))
-    target.set_terminated(identity, run.info.status, run.info.end_time)
+    status, end = run.info.status, run.info.end_time
+    if status not in _FINISHED:
+        status, end = "KILLED", max([run.info.start_time, *(metric.timestamp for metric in metrics)])
+    target.set_terminated(identity, status, end)
     target.set_tag(identity, COPIED, "whole")
     return "completed" if copies else "copied"
 

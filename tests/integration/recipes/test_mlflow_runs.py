@@ -35,7 +35,8 @@ for index in range(3):
         client.log_batch(run.info.run_id, metrics=losses[1000:])
         # A server does not say that a file is empty.
         mlflow.log_text("x" * (index + 1), "notes/length.txt")
-client.create_run(experiment, run_name="still running")
+running = client.create_run(experiment, start_time=500, run_name="still running")
+client.log_metric(running.info.run_id, "loss", 0.25, timestamp=1500)
 """
 # All that a client sees of the runs of a store, but for what a copy adds and ids.
 SHOW = """
@@ -179,3 +180,14 @@ def test_runs_reach_a_server_once_and_whole(mlflow: Path, server: str, tmp_path:
         "was there",
     ]
     assert run(mlflow, "show.py", server, cwd=tmp_path).stdout == there
+
+    # The job was killed: its run is copied as such, once.
+    for outcome in ("copied", "was there"):
+        killed = run(mlflow, PLUGIN, *words, "--ended", cwd=tmp_path)
+        assert killed.returncode == 0, killed.stderr
+        assert sorted(line.split(maxsplit=1)[1] for line in killed.stdout.splitlines()) == sorted(
+            [outcome, "was there", "was there", "was there"]
+        )
+    show = SHOW.replace("FINISHED", "KILLED")
+    ((name, times, _, _, loss, _),) = json.loads(run(mlflow, "-c", show, server, cwd=tmp_path).stdout)
+    assert (name, times, loss) == ("still running", [500, 1500], [[0, 0.25, 1500]])

@@ -231,7 +231,7 @@ def test_the_wheels_on_the_host_alternate_with_the_image_and_have_results_of_the
     # The next result of the image is compared with that of the image, not with that of its wheels.
     machine.ran.clear()
     assert [point.earlier for point in machine.bench(ranks=(1,)).points] == ["as before"]
-    assert {result.image.bare for result in history.read(Path("results"))} == {"", "3.11.9"}
+    assert {result.image.bare for result in history.read(Path("results"), "demo")} == {"", "3.11.9"}
 
 
 def test_slower_needs_an_earlier_result_of_this_place_and_an_interval_outside_of_it(
@@ -264,6 +264,8 @@ def test_results_with_another_text_or_the_host_s_mpi_are_not_compared(
 ) -> None:
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(name)
+    with (machine.recipe / "bench/words.py").open("a") as program:
+        program.write("import os\nopen(os.environ['ENVBUILD_DATA'])\n")
     machine.bench(ranks=(1,))
     assert machine.bench(ranks=(1,), data=tmp_path / "one.txt").points[0].earlier is None
     assert machine.bench(ranks=(1,), data=tmp_path / "two.txt").points[0].earlier is None
@@ -309,7 +311,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(machine: Machine) -> None
         (2, "interrupted", True)
     ]
     assert result.interrupted
-    assert len(history.read(Path("results"))) == 1
+    assert len(history.read(Path("results"), "demo")) == 1
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -317,7 +319,7 @@ def test_an_interrupt_of_the_first_runs_leaves_nothing(machine: Machine, count: 
     machine.interrupt_at = count
     with pytest.raises(KeyboardInterrupt):
         machine.bench(ranks=(1,))
-    assert history.read(Path("results")) == []
+    assert history.read(Path("results"), "demo") == []
 
 
 def test_a_message_without_a_time_is_not_measured_and_the_others_are(machine: Machine) -> None:
@@ -367,9 +369,24 @@ def test_a_result_of_another_host_is_not_compared(machine: Machine) -> None:
 def test_kept_results_are_read_back_and_strangers_are_ignored(machine: Machine, tmp_path: Path) -> None:
     result = machine.bench(ranks=(1,))
     (kept,) = Path("results").iterdir()
-    for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.txt", kept.read_text())):
+    prefix = kept.name.partition("-")[0]
+    for name, text in ((f"{prefix}-a.json", "{"), (f"{prefix}-b.json", "[]"), ("c.json", kept.read_text())):
         (tmp_path / "results" / name).write_text(text)
-    assert history.read(tmp_path / "results") == [result]
+    assert history.read(tmp_path / "results", result.image.name) == [result]
+
+
+def test_results_of_other_images_do_not_push_out_those_of_an_image(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_MOST_FILES", 3)
+    result = machine.bench(ranks=(1,))
+    image = result.image.model_copy(update={"name": "demo-2"})
+    for day in range(10, 15):
+        update = {"image": image, "when": f"2027-01-{day}T00:00:00Z"}
+        history.keep(tmp_path / "results", result.model_copy(update=update))
+    assert history.read(tmp_path / "results", result.image.name) == [result]
+    kept = history.read(tmp_path / "results", "demo-2")
+    assert [other.when[:10] for other in kept] == ["2027-01-12", "2027-01-13", "2027-01-14"]
 
 
 def test_few_repeats_and_a_busy_machine_are_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,6 +425,7 @@ def test_ranks_that_are_on_fewer_nodes_than_the_point_is_for_are_not_measured(
     [
         ({"only": ("demo.wrds",)}, "has no benchmark `demo.wrds`"),
         ({"data": Path("nowhere.txt")}, "there is no file `nowhere.txt`"),
+        ({"data": Path(__file__)}, "no benchmark of `demo/2026.11` that would run takes --data"),
     ],
 )
 def test_what_there_is_not_is_an_error(machine: Machine, options: dict[str, Any], problem: str) -> None:
