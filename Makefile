@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 pages measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 sites pages measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -77,6 +77,10 @@ cluster: setup ## test and vet nodes on a private cluster of Slurm, with faults 
 arm64: setup ## build images for arm64 on this machine, and try them through QEMU (half an hour)
 	@$(SETUP)/qemu.py
 	@$(BIN)/python tests/run.py tests/integration/arm64 -n 1 $(ARGS)
+
+sites: setup ## try each machine with a site file on this one, and write a table (half an hour); ARGS="--only lumi/g --whole"
+	@$(SETUP)/qemu.py
+	@$(BIN)/python setup/sites.py $(ARGS)
 
 pages: setup ## open the pages that envbuild writes in Chromium (five minutes; first it is written below build/)
 	@$(SETUP)/chromium.py

@@ -1237,10 +1237,10 @@ def host_files_fit(stack: Stack) -> None:
 )
 def site_supplies(stack: Stack) -> None:
     """The site supplies all that recipes of the kind `site` in the image ask for."""
-    lacking = stack.get("injected.unsupplied")
-    if lacking is None:
-        offered = stack.texts("host.supplies")
-        lacking = tuple(name for name in stack.texts("asked.from_site") if name not in offered)
+    offered = stack.texts("host.supplies")
+    absent = tuple(name for name in stack.texts("asked.from_site") if name not in offered)
+    require(not absent, f"the site does not supply: {shown(absent)}")
+    lacking = stack.texts("injected.unsupplied")
     require(not lacking, f"the site does not supply: {shown(lacking)}")
 
 

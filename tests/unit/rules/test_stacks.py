@@ -70,6 +70,13 @@ def test_the_variables_that_rules_read_are_known_to_be_empty_if_an_image_lacks_t
     }
 
 
+def test_software_of_a_site_whose_parts_are_unknown_is_not_called_complete() -> None:
+    facts = dict(STACKS["made-software-without-a-library"])
+    del facts["injected.unsupplied"]
+    (verdict,) = [verdict for verdict in judge(facts) if verdict.rule == "HOST.supplies"]
+    assert (verdict.outcome, verdict.missing) == ("unknown", ("injected.unsupplied",))
+
+
 def test_a_driver_that_the_site_does_not_give_is_a_warning() -> None:
     facts = dict(STACKS["c01-cuda-13-needs-r580"])
     del facts["driver.version"]
