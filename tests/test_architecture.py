@@ -112,6 +112,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
 def module_name(path: Path) -> str:
     parts = path.relative_to(TOP).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -127,11 +132,16 @@ def modules() -> frozenset[str]:
     return frozenset(module_name(path) for path in sources())
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every module that a file imports, wherever in it, with the line."""
+@cache
+def imported(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return every module that a file imports, wherever in it, with the line."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -146,10 +156,9 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
                 yield (whole if is_module else origin), node.lineno
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+@cache
+def calls(path: Path) -> tuple[tuple[str, ast.Call], ...]:
+    return tuple((ast.unparse(node.func), node) for node in nodes_of(path) if isinstance(node, ast.Call))
 
 
 def where(path: Path, line: int) -> str:
@@ -203,7 +212,7 @@ def test_no_module_imports_itself_through_others() -> None:
     for path in sources():
         for_types = {
             line
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
@@ -290,7 +299,7 @@ YAML_READERS = frozenset({"load", "load_all", "compose", "compose_all", "parse",
 def safe_loaders(path: Path) -> set[str]:
     """The names of a file that stand for a safe YAML loader: yaml's own, and what is made from them."""
     safe = {"yaml.SafeLoader", "yaml.CSafeLoader"}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & safe:
             safe.add(node.name)
         if isinstance(node, ast.Assign) and re.fullmatch(
@@ -380,9 +389,10 @@ def test_mypy_sees_every_test_under_a_name_of_its_own() -> None:
 
 def skips(path: Path) -> Iterator[tuple[int, str]]:
     """Yield each skip of a test file: its line and its text."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call | ast.Attribute):
-            head = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+            function = node.func if isinstance(node, ast.Call) else node
+            head = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
             if re.fullmatch(r"(pytest|unittest)\.(mark\.)?(skip\w*|xfail|importorskip|SkipTest)", head):
                 yield node.lineno, ast.unparse(node)
         elif isinstance(node, ast.ImportFrom) and node.module in ("pytest", "unittest"):
@@ -462,7 +472,8 @@ def test_what_is_imported_for_types_alone_is_not_used_at_run_time() -> None:
     found = [
         f"{where(path, name.lineno)}: {name.id}"
         for path in sources()
-        for name in _used(tree_of(path), _only_for_types(tree_of(path)))
+        if (names := _only_for_types(tree_of(path)))
+        for name in _used(tree_of(path), names)
     ]
     assert not found
 

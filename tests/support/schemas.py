@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-from jsonschema import Draft7Validator
+from typing import TYPE_CHECKING, Any
 
 from envbuild.workflows.schema import schema_text
+
+if TYPE_CHECKING:
+    from jsonschema import Draft7Validator
 
 
 def plain(value: object) -> Any:
@@ -17,7 +18,15 @@ def plain(value: object) -> Any:
     return [plain(entry) for entry in value] if isinstance(value, tuple) else value
 
 
+def validator(schema: dict[str, Any]) -> Draft7Validator:
+    """Return what judges values by a schema, which is checked itself."""
+    # Takes two seconds, in each process that collects tests.
+    from jsonschema import Draft7Validator
+
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator(schema)
+
+
 def complaints(name: str, value: object) -> list[str]:
     """Return what a published schema refuses of a value."""
-    schema = json.loads(schema_text(name))
-    return [error.message for error in Draft7Validator(schema).iter_errors(value)]
+    return [error.message for error in validator(json.loads(schema_text(name))).iter_errors(value)]

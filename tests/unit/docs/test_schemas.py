@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft7Validator
 from pydantic import TypeAdapter, ValidationError
 
 from envbuild.cli.main import main
@@ -25,7 +24,10 @@ from envbuild.spec.yamlfile import read_yaml
 from envbuild.workflows.choices import SchemaKind
 from envbuild.workflows.schema import schema_text
 from tests.support.resolved_specs import whole_lock
-from tests.support.schemas import complaints, plain
+from tests.support.schemas import complaints, plain, validator
+
+if TYPE_CHECKING:
+    from jsonschema import Draft7Validator
 
 TOP = Path(__file__).parents[3]
 BAD = TOP / "tests" / "bad-specs"
@@ -81,7 +83,7 @@ def test_the_command_prints_it(name: str, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("name", sorted({*MODELS, "knowledge", "lock", "bench"}))
 def test_every_key_has_a_description(name: str) -> None:
     schema = json.loads(schema_text(name))
-    Draft7Validator.check_schema(schema)
+    validator(schema)
     tables = [schema, *schema.get("definitions", {}).values()]
     silent = [
         key for table in tables for key, said in table["properties"].items() if "description" not in said
@@ -210,11 +212,11 @@ def test_a_schema_never_refuses_what_its_model_takes(name: str, data: st.DataObj
 def adapter_of(name: str) -> tuple[TypeAdapter[Any], Draft7Validator]:
     """Return the type of a text, and what validates against its schema."""
     adapter: TypeAdapter[Any] = TypeAdapter(TEXTS[name][0])
-    return adapter, Draft7Validator(adapter.json_schema())
+    return adapter, validator(adapter.json_schema())
 
 
 def test_a_lock_keeps_to_its_schema() -> None:
-    assert list(Draft7Validator(lock_schema()).iter_errors(lock_value())) == []
+    assert list(validator(lock_schema()).iter_errors(lock_value())) == []
 
 
 def target(lock: Any) -> Any:
@@ -250,4 +252,4 @@ def test_what_the_locks_reader_refuses_is_refused_by_the_schema(how: str) -> Non
     SPOILED[how](value)
     with pytest.raises(EnvbuildError):
         locktext.load(json.dumps(value).encode(), Path("lock"))
-    assert not Draft7Validator(lock_schema()).is_valid(value)
+    assert not validator(lock_schema()).is_valid(value)

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
-from kubeflow_trainer_api import models as trainer
 
 from envbuild.cli.main import main
 from envbuild.image.model import MANIFEST_FORMAT, ImagePackage
@@ -116,6 +114,9 @@ def export(form: str, site: str, *words: str, image: str = REFERENCE) -> int:
 
 def check(job: dict[str, Any]) -> None:
     """Check a job by the models of Kubeflow Trainer, and the parts of a JobSet by Kubernetes' schemas."""
+    # Takes a second, in each process that collects tests.
+    from kubeflow_trainer_api import models as trainer
+
     if job["kind"] == "TrainJob":
         assert trainer.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
         (patch,) = job["spec"]["runtimePatches"]
@@ -135,6 +136,8 @@ def check(job: dict[str, Any]) -> None:
 
 def check_inner(inner: dict[str, Any]) -> None:
     """Check what would be the spec of a Job, by the schemas of Kubernetes."""
+    import kubernetes_validate  # as above
+
     document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "ranks"}, "spec": inner}
     for version in VERSIONS:
         kubernetes_validate.validate(document, version, strict=True)
@@ -163,12 +166,14 @@ def test_every_variant_is_valid(form: str, mpi: str, options: tuple[str, ...], s
 
 
 def test_the_validators_see_a_wrong_job() -> None:
+    from kubernetes_validate import ValidationError  # as above
+
     an_image()
     assert export("jobset", BARE) == 0
     job = yaml.safe_load(Path("job.yaml").read_text())
     settings = job["spec"]["replicatedJobs"][0]["template"]["spec"]
     settings["completionMod"] = settings.pop("completionMode")
-    with pytest.raises(kubernetes_validate.ValidationError, match="completionMod"):
+    with pytest.raises(ValidationError, match="completionMod"):
         check_inner(settings)
     with pytest.raises(AssertionError):
         check(job)
