@@ -170,8 +170,11 @@ class Tree:
 
 
 def _sums(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    first, second = zip(*pairs, strict=True)
-    return sum(first), sum(second)
+    total = [0.0, 0.0]
+    for first, second in pairs:
+        total[0] += first
+        total[1] += second
+    return total[0], total[1]
 
 
 _START = 19
