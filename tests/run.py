@@ -11,6 +11,7 @@ With `--uv`, the tests use the oldest or newest release of uv that pyproject.tom
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 import signal
@@ -26,7 +27,9 @@ UID = 60_123
 """User and group id of the account."""
 SUBIDS = (1_000_000_000, 65_536)
 """First subordinate id of the account, and how many follow."""
-NOT_COPIED = shutil.ignore_patterns(".git", "*.sif", ".*_cache", ".hypothesis", "__pycache__", "dist")
+NOT_COPIED = shutil.ignore_patterns(".git", ".*_cache", ".hypothesis", "__pycache__", "dist")
+GOLDEN = ROOT / "tests/formats"
+"""Its images are of a few kilobytes; others are large, and not copied."""
 
 _MOUNT = """\
 set -e
@@ -67,6 +70,13 @@ def main() -> int:
         shutil.rmtree(place)
 
 
+def not_copied(directory: str, names: list[str]) -> set[str]:
+    """Return which names in a directory of the checkout are not copied."""
+    is_golden = GOLDEN in Path(directory).parents
+    images = [] if is_golden else fnmatch.filter(names, "*.sif")
+    return {*NOT_COPIED(directory, names), *images}
+
+
 def python_with_uv(release: str, checkout: Path, place: Path) -> Path:
     """Return a Python with the packages of a checkout's environment, and a release of uv in their place.
 
@@ -102,7 +112,7 @@ def run(command: list[str]) -> int:
 def copy_checkout(place: Path) -> None:
     """Copy the checkout and its virtual environment, for the test user to read and write."""
     checkout = place / "checkout"
-    shutil.copytree(ROOT, checkout, symlinks=True, ignore=NOT_COPIED)
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=not_copied)
     for name in ("home", "common"):
         (place / name).mkdir()
     for path in (place / "home", place / "common", checkout, *checkout.rglob("*")):

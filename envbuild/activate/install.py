@@ -28,6 +28,7 @@ from envbuild.activate.layout import (
     Record,
     is_there,
     made_by_us,
+    newer_format,
     read_default,
     retired_versions,
 )
@@ -191,7 +192,7 @@ def write_marker(layout: Layout, *, default: str | None, retired: Collection[str
 
 
 def _check_foreign_files(layout: Layout, *, default: bool) -> None:
-    """Reject files of others that would be overwritten, or that would override the default marker."""
+    """Reject files of others or of a newer version that would be overwritten or override the default."""
     # Lmod would prefer a modulefile in Lua.
     in_lua = layout.modulefile.with_name(f"{layout.version}.lua")
     errors: list[EnvbuildError] = [
@@ -203,6 +204,7 @@ def _check_foreign_files(layout: Layout, *, default: bool) -> None:
         for path in (layout.modulefile, in_lua)
         if is_there(path) and not made_by_us(path)
     ]
+    errors += [newer for release in layout.releases if (newer := newer_format(release)) is not None]
     raise_all([*errors, *(foreign_choices(layout) if default else ())])
 
 

@@ -28,6 +28,7 @@ from envbuild.activate.layout import (
     Record,
     is_there,
     made_by_us,
+    newer_format,
     read_default,
     read_record,
     retired_until,
@@ -125,6 +126,9 @@ def foreign_files(layout: Layout) -> Iterator[EnvbuildError]:
         yield RequestError("envbuild did not install this", at=Location(path=layout.home), hint=hint)
     for release in layout.releases:
         record = None if release.is_symlink() else read_record(release)
+        if record is None and not release.is_symlink() and (newer := newer_format(release)) is not None:
+            yield newer
+            continue
         if record is None or (record.name, record.version) != (layout.name, layout.version):
             yield RequestError("envbuild did not install this", at=Location(path=release), hint=hint)
             continue
@@ -203,8 +207,13 @@ def _read(layout: Layout) -> InstalledModule:
         default=read_default(layout) == layout.version,
         retired_until=retired_until(layout),
         kept=tuple(release for release in layout.releases if release != layout.in_use),
-        problems=tuple(problems if record else [*problems, f"{layout.home} holds no installation"]),
+        problems=tuple(problems if record else [*problems, _why_unread(layout.home)]),
     )
+
+
+def _why_unread(home: Path) -> str:
+    newer = newer_format(home)
+    return f"{newer.problem} ({newer.hint})" if newer is not None else f"{home} holds no installation"
 
 
 def _foreign_files_in(release: Path) -> Iterator[Path]:

@@ -12,21 +12,24 @@ A release that is being deleted is called ``.gone.VERSION-<digest>``.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from envbuild.errors import RequestError
+from envbuild.errors import Location, RequestError
+from envbuild.formats import NEWER, format_error, is_newer
 from envbuild.spec.model import MAX_NAME, NAME, VERSION
 from envbuild.system.files import list_directory, read_input
 
 IMAGE = "image.sif"
 HOST_STAGE = "host"
 RECORD = "installed.json"
+RECORD_FORMAT: Final = 3
 VERDICT = "verdict.json"
 """The test verdict at the installation, for users who cannot read the store of the account that tested."""
 GONE = ".gone"
@@ -111,7 +114,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
-    format: Literal[3] = 3
+    format: Literal[3] = RECORD_FORMAT
     name: str
     version: str
     digest: str = Field(pattern=r"\Asha256:[0-9a-f]{64}\z")
@@ -124,10 +127,27 @@ class Record(BaseModel):
 
 def read_record(release: Path) -> Record | None:
     """Return the record of a release; None if it has no valid one."""
+    with suppress(ValueError, RequestError):
+        return _parsed_record(release)
+    return None
+
+
+def newer_format(release: Path) -> RequestError | None:
+    """Return the error for a release whose record has a format to come; None for others."""
+    try:
+        _parsed_record(release)
+    except (ValueError, RequestError) as error:
+        if is_newer(error):
+            at = Location(path=release / RECORD)
+            return RequestError(f"the record of the module cannot be read: {error}", at=at, hint=NEWER)
+    return None
+
+
+def _parsed_record(release: Path) -> Record:
     try:
         return Record.model_validate_json(read_input(release / RECORD, limit_bytes=_RECORD_LIMIT_BYTES))
-    except (ValidationError, RequestError):
-        return None
+    except ValidationError as error:
+        raise format_error(error, RECORD_FORMAT) or ValueError("it is not a record") from None
 
 
 def parse_module(text: str) -> tuple[str, str | None]:

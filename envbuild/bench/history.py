@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from envbuild.bench.result import BenchResult
+from envbuild.bench.result import BENCH_FORMAT, BenchResult
 from envbuild.digests import sha256_of
 from envbuild.errors import MachineError, RequestError
+from envbuild.events import Emit, Warned, ignore
+from envbuild.formats import NEWER, format_error
 from envbuild.system.files import list_directory, make_directory, read_small, write_atomically
 
 _MOST_FILES, _MOST_BYTES = 500, 4 << 20
@@ -44,14 +45,23 @@ def check(directory: Path) -> None:
         raise MachineError(f"results cannot be kept in `{directory}`: {reason}", hint=hint)
 
 
-def read(directory: Path, name: str) -> list[BenchResult]:
-    """Read the latest kept results of images of a name, oldest first; files of other kinds are ignored."""
+def read(directory: Path, name: str, emit: Emit = ignore) -> list[BenchResult]:
+    """Read the latest kept results of images of a name, oldest first; files of other kinds are ignored.
+
+    Results of a newer version of envbuild are left out with a warning.
+    """
     files = sorted(file for file in list_directory(directory) if file.startswith(_prefix(name)))
     results = []
     for file in files[-_MOST_FILES:]:
-        with contextlib.suppress(OSError, ValueError, ValidationError):
+        try:
             text = read_small(directory / file, limit_bytes=_MOST_BYTES)
             results.append(BenchResult.model_validate_json(text))
+        except ValidationError as error:
+            other_format = format_error(error, BENCH_FORMAT)
+            if other_format is not None and other_format.is_newer:
+                emit(Warned(text=f"`{directory / file}` is not compared: {other_format}", hint=NEWER))
+        except (OSError, ValueError):
+            continue
     return results
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from envbuild.spec.model import Model
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
+BENCH_FORMAT: Final = 1
 INTERRUPTED = "interrupted"
 """Reason of a benchmark whose runs a signal or a time limit ended."""
 
@@ -247,7 +248,7 @@ class Bisection(Model):
 class BenchResult(Model):
     """The benchmarks of an image on a machine."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
+    schema_: Literal[1] = Field(default=BENCH_FORMAT, alias="schema")
     """Raised if a key changes its meaning."""
     image: MeasuredImage
     """The image that was measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from envbuild.cli import options
 from envbuild.cli.output import print_data, print_json, print_message
 from envbuild.cli.progress import session
 from envbuild.errors import pluralize
+from envbuild.formats import NEWER
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
@@ -87,6 +89,8 @@ def _listing_lines(listing: StoreListing, *, files: bool) -> Iterator[str]:
             needed = f"{len(users)}: {users[0]}" + (", …" if len(users) > 1 else "") if users else "nothing"
             size = f"{item.size_bytes / 1e6:.1f}"
             yield f"{item.kind:<6}{_short(item.id)}  {size:>8} MB  {item.name}  needed by {needed}"
+    if newer := sum(item.kind == "newer" for item in listing.items):
+        yield f"{pluralize(newer, 'layer')} of a newer version of envbuild: `cache prune` leaves them"
     locked = [item for item in listing.items if item.kind == "file"]
     if locked and not files:
         total = sum(item.size_bytes for item in locked)
@@ -175,7 +179,9 @@ def _format_report(report: StoreReport) -> str:
         users = ", ".join(report.needed_by(damage)) or "nothing"
         lines.append(f"{damage.kind} {damage.path}: {damage.problem}{removed}")
         lines.append(f"  needed by {users}; {_remedy(report, damage)}")
-    outcome = f"{len(verified.damages)} damaged" if verified.damages else "all whole"
+    newer = sum(damage.kind == "newer" for damage in verified.damages)
+    counts = {"damaged": len(verified.damages) - newer, "of a newer version": newer}
+    outcome = ", ".join(f"{number} {name}" for name, number in counts.items() if number) or "all whole"
     images = f" {pluralize(verified.images, 'image')}," if verified.images else ""
     lines.append(
         f"{verified.layers} layers, {verified.blobs} blobs, {verified.files} locked files,{images}"
@@ -188,8 +194,10 @@ def _remedy(report: StoreReport, damage: Damage) -> str:
     """Return how a damaged item is replaced."""
     if damage.kind == "root":
         return "remove it, and build or pin again what it was for: until then nothing is pruned"
+    if damage.kind == "newer":
+        return f"leave it: {NEWER}"
     if damage.kind == "unknown":
-        return "remove it"
+        return "remove it, unless a newer version of envbuild wrote it"
     if damage.kind == "image":
         again = "the next command that names it pulls it again"
         return again if report.repaired else f"`envbuild cache verify --repair` removes it, and {again}"
@@ -234,6 +242,10 @@ def prune(
         print_data(line)
     for _, why in pruned.failed:
         print_message(f"not removed: {why}", problem=True)
+    if newer := Counter(item.kind for item in pruned.newer):
+        blobs = f", and {pluralize(newer['blob'], 'blob')} that they may name" if newer["blob"] else ""
+        layers = pluralize(newer["newer"], "layer")
+        print_message(f"left as they are: {layers} of a newer version of envbuild{blobs}")
     if unused := len(pruned.recently_used):
         verb = "is" if unused == 1 else "are"
         age = f"{pluralize(unused, 'unused item')} {verb} younger than {older_than}"
@@ -254,6 +266,7 @@ def _pruned_data(pruned: Pruned, forgotten: tuple[StoredRoot, ...], *, dry_run: 
         "recently_used": [
             {"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.recently_used
         ],
+        "newer": [{"kind": item.kind, "id": item.id, "name": item.name} for item in pruned.newer],
         "failed": [{"kind": item.kind, "id": item.id, "why": why} for item, why in pruned.failed],
         "gone": [stored.root.path for stored in forgotten],
     }

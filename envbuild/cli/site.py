@@ -64,6 +64,12 @@ def probe(
         list[Path] | None,
         typer.Option("--mpi", metavar="DIR", help="Where an MPI is installed (repeatable)."),
     ] = None,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module", metavar="NAME", help="Load this module first: an MPI, or other software (repeatable)."
+        ),
+    ] = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(
@@ -101,7 +107,7 @@ def probe(
     errors: Sequence[EnvbuildError] = ()
     with session() as settings:
         if json:
-            print_json(workflows.sites.report_node(mpi=mpi or ()))
+            print_json(workflows.sites.report_node(mpi=mpi or (), modules=module or ()))
             return
         name = "here" if output is None else workflows.sites.name_of_output(output)
         if on_nodes:
@@ -111,10 +117,12 @@ def probe(
                 reports=tuple(report or ()),
                 options=tuple(workflows.nodes.option_words({"account": account, "time": time}, slurm)),
             )
-            probed = workflows.sites.probe_cluster(request, name=name, mpi=mpi or (), emit=settings.emit)
+            probed = workflows.sites.probe_cluster(
+                request, name=name, mpi=mpi or (), modules=module or (), emit=settings.emit
+            )
             draft, errors = probed.draft, probed.errors
         else:
-            draft = workflows.sites.probe_machine(name=name, mpi=mpi or ())
+            draft = workflows.sites.probe_machine(name=name, mpi=mpi or (), modules=module or ())
         if output is not None:
             workflows.sites.write_draft(draft, output)
     if output is None:

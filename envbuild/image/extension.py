@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from envbuild.digests import canonical_json
 from envbuild.image.model import METADATA_DIR
@@ -25,6 +25,7 @@ from envbuild.spec.model import (
     Sha256,
     Text,
     VariableName,
+    document_error,
     full_match,
 )
 
@@ -163,6 +164,17 @@ class ExtensionNote(Model):
     def to_json(self) -> str:
         """Return the canonical text: sorted keys, no spaces, one line and its end."""
         return canonical_json(self.model_dump()) + "\n"
+
+    @staticmethod
+    def from_json(content: bytes) -> ExtensionNote:
+        """Read the text of `to_json`.
+
+        FormatError: it has another format. ValueError: it is not a note.
+        """
+        try:
+            return ExtensionNote.model_validate_json(content)
+        except ValidationError as error:
+            raise document_error(error, NOTE_FORMAT) from None
 
 
 def note_with(note: ExtensionNote | None, extension: Extension) -> ExtensionNote:

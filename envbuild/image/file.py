@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from pydantic import ValidationError
-
+from envbuild.digests import sha256_of
 from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.formats import hint_for
 from envbuild.image import sifformat, startup
 from envbuild.image.extension import NOTE_PATH, ExtensionNote
 from envbuild.image.files import ImageFiles
@@ -28,7 +28,6 @@ from envbuild.lock.model import Lock
 from envbuild.lock.text import load
 from envbuild.plan.model import BuildPlan
 from envbuild.spec.corrections import registry_address, registry_hint
-from envbuild.spec.model import first_problem
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.system.files import IrregularError, neighbour_hint, open_regular
@@ -263,8 +262,16 @@ class ImageFile:
         except ValueError as error:
             raise self._error(
                 f"has a manifest that cannot be used: {error}",
-                hint="build the image again, or use the version of envbuild that built it",
+                hint=hint_for(error, "build the image again, or use the version of envbuild that built it"),
             ) from error
+
+    @property
+    def manifest_digest(self) -> str:
+        """``sha256:…`` of the manifest as it is written, which need not be of a format that is read.
+
+        It equals `Manifest.digest`, the image's identity, as long as nothing changed it.
+        """
+        return sha256_of(self.data(MANIFEST))
 
     @property
     def label(self) -> str:
@@ -292,7 +299,10 @@ class ImageFile:
         except ValueError as error:
             raise self._error(
                 f"carries a plan that cannot be carried out: {error}",
-                hint="copy the image again from where it came, or use the version of envbuild that built it",
+                hint=hint_for(
+                    error,
+                    "copy the image again from where it came, or use the version of envbuild that built it",
+                ),
             ) from error
 
     @cached_property
@@ -302,12 +312,14 @@ class ImageFile:
         if content is None:
             return None
         try:
-            return ExtensionNote.model_validate_json(content)
-        except ValidationError as error:
+            return ExtensionNote.from_json(content)
+        except ValueError as error:
             raise self._error(
-                "says in a form that this version does not read what was added to it:"
-                f" {first_problem(error)}",
-                hint="extend the image that it was made from, or use the version of envbuild that made it",
+                f"has a note on what was added that cannot be used: {error}",
+                hint=hint_for(
+                    error,
+                    "extend the image that it was made from, or use the version of envbuild that extended it",
+                ),
             ) from error
 
     def _note_bytes(self) -> bytes | None:

@@ -38,6 +38,7 @@ from envbuild.spec.model import (
     ReleaseVersion,
     Soname,
     Text,
+    document_error,
     first_problem,
     full_match,
 )
@@ -238,20 +239,10 @@ class Manifest(Model):
     def from_json(text: str) -> Manifest:
         """Read the text of `to_json`.
 
-        ValueError: it is not a manifest of this format or the one before, or has a value that no spec can
-        produce.
+        FormatError: it is a manifest of another format than this one and the one before. ValueError: it is
+        not a manifest, or has a value that no spec can produce.
         """
         try:
             return Manifest.model_validate_json(text)
         except ValidationError as error:
-            for problem in error.errors(include_url=False):
-                if problem["loc"] == ("format",):
-                    raise ValueError(_format_problem(problem["input"])) from None
-            raise ValueError(first_problem(error)) from None
-
-
-def _format_problem(written: object) -> str:
-    if isinstance(written, int) and written < _FORMAT_BEFORE:
-        return "an earlier version of envbuild made the image"
-    shown = f"format {written}" if isinstance(written, int) else "no format"
-    return f"its manifest has {shown}, this version of envbuild reads {MANIFEST_FORMAT}"
+            raise document_error(error, _FORMAT_BEFORE, MANIFEST_FORMAT) from None

@@ -9,6 +9,7 @@ Source: CycloneDX 1.6 (ECMA-424); the package URL specification, types deb, pypi
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -156,12 +157,37 @@ def _row(
     return {"type": kind, "name": name, "licenses": _licences(licences), **kept}
 
 
-def deb_purl(pin: DebPin) -> str:
-    """Return the package URL of a Debian package."""
+def deb_purl(pin: DebPin, release: str = "") -> str:
+    """Return the package URL of a Debian package, as scanners read it.
+
+    `release` is the distribution with its version (``debian-12``), else the suite is named. `upstream` is the
+    source package, which advisories name.
+    """
     distribution, _, suite = pin.origin.partition(":")
-    qualifiers = f"arch={quote(pin.architecture)}" + (f"&distro={quote(suite)}" if suite else "")
+    qualifiers = {"arch": pin.architecture, "distro": release or suite}
+    if (source := _source_of(pin)) not in ("", pin.name):
+        qualifiers["upstream"] = source
+    named = "&".join(f"{key}={quote(value)}" for key, value in qualifiers.items() if value)
     version = quote(pin.version, safe=":~")
-    return f"pkg:deb/{quote(distribution.lower())}/{quote(pin.name, safe='')}@{version}?{qualifiers}"
+    return f"pkg:deb/{quote(distribution.lower())}/{quote(pin.name, safe='')}@{version}?{named}"
+
+
+def _source_of(pin: DebPin) -> str:
+    """Return the source package by the path of a file in Debian's pool (``pool/main/o/openssl/…``)."""
+    match = re.match(r"pool/(?:.+/)?(?:lib)?[^/]/([^/]+)/[^/]+$", pin.file)
+    return match[1] if match else ""
+
+
+def _release(lock: Lock) -> tuple[str, str]:
+    """Return distribution and version of the base, as its os-release names them; empty if they are unknown.
+
+    Of Debian the version is that of base-files, which has the release in front (``12.4+deb12u14``).
+    """
+    if lock.base_image is not None:
+        return lock.base_image.distribution, lock.base_image.version
+    files = next((pin for pin in lock.base_debs if pin.name == "base-files"), None)
+    number = re.match(r"[0-9]+", files.version) if files and files.origin.startswith("debian:") else None
+    return ("debian", number[0]) if number else ("", "")
 
 
 def python_purl(name: str, version: str, file: str) -> str:
@@ -178,7 +204,17 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
     }
     if lock.base_image is not None:
         properties |= {"image": lock.base_image.image, "manifest": lock.base_image.digest}
-    base = _row("operating-system", lock.base.name, sha256=lock.base.digest, properties=properties)
+    # Scanners choose their advisories by these two.
+    distribution, version = _release(lock)
+    properties |= {"base": lock.base.name if distribution else ""}
+    base = _row(
+        "operating-system",
+        distribution or lock.base.name,
+        version=version,
+        sha256=lock.base.digest,
+        properties=properties,
+    )
+    release = f"{distribution}-{version}" if distribution == "debian" else ""
     rows = {f"base:{lock.base.name}": base}
     for recipe in lock.recipes:
         properties = {
@@ -195,7 +231,7 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
     pinned: dict[str, DebPin | PythonPin] = {}
     for layer, pins in (("base", lock.base_debs), ("system", lock.system_debs)):
         for deb in pins:
-            rows[_deb(deb)] = _deb_row(deb, contents, layer)
+            rows[_deb(deb)] = _deb_row(deb, contents, layer, release)
             pinned[_deb(deb)] = deb
     for wheel in lock.python:
         rows[_wheel(wheel)] = _python_row(wheel, contents)
@@ -211,7 +247,7 @@ def _components(lock: Lock, contents: Contents) -> dict[str, _Row]:
         )
         rows.setdefault(f"deb:{installed.name}@{installed.version}", row)
     for build_deb in lock.build_debs:
-        row = _deb_row(build_deb, contents, build_deb.layer)
+        row = _deb_row(build_deb, contents, build_deb.layer, release)
         _add_used(rows, pinned, _deb(build_deb), build_deb, row)
     for build_wheel in lock.build_python:
         _add_used(rows, pinned, _wheel(build_wheel), build_wheel, _python_row(build_wheel, contents))
@@ -231,16 +267,20 @@ def _add_used(
     rows.setdefault(ref, {**row, "scope": "excluded"})
 
 
-def _deb_row(pin: DebPin, contents: Contents, layer: str) -> _Row:
-    return _row(
+def _deb_row(pin: DebPin, contents: Contents, layer: str, release: str) -> _Row:
+    row = _row(
         "library",
         pin.name,
         version=pin.version,
-        purl=deb_purl(pin),
+        purl=deb_purl(pin, release),
         sha256=pin.sha256,
         licences=contents.deb_licences.get(pin.name, ()),
         properties={"file": pin.file_name, "layer": layer, "origin": pin.origin},
     )
+    if source := _source_of(pin):
+        # Trivy reads no `upstream` of a purl.
+        row["properties"] = [*row["properties"], {"name": "aquasecurity:trivy:SrcName", "value": source}]
+    return row
 
 
 def _python_row(pin: PythonPin, contents: Contents) -> _Row:

@@ -182,7 +182,7 @@ def _read_small(path: Path, *, first: int | None = None, last: int | None = None
 
 def _sound(data: object, token: str) -> Mapping[str, object]:
     if not isinstance(data, dict) or data.get("format") != REPORT_FORMAT:
-        raise ValueError("not a report of a known format")
+        raise ValueError(f"not a report of format {REPORT_FORMAT}, which this version of envbuild reads")
     if data.get("token") != token:
         raise ValueError("a report of another run")
     for name, kind in _FIELDS.items():

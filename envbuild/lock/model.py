@@ -402,8 +402,8 @@ class LockFile:
     @model_validator(mode="before")
     @classmethod
     def _check_format(cls, data: Any) -> Any:  # noqa: ANN401  # of a file, or arguments
-        if isinstance(data, dict) and data.get("format") != LOCK_FORMAT:
-            raise ValueError(f"not a lock of format {LOCK_FORMAT}, the only one that this version reads")
+        if isinstance(data, dict) and "format" not in data:
+            raise ValueError(f"not a lock: it has no `format: {LOCK_FORMAT}`")
         return data
 
     @classmethod

@@ -25,7 +25,10 @@ HEADER = """\
 """
 MAX_BYTES = 4 << 20  # some ten thousand pins
 
-_RESTORE = "restore it from version control, or delete it and run `envbuild lock SPEC`"
+_RESTORE = (
+    "restore it from version control, use the version of envbuild that wrote it, or delete it and run"
+    " `envbuild lock SPEC`"
+)
 
 
 def digest(lock: Lock) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from envbuild.formats import FormatError, check_format
 from envbuild.jobs.observe import FORMAT, MOST_BYTES
 
 FILE_NAME = re.compile(r"(rank|node|gpu)-([A-Za-z0-9._-]{1,200})\.jsonl")
@@ -217,8 +218,12 @@ def read_record(file_name: str, content: bytes, *, most_values: int = MOST_VALUE
     header = _parsed(next(lines, b""))
     if match is None or header is None:
         raise RecordError("it has no first line that describes a record")
-    if header.get("format") != FORMAT or header.get("kind") != match[1]:
-        raise RecordError(f"it is not a record of format {FORMAT} of a {match[1]}")
+    try:
+        check_format(header.get("format"), FORMAT)
+    except FormatError as error:
+        raise RecordError(str(error)) from None
+    if header.get("kind") != match[1]:
+        raise RecordError(f"it is not a record of a {match[1]}")
     kinds: dict[str, Kind] = {"rank": "rank", "node": "node", "gpu": "gpu"}
     if match[1] == "rank" and (not _RANK.fullmatch(match[2]) or header.get("rank") != int(match[2])):
         raise RecordError("its name and its first line name different ranks")

@@ -24,7 +24,7 @@ from envbuild.spec.model import (
     Name,
     Text,
     VariableName,
-    first_problem,
+    document_error,
     full_match,
     image_path,
 )
@@ -326,13 +326,14 @@ class BuildPlan(Model):
     def from_json(text: str) -> BuildPlan:
         """Read the text that `to_json` wrote.
 
-        ValueError if it is no plan of `KEY_FORMAT`, holds a value that no planner writes, or has a key that
-        does not follow from its step, as a plan of another version of envbuild has.
+        FormatError if it has another format than `KEY_FORMAT`. ValueError if it is not a plan, holds a value
+        that no planner writes, or has a key that does not follow from its step, as a plan of another version
+        of envbuild has.
         """
         try:
             plan = BuildPlan.model_validate_json(text)
         except ValidationError as error:
-            raise ValueError(first_problem(error)) from None
+            raise document_error(error, KEY_FORMAT) from None
         layers = {layer.name: layer for layer in plan.layers}
         for layer in plan.layers:
             inputs = [layers[name] for name in layer.inputs]

@@ -5,15 +5,26 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import yaml
 
 from envbuild.jobs.envbuild_libraries import FABRIC_SONAMES
+from envbuild.site.from_modules import prefixes, supply_name, supply_of
 from envbuild.site.libraries import VERSION, HostTree, find_mpis
-from envbuild.spec.site import Rate, Site, SiteFabric, SiteGpus, SiteMpi, SiteRuntime, SiteScheduler
+from envbuild.spec.site import (
+    Rate,
+    Site,
+    SiteFabric,
+    SiteGpus,
+    SiteMpi,
+    SiteRuntime,
+    SiteScheduler,
+    SiteSupply,
+)
 from envbuild.system.apptainer import configuration
+from envbuild.system.modules import LoadedModule
 from envbuild.system.survey import Survey
 
 _CACHED = re.compile(r"^\s*(\S+) \((.*)\) => (/.+)$", re.MULTILINE)
@@ -46,7 +57,7 @@ _REASONS = {
     "scheduler.default_mpi_type": "`scontrol show config` names no MpiDefault that srun has",
     "scheduler.pmix": "only a task of `srun --mpi=pmix` has it: `site probe --partition NAME`",
     "scheduler.pmix_security": "only a task of `srun --mpi=pmix` has it: `site probe --partition NAME`",
-    "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; name one with --mpi DIR",
+    "mpi": "none on PATH, in the loader's cache, MPI_HOME or I_MPI_ROOT; add --mpi DIR or --module NAME",
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
     "fabric.provider": "fi_info lists no provider that drives it",
@@ -56,6 +67,10 @@ _REASONS = {
     "modules": "neither LMOD_CMD nor MODULESHOME is set",
 }
 
+_SUPPLY_WHY = (
+    "give it the name of the recipe of the kind `site` that asks for it, and add the commands and Python"
+    " packages that images use."
+)
 _WIDTH = 100
 _HEAD = """\
 # Drafted by `envbuild site probe`. Check every value: rules rely on them. A key that is left out is
@@ -104,13 +119,22 @@ def _comment(text: str) -> str:
     return "".join(f"# {line}\n" for line in lines)
 
 
-def probe(machine: Survey, *, name: str, mpi: Sequence[str] = (), tree: HostTree | None = None) -> SiteDraft:
+def probe(
+    machine: Survey,
+    *,
+    name: str,
+    mpi: Sequence[str] = (),
+    modules: Sequence[LoadedModule] = (),
+    tree: HostTree | None = None,
+) -> SiteDraft:
     """Return the draft of a machine's site.
 
-    An MPI in one of the directories `mpi` precedes all others. `tree` avoids reading the machine's libraries
-    again.
+    An MPI in one of the directories `mpi`, or else of a module, precedes all others; other modules become
+    software that the site supplies. `tree` avoids reading the machine's libraries again.
     """
-    return _Detector(machine, tree or HostTree(machine.root)).draft(name, mpi)
+    if modules:
+        machine = replace(machine, variables=modules[-1].variables)
+    return _Detector(machine, tree or HostTree(machine.root)).draft(name, mpi, modules)
 
 
 def values_of(site: Site) -> dict[str, Any]:
@@ -152,8 +176,9 @@ class _Detector:
             if word in kind:
                 self.cached.setdefault(soname, path)
 
-    def draft(self, name: str, named_mpis: Sequence[str]) -> SiteDraft:
-        mpis = self.mpis(named_mpis)
+    def draft(self, name: str, named_mpis: Sequence[str], modules: Sequence[LoadedModule]) -> SiteDraft:
+        of_modules = [prefix for module in modules for prefix in prefixes(module)]
+        mpis = self.mpis([*named_mpis, *of_modules])
         values = {
             "architecture": self.machine.architecture if self.machine.architecture in _LOADER_WORDS else None,
             "glibc": self.newest("libc.so.6", r"GLIBC_(2\.[0-9]+)"),
@@ -167,6 +192,7 @@ class _Detector:
             "scheduler": self.scheduler(),
             "mpi": next(iter(mpis), None),
             "fabric": self.fabric(),
+            "supplies": self.supplies(modules, mpis[:1]),
             "runtimes": self.runtimes(),
             "modules": self.modules(),
         }
@@ -219,6 +245,7 @@ class _Detector:
 
     def mpis(self, named: Sequence[str]) -> tuple[SiteMpi, ...]:
         mpis = find_mpis(self.machine, self.tree, self.cached, named)
+        mpis = tuple(self.with_search(mpi) for mpi in mpis[:1]) + mpis[1:]
         loads = [self.tree.closure(path, mpi.search) for mpi in mpis[:1] for path in mpi.libraries]
         for gap in dict.fromkeys(gap for closure in loads if closure for gap in closure.missing):
             fix = "add its directory to `search`"
@@ -227,6 +254,38 @@ class _Detector:
             label = f"{other.implementation} {other.version or ''}".strip()
             self.remark("mpi", f"Also here: {label} ({', '.join(other.abis)}), {other.libraries[0]}.")
         return mpis
+
+    def with_search(self, mpi: SiteMpi) -> SiteMpi:
+        """Return an MPI that also searches the directories of LD_LIBRARY_PATH that have what it lacks."""
+        directories = self.machine.variables.get("LD_LIBRARY_PATH", "").split(":")
+        left = [path for path in dict.fromkeys(directories) if path.startswith("/")]
+        while True:
+            loads = [self.tree.closure(path, mpi.search) for path in mpi.libraries]
+            lacking = {gap.name for closure in loads if closure for gap in closure.missing}
+            helping = next((path for path in left if lacking & {*self.machine.names(path)}), None)
+            if helping is None:
+                return mpi
+            left.remove(helping)
+            mpi = mpi.model_copy(update={"search": (*mpi.search, helping)})
+
+    def supplies(
+        self, modules: Sequence[LoadedModule], mpis: Sequence[SiteMpi]
+    ) -> dict[str, SiteSupply] | None:
+        """Return what modules supply beside the MPI; None if they supply nothing."""
+        supplies: dict[str, SiteSupply] = {}
+        libraries = [self.machine.real(path) for mpi in mpis for path in mpi.libraries]
+        for module in modules:
+            own = tuple(f"{self.machine.real(prefix)}/" for prefix in prefixes(module))
+            if own and any(path.startswith(own) for path in libraries):
+                self.remark("mpi", f"From the module {module.name}.")
+                continue
+            supply, name = supply_of(module, self.machine), supply_name(module)
+            if name and supply != SiteSupply(version=supply.version):
+                supplies[name] = supply
+                self.remark("supplies", f"`{name}` is from the module {module.name}: {_SUPPLY_WHY}")
+            else:
+                self.remark("supplies", f"The module {module.name} names no libraries and no variables.")
+        return supplies or None
 
     def gpus(self) -> SiteGpus | None:
         self.caveats["gpus"] = ["Detected here; compute nodes may have other GPUs."]

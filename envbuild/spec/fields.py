@@ -14,6 +14,7 @@ from pydantic import AfterValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from envbuild.formats import check_format
 from envbuild.spec.secrets import without_secrets
 from envbuild.spec.wheel_names import wheel_name_problem
 
@@ -113,8 +114,7 @@ def _wheel_location(value: str) -> str:
 
 
 def _format(value: int) -> int:
-    if value != FORMAT:
-        raise ValueError(f"`{value}` is a format that this version does not know; it knows {FORMAT}")
+    check_format(value, FORMAT)
     return value
 
 

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, bounded, raise_all
+from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, bounded, raise_all
+from envbuild.formats import NEWER, FormatError, check_format, hint_for
 from envbuild.spec.error_messages import explain, locate_problems, misspelt_keys
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.yamlfile import MAX_BYTES, Document, read_yaml
@@ -45,7 +46,8 @@ def load(
     """Read one file, or raise all its errors; `path` names it in messages, `hint` replaces their hints."""
     loaded, errors = examine(model, content, path, max_bytes=max_bytes)
     for error in errors:
-        error.hint = hint or error.hint
+        if error.hint != NEWER:  # which no other hint can replace
+            error.hint = hint or error.hint
     raise_all(errors)
     if loaded is None:
         raise AssertionError("a file that cannot be read has an error")
@@ -64,6 +66,9 @@ def examine(
         document = read_yaml(content, path, max_bytes=max_bytes)
     except EnvbuildError as error:
         return None, bounded([error])
+    other_format = None if document.errors else _other_format(model, document)
+    if other_format is not None:
+        return None, [other_format]
     problems = []
     try:
         value = TypeAdapter(model).validate_python(document.value)
@@ -87,6 +92,21 @@ def examine(
 def load_spec(text: bytes, path: Path) -> EnvSpec:
     """Read a spec; raises all of its errors (RequestError) at once."""
     return load(EnvSpec, text, path).value
+
+
+def _other_format(model: type[M], document: Document) -> RequestError | None:
+    """Return the error for a file of another format, whose other keys say nothing to this version."""
+    for name in ("schema_", "format"):
+        field = getattr(model, "__pydantic_fields__", {}).get(name)
+        key = (field.alias or name) if field is not None else ""
+        if field is None or type(document.value.get(key)) is not int:
+            continue
+        try:
+            check_format(document.value[key], field.default)
+        except FormatError as error:
+            hint = hint_for(error, f"write `{key}: {field.default}` in a file that has this format")
+            return RequestError(f"`{key}`: {error}", at=document.at(key), hint=hint)
+    return None
 
 
 def _without(invalid: set[str], model: type[M], document: Document) -> M | None:

@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from envbuild.formats import format_error
 from envbuild.spec.fields import (
     Checked,
     Distribution,
@@ -82,6 +83,14 @@ def first_problem(error: ValidationError) -> str:
     path = ".".join(map(str, problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
+
+
+def document_error(error: ValidationError, *read: int) -> ValueError:
+    """Return the error for a document that a program wrote: that of its format, else its first problem.
+
+    `read` are the numbers of the key `format` that are read.
+    """
+    return format_error(error, *read) or ValueError(first_problem(error))
 
 
 def errors_below(problems: Mapping[tuple[str | int, ...], str]) -> ValidationError:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuild.errors import RequestError
-from envbuild.store.opening import MARKER, not_opened
+from envbuild.formats import hint_for
+from envbuild.store.opening import MARKER, format_of, not_opened
 from envbuild.store.records import LayerRecord, blob_name, read_record, record_name
 from envbuild.system import host
 from envbuild.system.descriptors import close, descriptor_path, open_directory, open_file
+from envbuild.system.files import list_directory
 from envbuild.system.privacy import PrivateTree, parents_others_can_write
 
 if TYPE_CHECKING:
@@ -58,10 +60,11 @@ class DirectoryUpstream:
                 hint="if you trust that account, name it as `owner` under `upstreams` in site.yaml",
             )
         if not (self.root / MARKER).is_file():
-            raise RequestError(
-                f"`{self.path}` is not a store of this version",
-                hint=_ANOTHER,
-            )
+            other_format = format_of(list_directory(self.root))
+            if other_format is not None:
+                problem = f"the store `{self.path}` cannot be used: {other_format}"
+                raise RequestError(problem, hint=hint_for(other_format, _ANOTHER))
+            raise RequestError(f"`{self.path}` is not a store", hint=_ANOTHER)
         directory, tree = self.root.readlink(), PrivateTree(self.root, [status.st_uid])
         opened = list(parents_others_can_write(directory, [status.st_uid]))
         if not tree.only_trusted_can_write(status):

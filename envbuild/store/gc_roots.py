@@ -13,15 +13,17 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, StrictBool, StringConstraints
+from pydantic import BaseModel, ConfigDict, StrictBool, StringConstraints, ValidationError
 
 from envbuild.errors import RequestError
+from envbuild.formats import format_error, hint_for
 from envbuild.store.store import Store
 from envbuild.system.files import read_small
 
 DIRECTORY = "roots"
+ROOT_FORMAT: Final = 1
 _LIMIT_BYTES = 16 << 20
 
 State = Literal["live", "gone", "unreachable"]
@@ -34,7 +36,7 @@ class Root(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: Literal[1] = ROOT_FORMAT
     path: str
     """Absolute path of the image or lock."""
     pinned: StrictBool = False
@@ -86,11 +88,14 @@ def add_root(store: Store, root: Root) -> None:
 
 
 def read_root(path: Path) -> Root:
-    """Read a root; ValueError if it is damaged or of another format."""
+    """Read a root; FormatError if it has another format, ValueError if it is damaged."""
     try:
-        return Root.model_validate(json.loads(read_small(path, limit_bytes=_LIMIT_BYTES)))
+        data = json.loads(read_small(path, limit_bytes=_LIMIT_BYTES))
+        return Root.model_validate(data)
+    except ValidationError as error:
+        raise format_error(error, ROOT_FORMAT) or ValueError("it is not a root") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is not a root of this version") from error
+        raise ValueError("it is not a root") from error
 
 
 def root_files(store: Store) -> list[Path]:
@@ -113,7 +118,9 @@ def find_roots(store: Store, identify: Callable[[Path], str | None]) -> tuple[St
         except (OSError, ValueError) as error:
             raise RequestError(
                 f"`{path}` cannot be read: {error}",
-                hint="remove it, and build or pin again what it was for; nothing was removed",
+                hint=hint_for(
+                    error, "remove it, and build or pin again what it was for; nothing was removed"
+                ),
             ) from error
         roots.append(StoredRoot(root=root, state=_state(root, identify), file=path))
     return tuple(sorted(roots, key=lambda stored: (stored.root.label, stored.file.name)))

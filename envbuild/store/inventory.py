@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.formats import is_newer
 from envbuild.store import images
 from envbuild.store.records import read_record
 from envbuild.store.store import Store
 
-Kind = Literal["layer", "blob", "file", "image", "scan", "log", "leftover"]
+Kind = Literal["layer", "blob", "file", "image", "scan", "log", "leftover", "newer"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -24,7 +25,8 @@ class Item:
     """A part of a store that can be kept or removed."""
 
     kind: Kind
-    """A ``blob`` is one that no record names; a ``leftover``, a download that was killed."""
+    """A ``blob`` is one that no record names; a ``leftover``, a download that was killed; ``newer``, a record
+    of a layer in a format to come, whose blob is unknown."""
     id: str
     """Layer key, digest of a blob or of an image or scan, hex digest of a locked file; or the name."""
     name: str
@@ -79,8 +81,12 @@ def _layers(store: Store) -> Iterator[Item]:
         try:
             record = read_record(path)
             used_s = path.stat().st_mtime
-        except (OSError, ValueError):
-            continue  # `verify` reports it
+        except (OSError, ValueError) as error:
+            # `verify` reports it.
+            for _, status in walk_files(path) if is_newer(error) else ():
+                size, used_s, name = status.st_size, status.st_mtime, path.stem[:16]
+                yield Item("newer", f"sha256:{path.stem}", name, size_bytes=size, used_s=used_s, path=path)
+            continue
         if record.key == f"sha256:{path.stem}":
             name, blob, size = record.name, record.blob, record.size_bytes
             yield Item("layer", record.key, name, size_bytes=size, used_s=used_s, path=path, blob=blob)

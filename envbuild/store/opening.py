@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
+from envbuild.formats import FormatError, hint_for
 from envbuild.quoting import shell_path
 from envbuild.system import host
 from envbuild.system.privacy import OTHERS_WRITE
 
-MARKER = "envbuild-store-1"
+STORE_FORMAT = 1
+MARKER = f"envbuild-store-{STORE_FORMAT}"
+_MARKERS = re.compile(r"envbuild-store-([0-9]{1,9})")
 _ANOTHER = "name another store with --store DIR or ENVBUILD_STORE"
 _AREAS = frozenset(
     ("blobs", "files", "layers", "logs", "parts", "plans", "resolve", "roots", "scans", "stage", "verdicts")
@@ -22,8 +27,8 @@ _AREAS = frozenset(
 def check_store(descriptor: int, path: Path) -> bool:
     """Return whether an open directory is a store; False for an empty one, which can become a store.
 
-    RequestError: it belongs to another user, others can write to it, an earlier version made it, or it is not
-    a store. An access control list that lets others write shows in the group's bits (acl(5)).
+    RequestError: it belongs to another user, others can write to it, it has another format, or it is not a
+    store. An access control list that lets others write shows in the group's bits (acl(5)).
     """
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
@@ -40,6 +45,11 @@ def check_store(descriptor: int, path: Path) -> bool:
         kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries} | {"lost+found": True}
     del kinds["lost+found"]
     if kinds and MARKER not in kinds:
+        if (other_format := format_of(kinds)) is not None:
+            raise RequestError(
+                f"the store `{path}` cannot be used: {other_format}",
+                hint=f"{hint_for(other_format, 'use the version of envbuild that made it')}; or {_ANOTHER}",
+            )
         if not _AREAS & kinds.keys():
             raise RequestError(f"`{path}` is not a store; it contains other files", hint=_ANOTHER)
         raise RequestError(
@@ -51,6 +61,12 @@ def check_store(descriptor: int, path: Path) -> bool:
             problem = f"`{name}` in the store `{path}` is not a directory"
             raise RequestError(problem, hint="remove it: what it held is built and fetched again")
     return bool(kinds)
+
+
+def format_of(names: Iterable[str]) -> FormatError | None:
+    """Return the error for a store of another format, by the names in it; None without a mark of one."""
+    numbers = [int(match[1]) for match in map(_MARKERS.fullmatch, names) if match]
+    return FormatError(max(numbers), STORE_FORMAT) if numbers and STORE_FORMAT not in numbers else None
 
 
 def mark_store(descriptor: int) -> None:

@@ -25,6 +25,8 @@ class Pruned:
     freed_bytes: int
     recently_used: tuple[Item, ...]
     """Layers, blobs, files and images that nothing needs, but that were used recently."""
+    newer: tuple[Item, ...]
+    """Records of layers in a format to come, and blobs that they may name: they stay."""
     failed: tuple[tuple[Item, str], ...]
     """Items that could not be removed, and why."""
 
@@ -43,9 +45,13 @@ def prune(
     left_bytes = sum({item.blob or item.path: item.size_bytes for item in stored}.values())
     removed: list[Item] = []
     recently_used: list[Item] = []
+    newer = [item for item in stored if item.kind == "newer"]
+    if newer:
+        newer += [item for item in stored if item.kind == "blob"]
+    kept = {item.path for item in newer}
     failed: list[tuple[Item, str]] = []
     for item in sorted(stored, key=lambda item: (item.used_s, item.kind, item.id)):
-        if item.id in needs:
+        if item.id in needs or item.path in kept:
             continue
         if _age_s(item.used_s, now_s) < max(unused_s, _LOGS_S if item.kind == "log" else 0):
             recently_used += [item] if item.kind in ("layer", "blob", "file", "image") else []
@@ -74,6 +80,7 @@ def prune(
         removed=tuple(removed),
         freed_bytes=sum(item.size_bytes for item in removed),
         recently_used=tuple(recently_used),
+        newer=tuple(newer),
         failed=tuple(failed),
     )
 

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from envbuild.digests import canonical_json
 from envbuild.errors import RequestError
+from envbuild.formats import check_format
 from envbuild.store.tree import Tree
 from envbuild.system.files import read_small
 from envbuild.system.sealing import check_seal, sealed
@@ -95,7 +96,7 @@ def record_name(key: str) -> str:
 
 
 def read_record(path: Path) -> LayerRecord:
-    """Read the record of a layer; ValueError if it is damaged or of another format."""
+    """Read the record of a layer; FormatError if it has another format, ValueError if it is damaged."""
     return parse_record(read_small(path, limit_bytes=RECORD_LIMIT_BYTES))
 
 
@@ -107,8 +108,9 @@ def parse_record(content: bytes) -> LayerRecord:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     try:
-        if not isinstance(data, dict) or data.get("format") != RECORD_FORMAT:
-            raise ValueError("it is not a record of this version")
+        if not isinstance(data, dict):
+            raise ValueError("it is not a record")
+        check_format(data.get("format"), RECORD_FORMAT)
         return _RECORD.validate_python(data)
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"]))

@@ -13,14 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from envbuild.errors import RequestError
+from envbuild.formats import NEWER, format_error
 from envbuild.store.store import Store
 from envbuild.system.removal import remove
 
+SUBMISSION_FORMAT: Final = 1
 DIRECTORY = "submission"
 _FILE = f"{DIRECTORY}/submission.json"
 # 10,000 tasks with 200 layers each need less.
@@ -90,7 +92,7 @@ class SubmittedMember(_Model):
 class Submission(_Model):
     """Everything that was submitted at once."""
 
-    format: Literal[1] = 1
+    format: Literal[1] = SUBMISSION_FORMAT
     scheduler: str
     job_name: str
     """The name that all its arrays have."""
@@ -122,10 +124,18 @@ class TaskResult(_Model):
 
 
 def read_submission(store: Store) -> Submission | None:
-    """Return the last submission over a store; None if there was none, or another version wrote it."""
+    """Return the last submission over a store; None if there was none.
+
+    RequestError: a newer version of envbuild wrote it.
+    """
     data = _read(store, _FILE, _LIMIT_BYTES) if store.exists else None
-    with contextlib.suppress(ValueError):
+    try:
         return Submission.model_validate(data) if data is not None else None
+    except ValidationError as error:
+        other_format = format_error(error, SUBMISSION_FORMAT)
+        if other_format is not None and other_format.is_newer:
+            problem = f"the submission over the store `{store.path}` cannot be read: {other_format}"
+            raise RequestError(problem, hint=NEWER) from None
     return None
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError
 from envbuild.events import Emit, Warned, task
+from envbuild.formats import hint_for
 from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.gc_roots import DIRECTORY, Root, add_root, read_root
-from envbuild.store.opening import MARKER
+from envbuild.store.opening import MARKER, format_of
 from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.store import Store
 from envbuild.system import host
-from envbuild.system.files import copy
+from envbuild.system.files import copy, list_directory
 from envbuild.system.squashfs import digests
 
 _COPY_AGAIN = "copy it again from where the layers were exported"
@@ -145,6 +146,9 @@ def import_layers(directory: Path, store: Store, upstream: DirectoryUpstream | N
 
 
 def _no_layers_in(directory: Path) -> RequestError:
+    if (other_format := format_of(list_directory(directory))) is not None:
+        problem = f"the layers in `{directory}` cannot be read: {other_format}"
+        return RequestError(problem, hint=hint_for(other_format, "export them again with this version"))
     return RequestError(
         f"there are no layers in `{directory}`",
         hint="name the directory that `envbuild layer export SPEC --to DIR` has filled",

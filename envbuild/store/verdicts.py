@@ -16,6 +16,8 @@ from typing import Literal
 
 from envbuild.digests import sha256_of
 from envbuild.errors import RequestError, some
+from envbuild.events import Emit, Warned, ignore
+from envbuild.formats import NEWER, check_format, is_newer
 from envbuild.jobs.report import counts
 from envbuild.store.records import hex_of
 from envbuild.store.report import Report
@@ -125,20 +127,26 @@ def record(store: Store, report: Report) -> str:
 
 
 def latest(
-    store: Store, digest: str, *, here: HostFingerprint | None = None, beside: Path | None = None
+    store: Store,
+    digest: str,
+    *,
+    here: HostFingerprint | None = None,
+    beside: Path | None = None,
+    emit: Emit = ignore,
 ) -> TestVerdict | None:
     """Return the newest verdict on an image's digest from a host like this one, else the newest stale one.
 
     None: the image was never tested. The fingerprint `here` is determined if absent. `beside` is a file with
-    a further record, which a module keeps from its installation.
+    a further record, which a module keeps from its installation. `emit` gets a warning of each record that a
+    newer version of envbuild wrote, and that does not count here.
     """
     try:
         directory = _directory(digest)
     except RequestError:
         return None
     here = here or fingerprint()
-    verdicts = _read_all(store.root / directory, digest, here)
-    if beside is not None and (kept := _read(beside, digest, here, is_named=False)) is not None:
+    verdicts = _read_all(store.root / directory, digest, here, emit)
+    if beside is not None and (kept := _read(beside, digest, here, emit, is_named=False)) is not None:
         # Of two from one second, that of the store counts.
         verdicts.insert(0, kept)
     current = [verdict for verdict in verdicts if verdict.state != "stale"]
@@ -178,13 +186,15 @@ def sentence(verdict: TestVerdict | None, *, changed: Sequence[str] = ()) -> str
     return f"{STATES[state(verdict, changed)]} ({text})"
 
 
-def _read_all(directory: Path, digest: str, here: HostFingerprint) -> list[TestVerdict]:
+def _read_all(directory: Path, digest: str, here: HostFingerprint, emit: Emit) -> list[TestVerdict]:
     names = [name for name in files.list_directory(directory) if re.fullmatch(r"[0-9a-f]{64}\.json", name)]
-    verdicts = [_read(directory / name, digest, here) for name in names]
+    verdicts = [_read(directory / name, digest, here, emit) for name in names]
     return [verdict for verdict in verdicts if verdict is not None]
 
 
-def _read(path: Path, digest: str, here: HostFingerprint, *, is_named: bool = True) -> TestVerdict | None:
+def _read(
+    path: Path, digest: str, here: HostFingerprint, emit: Emit, *, is_named: bool = True
+) -> TestVerdict | None:
     """Read a record; None for a damaged one, which proves nothing.
 
     In a store its host and launcher name it.
@@ -192,7 +202,8 @@ def _read(path: Path, digest: str, here: HostFingerprint, *, is_named: bool = Tr
     try:
         record_text = files.read_input(path, limit_bytes=_LIMIT_BYTES).decode()
         data = json.loads(check_seal(record_text))
-        if data["format"] != RECORD_FORMAT or data["image"]["digest"] != digest:
+        check_format(data["format"], RECORD_FORMAT)
+        if data["image"]["digest"] != digest:
             return None
         launcher = str(data["launcher"])
         if is_named and _name(data["fingerprint"], launcher) != path.stem:
@@ -206,7 +217,9 @@ def _read(path: Path, digest: str, here: HostFingerprint, *, is_named: bool = Tr
             return None
         failed, succeeded = (tuple(str(name) for name in data[key]) for key in ("failed", "succeeded"))
         unproven, gpu_untested = str(data["unproven"]), data["gpu_untested"] is True
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError) as error:
+        if is_newer(error):
+            emit(Warned(text=f"the verdict `{path}` does not count: {error}", hint=NEWER))
         return None
     outcome: Outcome = "failed" if failed else "unproven"
     if passed:

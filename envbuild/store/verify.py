@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envbuild.formats import is_newer
 from envbuild.store import images
 from envbuild.store.gc_roots import read_root, root_files
 from envbuild.store.records import LayerRecord, read_record
@@ -17,7 +18,7 @@ from envbuild.system import host
 from envbuild.system.files import sha256
 from envbuild.system.removal import remove
 
-DamageKind = Literal["record", "blob", "file", "image", "root", "unknown"]
+DamageKind = Literal["record", "blob", "file", "image", "root", "newer", "unknown"]
 
 REPLACEABLE: tuple[DamageKind, ...] = ("record", "blob", "file", "image")
 """Kinds that the next build builds or fetches again, or the next command that names the image."""
@@ -31,7 +32,7 @@ class Damage:
     """A damaged, missing or unknown file of a store."""
 
     kind: DamageKind
-    """``unknown`` is a file that no store writes there."""
+    """``newer`` is a record or root in a format to come, ``unknown`` a file that no store writes there."""
     id: str
     """Layer key, digest of a blob or image, or hex digest of a file; empty for others."""
     path: Path
@@ -117,7 +118,7 @@ def _records(store: Store, damages: list[Damage]) -> Iterator[LayerRecord]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            damages.append(_damaged_record(path, f"it cannot be used: {error}"))
+            damages.append(_newer(path, error) or _damaged_record(path, f"it cannot be used: {error}"))
             continue
         if record.key == f"sha256:{path.stem}":
             yield record
@@ -131,6 +132,10 @@ def _damaged_record(path: Path, problem: str) -> Damage:
     return Damage(kind="record", id=key, path=path, problem=problem, keys=(key,))
 
 
+def _newer(path: Path, error: Exception) -> Damage | None:
+    return Damage(kind="newer", id="", path=path, problem=str(error)) if is_newer(error) else None
+
+
 def _damaged_roots(store: Store) -> Iterator[Damage]:
     for path in root_files(store):
         try:
@@ -138,7 +143,8 @@ def _damaged_roots(store: Store) -> Iterator[Damage]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except (OSError, ValueError) as error:
-            yield Damage(kind="root", id="", path=path, problem=f"{error}: what it needs is not known")
+            problem = f"{error}: what it needs is not known"
+            yield _newer(path, error) or Damage(kind="root", id="", path=path, problem=problem)
 
 
 def _entries(

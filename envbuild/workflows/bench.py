@@ -187,7 +187,8 @@ def results_of(
 def kept(results: Sequence[BenchResult], request: BenchRequest, settings: Settings) -> BenchResult:
     """Keep results, and return the last one, judged by earlier ones; it warns of one that is not kept."""
     directory = request.results or history.default_directory()
-    result = _with_earlier(results[-1], history.read(directory, results[-1].image.name))
+    earlier = history.read(directory, results[-1].image.name, settings.emit)
+    result = _with_earlier(results[-1], earlier)
     try:
         for each in (*results[:-1], result):
             history.keep(directory, each)

@@ -62,8 +62,10 @@ def _verify(settings: Settings, *, repair: bool) -> StoreReport:
     with task(settings.emit, "verify", f"what {store.path} holds") as running:
         try:
             verified = verify(store, advanced=running.advance)
-            is_known = not any(damage.kind == "root" for damage in verified.damages)
-            roots = find_roots(store, identify) if is_known else ()
+            # Of roots that cannot be read, the damages say so.
+            roots: tuple[StoredRoot, ...] = ()
+            with contextlib.suppress(RequestError):
+                roots = find_roots(store, identify)
             if repair:
                 remove_damaged(store, verified.damages)
         except OSError as error:
@@ -88,7 +90,7 @@ def prune_cache(
     """
     store = settings.store
     if not store.exists:
-        return Pruned(removed=(), freed_bytes=0, recently_used=(), failed=()), ()
+        return Pruned(removed=(), freed_bytes=0, recently_used=(), newer=(), failed=()), ()
     with contextlib.nullcontext(True) if dry_run else _alone(settings) as has_locks:
         if not has_locks:
             unused_s = max(unused_s, _WITHOUT_LOCKS_S)

@@ -53,14 +53,17 @@ def pinned_lock(path: Path, file: LockFile, store: Store) -> Root:
 
 
 def identify(path: Path) -> str | None:
-    """Return the digest of the image at a path; None if there is none. OSError: it cannot be determined."""
+    """Return the digest of the image at a path; None if there is none. OSError: it cannot be determined.
+
+    An image whose manifest has another format is known by its digest, too: what it needs stays.
+    """
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         with ImageFile.open(path) as image:
-            return image.manifest.digest
+            return image.manifest_digest
     except RequestError:
         if exists(path):
             with path.open("rb"):

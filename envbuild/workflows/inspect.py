@@ -67,7 +67,10 @@ def inspect_image(argument: Path, settings: Settings) -> Inspection:
     """
     with description_file(argument, settings) as (path, is_whole), ImageFile.open(path) as image:
         verdict = verdicts.latest(
-            settings.store, known_identity(image, settings.store), here=settings.this_host()
+            settings.store,
+            known_identity(image, settings.store),
+            here=settings.this_host(),
+            emit=settings.emit,
         )
         if not image.built_by_envbuild and image.note is not None:
             sentence = verdicts.sentence(verdict)

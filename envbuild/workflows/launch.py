@@ -324,7 +324,9 @@ def _identity(runnable: Runnable, site: Site | None, settings: Settings, *, here
     if site is not None:
         variables["ENVBUILD_SITE"] = site.name
     if here:
-        verdict = verdicts.latest(settings.store, runnable.digest, here=settings.this_host())
+        verdict = verdicts.latest(
+            settings.store, runnable.digest, here=settings.this_host(), emit=settings.emit
+        )
         variables["ENVBUILD_VERDICT"] = verdicts.state(verdict)
     return variables
 

@@ -610,5 +610,8 @@ def read_lock_file(spec: Path) -> LockFile | None:
     path = lock_path(spec)
     if not path.exists():
         return None
-    hint = f"restore it from version control, or delete it and run `envbuild lock {shell_path(spec)}`"
+    hint = (
+        "restore it from version control, use the version of envbuild that wrote it, or delete it and run"
+        f" `envbuild lock {shell_path(spec)}`"
+    )
     return load_file(read_input(path, limit_bytes=MAX_BYTES), path, hint=hint)

@@ -159,7 +159,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     if host_libs is not None and request.from_host:
         host_libs = for_one_container_per_rank(host_libs)
     here = settings.this_host(apptainer).with_facts(host_libs.identities if host_libs else {})
-    verdict = verdicts.latest(settings.store, runnable.digest, here=here)
+    verdict = verdicts.latest(settings.store, runnable.digest, here=here, emit=settings.emit)
     check_verdict(
         request.image,
         runnable,
@@ -290,7 +290,9 @@ def judge_module(module: InstalledModule, settings: Settings, here: HostFingerpr
     if module.record is not None:
         with_libraries = here.with_facts(module.record.host_libraries)
         beside = module.layout.home / VERDICT
-        verdict = verdicts.latest(settings.store, module.record.digest, here=with_libraries, beside=beside)
+        verdict = verdicts.latest(
+            settings.store, module.record.digest, here=with_libraries, beside=beside, emit=settings.emit
+        )
         if verdict is not None and verdict.counts_for_bytes:
             changed = changes_from(module.record.digest, module.image, settings.store)
     return ListedModule(module=module, verdict=verdict, changed=changed)

@@ -25,6 +25,7 @@ from envbuild.system.files import (
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.settings import Settings
 
+SCHEMA = 1
 _MOST_FILES = 100_000
 _MOST_BYTES = 16 << 30
 """Read of a directory; a record of a day has about 20 MB."""
@@ -85,7 +86,7 @@ class Observed:
     def document(self) -> dict[str, object]:
         """Return it for JSON."""
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "images": sorted({record.text("image") for record in self.records} - {""}),
             "jobs": sorted({record.text("job") for record in self.records} - {""}),
             "findings": self.screening.findings,

@@ -191,7 +191,9 @@ class Signing:
 
 def _signable_verdict(image: ImageFile, settings: Settings) -> TestVerdict | None:
     """Return the newest verdict on an image in the store; warn if there is none that proves anything."""
-    verdict = verdicts.latest(settings.store, image.manifest.digest, here=settings.this_host())
+    verdict = verdicts.latest(
+        settings.store, image.manifest.digest, here=settings.this_host(), emit=settings.emit
+    )
     if verdict is None or verdict.outcome == "unproven":
         text = "the store has no verdict on it" if verdict is None else f"not proven: {verdict.unproven}"
         settings.emit(Warned(text=f"no verdict is signed: {text}", hint="`envbuild test` makes one"))

@@ -27,6 +27,7 @@ from envbuild.spec.site import QUEUE_NAME, Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host, process
 from envbuild.system.files import check_can_write, exists, is_directory, read_input, write_new
+from envbuild.system.modules import LoadedModule, load_module
 from envbuild.system.survey import Survey
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.inputs import partition_here
@@ -122,25 +123,31 @@ def show_site(given: Path) -> tuple[str, dict[str, Any]]:
     return text, {"file": str(loaded.path), "site": data, "facts": facts}
 
 
-def probe_machine(*, name: str = "here", mpi: Sequence[Path] = ()) -> SiteDraft:
+def probe_machine(*, name: str = "here", mpi: Sequence[Path] = (), modules: Sequence[str] = ()) -> SiteDraft:
     """Return the draft of a site file for this machine.
 
-    `mpi` are directories where an MPI is installed. RequestError: one does not exist.
+    `mpi` are directories where an MPI is installed, `modules` are loaded one after the other. RequestError:
+    one does not exist. MachineError: there is no module system.
     """
     for path in mpi:
         if not is_directory(path):
             hint = "--mpi takes the directory where an MPI is installed"
             raise RequestError(f"there is no directory `{path}`", hint=hint)
-    return probe(Survey(), name=name, mpi=[str(path.absolute()) for path in mpi])
+    machine, loaded = Survey(), list[LoadedModule]()
+    for module in modules:
+        loaded.append(load_module(module, loaded[-1].variables if loaded else machine.variables))
+    return probe(machine, name=name, mpi=[str(path.absolute()) for path in mpi], modules=loaded)
 
 
-def report_node(*, mpi: Sequence[Path]) -> dict[str, Any]:
+def report_node(*, mpi: Sequence[Path], modules: Sequence[str]) -> dict[str, Any]:
     """Return the facts of this machine as data, for `probe_cluster` to merge; errors as `probe_machine`."""
-    draft = probe_machine(mpi=mpi)
+    draft = probe_machine(mpi=mpi, modules=modules)
     return NodeReport.of(draft, node=host.name(), queue=queue_of_job()).to_data()
 
 
-def probe_cluster(request: ClusterRequest, *, name: str, mpi: Sequence[Path], emit: Emit) -> ClusterProbe:
+def probe_cluster(
+    request: ClusterRequest, *, name: str, mpi: Sequence[Path], modules: Sequence[str], emit: Emit
+) -> ClusterProbe:
     """Return the draft of a site file from this login node and a compute node of each partition.
 
     A partition whose node reports nothing is left out, and named with the reason. RequestError: this runs in
@@ -157,7 +164,7 @@ def probe_cluster(request: ClusterRequest, *, name: str, mpi: Sequence[Path], em
         if queue not in slurm.partitions:
             known = did_you_mean(queue, tuple(slurm.partitions)) or f"known: {some([*slurm.partitions], 20)}"
             raise RequestError(f"Slurm has no partition `{queue}`", hint=known)
-    draft = probe_machine(name=name, mpi=mpi)
+    draft = probe_machine(name=name, mpi=mpi, modules=modules)
     login = NodeReport.of(draft, node=host.name(), queue="")
     failures: dict[str, str] = {}
     if queues:
@@ -165,7 +172,7 @@ def probe_cluster(request: ClusterRequest, *, name: str, mpi: Sequence[Path], em
 
         def ask(queue: str) -> NodeReport | str:
             with task(emit, f"node:{queue}", f"probe a node of partition {queue}") as running:
-                report = _ask_node(slurm, queue, request.options, mpi)
+                report = _ask_node(slurm, queue, request.options, mpi, modules)
                 running.failed = isinstance(report, str)
                 running.detail = "" if isinstance(report, str) else _described(report)
                 return report
@@ -222,9 +229,12 @@ def _read_report(path: Path) -> NodeReport:
     return report.model_copy(update={"queue": queue})
 
 
-def _ask_node(slurm: SlurmHere, queue: str, options: Sequence[str], mpi: Sequence[Path]) -> NodeReport | str:
+def _ask_node(
+    slurm: SlurmHere, queue: str, options: Sequence[str], mpi: Sequence[Path], modules: Sequence[str]
+) -> NodeReport | str:
     """Return the report of a node of a partition, or why there is none."""
     named = [word for path in mpi for word in ("--mpi", str(path.absolute()))]
+    named += [word for module in modules for word in ("--module", module)]
     words = own_command(["site", "probe", "--json", *named])
     done = slurm.run_on_node(words, queue=queue, options=options, timeout_s=_NODE_S)
     if done.timed_out:

@@ -101,7 +101,7 @@ def _file_status(path: Path, settings: Settings, here: HostFingerprint) -> Statu
         # One that was never extended was never tested: it is not read.
         if not is_foreign:
             digest = identity_of(image, settings.store)
-            verdict = verdicts.latest(settings.store, digest, here=here)
+            verdict = verdicts.latest(settings.store, digest, here=here, emit=settings.emit)
         changed: tuple[str, ...] = ()
         if image.built_by_envbuild and verdict is not None and verdict.counts_for_bytes:
             changed = changed_parts(image, settings.store)

@@ -38,6 +38,7 @@ OTHERS = (
     "oracles.md",
     "results.md",
     "rules.md",
+    "stability.md",
 )
 EXAMPLES = [(page.name, path) for page in reference.ALL for path in reference.examples(page)]
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuild.digests import canonical_json
+from envbuild.formats import FormatError
 from envbuild.image.model import MANIFEST_FORMAT, Manifest
 from envbuild.jobs.judge import Job, Measure
 from tests.support.trees import manifest
@@ -141,11 +142,11 @@ def test_what_is_no_manifest(text: str) -> None:
 def test_a_manifest_of_another_version_says_so() -> None:
     document = json.loads(GOOD.to_json())
     del document["ranks"]
-    newer = f"its manifest has format {MANIFEST_FORMAT + 1}, this version of envbuild reads {MANIFEST_FORMAT}"
-    with pytest.raises(ValueError, match=newer):
-        Manifest.from_json(json.dumps({**document, "format": MANIFEST_FORMAT + 1}))
-    with pytest.raises(ValueError, match="an earlier version of envbuild made the image"):
-        Manifest.from_json(json.dumps({**document, "format": MANIFEST_FORMAT - 2}))
+    read = f"this version of envbuild reads formats {MANIFEST_FORMAT - 1} and {MANIFEST_FORMAT}"
+    for number, is_newer in ((MANIFEST_FORMAT + 1, True), (MANIFEST_FORMAT - 2, False)):
+        with pytest.raises(FormatError, match=f"it has format {number}, and {read}") as caught:
+            Manifest.from_json(json.dumps({**document, "format": number}))
+        assert caught.value.is_newer is is_newer
 
 
 def test_an_image_of_the_format_before_keeps_its_identity() -> None:

@@ -163,6 +163,48 @@ class TestDocument:
         assert all(each["licenses"] == [{"license": {"name": "unknown"}}] for each in found["components"])
 
 
+class TestScanners:
+    """Grype and Trivy choose advisories by distribution, its version and the source package."""
+
+    BASE_FILES = deb("base-files", "12.4+deb12u14")
+    SSL = replace(
+        deb("libssl3", "3.0.17-1~deb12u3", origin="debian:bookworm-security"),
+        file="pool/updates/main/o/openssl/libssl3_3.0.17-1~deb12u3_amd64.deb",
+    )
+
+    def test_debian_is_named_as_its_os_release_does(self) -> None:
+        found = document(replace(LOCK, base_debs=(self.BASE_FILES, self.SSL)))
+        base = row(found, "base:debian-12")
+        assert (base["type"], base["name"], base["version"]) == ("operating-system", "debian", "12")
+        assert {"name": "envbuild:base", "value": "debian-12"} in base["properties"]
+        ssl = row(found, "deb:libssl3@3.0.17-1~deb12u3")
+        assert PackageURL.from_string(ssl["purl"]).qualifiers == {
+            "arch": "amd64",
+            "distro": "debian-12",
+            "upstream": "openssl",
+        }
+        assert {"name": "aquasecurity:trivy:SrcName", "value": "openssl"} in ssl["properties"]
+        own = row(found, "deb:base-files@12.4+deb12u14")
+        assert "upstream" not in PackageURL.from_string(own["purl"]).qualifiers
+
+    def test_a_base_that_does_not_say_its_version_is_not_guessed(self) -> None:
+        base = row(document(), "base:debian-12")
+        assert base["name"] == "debian-12"
+        assert "version" not in base
+
+    @pytest.mark.parametrize(
+        ("file", "source"),
+        [
+            ("pool/main/libx/libxml2/libgcc-s1_12.2.0_amd64.deb", "libxml2"),
+            ("pool/main/g/gcc-12/libgcc-s1_12.2.0_amd64.deb", "gcc-12"),
+            ("pool/libgcc-s1_12.2.0_amd64.deb", ""),
+        ],
+    )
+    def test_the_source_package(self, file: str, source: str) -> None:
+        pin = replace(deb("libgcc-s1", "12.2.0"), file=file)
+        assert PackageURL.from_string(deb_purl(pin)).qualifiers.get("upstream", "") == source
+
+
 class TestPurl:
     @pytest.mark.parametrize(
         ("name", "version"),

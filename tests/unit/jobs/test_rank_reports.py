@@ -25,8 +25,8 @@ def test_sound_reports_are_read_in_order(tmp_path: Path) -> None:
     [
         ("", "Expecting value"),
         ('{"format": 1', "Expecting"),
-        ("[]", "known format"),
-        (json.dumps(report(0, 1, format=2)), "known format"),
+        ("[]", "not a report of format 1"),
+        (json.dumps(report(0, 1, format=2)), "not a report of format 1"),
         (json.dumps(report(0, 1, token="old")), "another run"),
         (json.dumps({**report(0, 1), "token": None}), "another run"),
         (json.dumps(report(0, 1, rank="0")), "`rank`"),

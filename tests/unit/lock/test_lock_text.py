@@ -157,8 +157,8 @@ def test_whatever_a_tool_says_of_itself_is_kept_or_refused(version: str) -> None
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("format: 2", "format: 1", "not a lock of format 2, the only one that this version reads"),
-        ("format: 2", 'format: "2"', "not a lock of format 2"),
+        ("format: 2", "format: 1", "`format`: it has format 1, and this version of envbuild reads format 2"),
+        ("format: 2", 'format: "2"', "`format`: expected 2, found the text `2`"),
         ("  amd64:", "  x86_64:", "`x86_64` is not an architecture, `amd64` or `arm64`"),
         ("  amd64:", "  amd64: {}\n  arm64:", "the key `base` is missing in `targets.amd64`"),
         ('name: "demo"\n', "", "the key `name` is missing"),
@@ -244,7 +244,7 @@ def test_a_name_is_pinned_once(table: str) -> None:
     [
         (b"", "the file is empty"),
         (b"[]", "the file is not a mapping"),
-        (b"name: x\n", "not a lock of format 2"),
+        (b"name: x\n", "not a lock: it has no `format: 2`"),
         (
             b'format: 2\nname: "x"\nversion: "1"\naccelerator: "cpu"\ntargets: {}\n',
             "`targets`: must not be empty",
@@ -266,7 +266,8 @@ def test_a_name_is_pinned_once(table: str) -> None:
 def test_what_is_no_lock_file_is_refused(text: bytes, problem: str) -> None:
     message = refused(text)
     assert problem in message
-    assert message.endswith("restore it from version control, or delete it and run `envbuild lock SPEC`\n")
+    assert "hint: restore it from version control, use the version" in message
+    assert message.endswith("or delete it and run `envbuild lock SPEC`\n")
 
 
 @pytest.mark.parametrize("cut", [10, 300, 500, 1000, 2000])

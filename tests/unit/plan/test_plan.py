@@ -73,7 +73,7 @@ def test_every_kind_of_plan_comes_back_as_it_was(plan: BuildPlan) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda data: data.update(format=1), "format: Input should be 3"),
+        (lambda data: data.update(format=1), "it has format 1, and this version of envbuild reads format 3"),
         (lambda data: data.pop("format"), "not in canonical form"),
         (lambda data: data.pop("layers"), "layers: Field required"),
         (lambda data: data["layers"][0]["step"].update(kind="magic"), "layers.0.step: .*'magic'"),

@@ -76,7 +76,7 @@ def test_what_is_pinned_counts_without_its_image(store: Store, root: Root) -> No
         "{",
         "[]",
         "{}",
-        '{"format":2,"path":"/x"}',
+        '{"format":0,"path":"/x"}',
         '{"path":5}',
         '{"path":"/x","keys":["sha256:../x"]}',
         '{"path":"/x","pinned":"yes"}',

@@ -126,5 +126,5 @@ def test_others_may_neither_write_to_it_nor_replace_it(public: Path, mode: int) 
 
 def test_what_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
-    assert "is not a store of this version" in refusal(tmp_path / "project")
+    assert "is not a store" in refusal(tmp_path / "project")
     assert f"there is no store `{tmp_path}/nowhere`" in refusal(tmp_path / "nowhere")

@@ -1,0 +1,71 @@
+"""`examples/pilot.sh` on a login node: each step of a pilot, and its page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Desk
+
+SCRIPT = ROOT / "examples/pilot.sh"
+STEPS = (
+    *("doctor", "probe", "probe-node", "build", "check", "test", "nodes", "vet", "bench"),
+    *("module", "load", "kernel"),
+)
+SPEC = 'name: pilot\nversion: "1"\nmpi: mpich\npackages: {python: [numpy, ipykernel]}\n'
+
+
+def rows(page: Path) -> dict[str, str]:
+    """Return how each step of a page ended."""
+    found = re.findall(r"^\| ([a-z-]+) \| ([^|]+) \|", page.read_text(), re.MULTILINE)
+    return {name: outcome for name, outcome in found if name != "step"}
+
+
+@pytest.mark.slow  # it builds, tests on two nodes, vets and measures: minutes
+def test_a_pilot_on_two_nodes(login: Desk, build_once: Callable[[str], Path]) -> None:
+    login.write("on-pilot.yaml", SPEC)
+    # The cluster has no network: lock, files and layers are there.
+    build_once("on-pilot")
+    line: list[str | Path] = [SCRIPT, "-p", "all", "-n", "2", "-o", "trial", "-s", "on-pilot.yaml"]
+    done = login.run(line, code=None, env={"ENVBUILD": str(login.command)})
+    results = login.place / "trial"
+    ended = rows(results / "pilot.md")
+    assert tuple(ended) == (*STEPS, "extend"), done.stderr
+    # Other work on this machine may slow a node.
+    well = {name for name, outcome in ended.items() if outcome == "worked"}
+    assert well >= {*STEPS} - {"vet"}, done.stderr
+    assert done.returncode == (0 if well == {*STEPS} else 4)
+    assert "partition all" in (results / "pilot.md").read_text()
+    assert (results / "site.yaml").read_text().startswith("#")
+    for name in ("test", "nodes", "bench"):
+        assert (results / f"{name}.html").exists()
+    assert "certificate: passed" in (results / "nodes.txt").read_text()
+
+
+def test_a_failed_step_is_noted_and_the_next_goes_on(desk: Desk, tmp_path: Path) -> None:
+    program = tmp_path / "envbuild"
+    program.write_text('#!/bin/sh\necho "$*"\ncase $1 in build) exit 3 ;; doctor) exit 5 ;; esac\n')
+    program.chmod(0o755)
+    image = tmp_path / "centre.sif"
+    image.touch()
+    line: list[str | Path] = [SCRIPT, "-n", "0", "-o", tmp_path / "trial", image]
+    done = desk.run(line, code=4, env={"ENVBUILD": str(program)})
+    ended = rows(tmp_path / "trial/pilot.md")
+    assert (ended["doctor"], ended["build"]) == ("**ended with 5**", "**ended with 3**")
+    assert (ended["probe"], ended["extend"], ended["extended"]) == ("worked", "worked", "worked")
+    assert (ended["test"], ended["probe-node"]) == ("not tried", "not tried")
+    assert "2 of the steps did not end well" in (tmp_path / "trial/pilot.md").read_text()
+    assert (tmp_path / "trial/doctor.txt").read_text() == "doctor\n"
+    assert "results: " in done.stderr
+    refused = desk.run(line, code=2, env={"ENVBUILD": str(program)}).stderr
+    assert "name another directory with -o" in refused
+
+
+@pytest.mark.parametrize("words", [["-t", "0"], ["-n", "x"], ["-x"], ["a", "b"], ["absent.sif"]])
+def test_a_wrong_command_line_writes_nothing(desk: Desk, words: list[str]) -> None:
+    done = desk.run([SCRIPT, "-o", "never", *words], code=2, env={"ENVBUILD": "/bin/true"})
+    assert "error: " in done.stderr
+    assert not (desk.place / "never").exists()
