@@ -227,17 +227,16 @@ def retire(
             "--on",
             metavar="DATE",
             formats=["%Y-%m-%d"],
-            help="The day on which they are to be uninstalled [after the days that the site says].",
+            help="The day on which they are to be uninstalled [after the configured `retirement_days`].",
         ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Offer retired modules again.")] = False,
-    site: options.Site = None,
     json: options.Json = False,
 ) -> None:
     """Hide modules from `avail`, and say at each load when they are to be uninstalled."""
     if undo and until is not None:
         raise RequestError("--undo takes no day", hint="leave --on out")
-    with session(json=json, site=site) as settings:
+    with session(json=json) as settings:
         members = workflows.module.named_modules(modules, root=root)
         if undo:
             retired = workflows.module.end_retirement(members, settings)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import check as check
     from envbuild.workflows import choices as choices
     from envbuild.workflows import collect as collect
+    from envbuild.workflows import configuration as configuration
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain

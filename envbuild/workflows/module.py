@@ -45,12 +45,13 @@ from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.images import NamedImage, existing_directory, named_images
-from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
@@ -127,7 +128,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         needs_test = check_signatures(image, str(request.image), settings.emit)
         if needs_test and not request.require_pass:
             text = (
-                "`require_pass` in site.yaml: no signed verdict says that it passed, so it needs a test here"
+                "`require_pass` in config.yaml: no signed verdict says that it passed; it needs a test here"
             )
             settings.emit(Note(text=text))
             request = replace(request, require_pass=True)
@@ -375,17 +376,17 @@ def choose_defaults(modules: Members[InstalledModule], settings: Settings) -> Me
 def retire_modules(
     modules: Members[InstalledModule], settings: Settings, *, today: date, until: date | None = None
 ) -> Members[date | None]:
-    """Retire modules until a day, by default as many days after `today` as the site says.
+    """Retire modules until a day, by default as many days after `today` as the configuration says.
 
     The error of a member: it is not installed, is broken or the default. RequestError: no day is known, or it
     is past; then nothing has changed.
     """
     if until is None:
-        site = site_here(settings)
-        if site is None or site.retirement_days is None:
-            hint = "write `retirement_days: 90` in the site file, or add --on 2027-01-31"
-            raise RequestError("no site says after how many days a retired module is uninstalled", hint=hint)
-        until = today + timedelta(days=site.retirement_days)
+        days = first_of("retirement_days")
+        if days is None:
+            hint = "write `retirement_days: 90` in config.yaml, or add --on 2027-01-31"
+            raise RequestError("the configuration has no `retirement_days`, and no day is named", hint=hint)
+        until = today + timedelta(days=days.value)
     elif until < today:
         raise RequestError(f"{until} is past", hint="name today or a later day")
     last_day = until

@@ -34,6 +34,7 @@ from envbuild.launch.schedulers.slurm import SlurmHere, job_options
 from envbuild.launch.start import Container, context_of, run_external_job
 from envbuild.launch.vet import Vetting
 from envbuild.spec.site import Site, SiteGpus
+from envbuild.system.configured import first_of, values_of
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -42,6 +43,13 @@ RANKS_PER_NODE = 2
 # So many suspects are measured again; where there are more, it is not by chance.
 _MOST_SUSPECTS = 8
 _SUBMITTED_FROM = "ENVBUILD_SUBMITTED_FROM"
+# Option of sbatch → key of the configuration.
+_CONFIGURED = {
+    "partition": "jobs.partition",
+    "account": "jobs.account",
+    "time": "jobs.time",
+    "ntasks-per-node": "jobs.ranks_per_node",
+}
 
 
 def must_submit(nodes: int) -> bool:
@@ -69,9 +77,11 @@ def submit(
 ) -> int:
     """Run a command line of envbuild as a job of Slurm, follow it, and return its exit code.
 
-    `named_options` are options of sbatch, left out if None; `options` further words, as a shell takes them.
+    `named_options` are options of sbatch, as configured if None; `options` further words, as a shell takes
+    them.
     """
-    words = option_words(named_options, options)
+    named_options = with_configured(named_options)
+    words = [*configured_words(), *option_words(named_options, options)]
     site = site_of(settings, queue=str(named_options.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
@@ -94,6 +104,19 @@ def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str
 def facts_of_host(settings: Settings) -> dict[str, str]:
     """Return the variable by which a job knows the facts of the host that submits it."""
     return {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
+
+
+def with_configured(named_options: Mapping[str, object]) -> dict[str, object]:
+    """Return named options of sbatch, with configured values for those that are None."""
+    return {
+        name: value if value is not None else getattr(first_of(_CONFIGURED[name]), "value", None)
+        for name, value in named_options.items()
+    }
+
+
+def configured_words() -> list[str]:
+    """Return the configured further options of sbatch; of two that contradict each other the last counts."""
+    return [entry.value for entry in reversed(values_of("jobs.options"))]
 
 
 def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:

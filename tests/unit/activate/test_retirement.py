@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import date
 from pathlib import Path
@@ -160,17 +159,17 @@ def test_several_are_uninstalled_and_one_that_is_not_there_leaves_the_others_don
     assert [member["exit_code"] for member in members] == [2, 2, 2]
 
 
-def test_the_site_says_after_how_many_days(
+def test_the_configuration_says_after_how_many_days(
     three: list[InstalledModule], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     settings = Settings.of(store=tmp_path / "store")
     modules, today = named_modules([f"{NAME}/2026.9"], root=root), date(2026, 12, 1)
-    with pytest.raises(RequestError, match="no site says after how many days"):
+    with pytest.raises(RequestError, match="the configuration has no `retirement_days`"):
         retire_modules(modules, settings, today=today)
-    site = tmp_path / "here.yaml"
-    site.write_text("name: here\nretirement_days: 61\n")
-    settings = dataclasses.replace(settings, site=site)
+    config = tmp_path / "config/envbuild/config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("retirement_days: 61\n")
     assert retire_modules(modules, settings, today=today).only == DAY
     with pytest.raises(RequestError, match="is past"):
         retire_modules(modules, settings, today=today, until=date(2026, 11, 30))
