@@ -28,7 +28,7 @@ from envbuild.activate.installed import (
     uninstall,
 )
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import VERDICT, Layout, parse_module, read_default
+from envbuild.activate.layout import VERDICT, Deprecation, Layout, parse_module, read_default
 from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned, task
@@ -112,6 +112,8 @@ class InstallRequest:
     """Of the module, for an extended image."""
     commands: Sequence[str] = ()
     """Further commands of the image that get a wrapper."""
+    deprecation: Deprecation | None = None
+    """From which day users should load another module."""
 
 
 def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
@@ -198,6 +200,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
+        deprecation=request.deprecation,
         rank_environment=tasks.variables() if tasks is not None else {},
         lone_tasks=lone_tasks(*context.running_mpi, host=context.host_mpi is not None),
         commands=commands,
@@ -253,6 +256,8 @@ def _options(
         "--fabric": "host" if request.from_host.fabric else None,
         "--site": settings.site,
         "--apptainer": settings.apptainer,
+        "--deprecate": request.deprecation.on if request.deprecation else None,
+        "--use": request.deprecation.use if request.deprecation else None,
     }
     words = [word for option, value in values.items() if value for word in (option, str(value))]
     words += [word for name in request.commands for word in ("--command", name)]
