@@ -342,8 +342,7 @@ class Client:
             if "WRONG_VERSION_NUMBER" in str(error) or "record layer" in str(error):
                 hint = (
                     "use an address that begins with http:; for a registry of your own"
-                    f" ENVBUILD_PLAIN_HTTP={urlsplit(address).netloc.rpartition('@')[2]}, or `plain_http` in"
-                    " config.yaml"
+                    f" ENVBUILD_PLAIN_HTTP={urlsplit(address).netloc.rpartition('@')[2]}"
                 )
                 raise NetworkError(f"{shown} does not answer by TLS", hint=hint) from error
             hint = "SSL_CERT_FILE and REQUESTS_CA_BUNDLE name the certificates that your network needs"

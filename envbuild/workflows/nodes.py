@@ -14,7 +14,7 @@ from envbuild.errors import RequestError, pluralize
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.runnable import accelerator_of
+from envbuild.image.runnable import accelerator_of, identity_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
@@ -23,6 +23,7 @@ from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.schedulers import (
     allocation,
     default_launcher,
+    image_comment,
     nodes_here,
     other_nodes,
     own_command,
@@ -86,10 +87,14 @@ def submit(
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
         shape = options_of_test(site, nodes, accelerator_of(opened))
+        label = opened.label if opened.built_by_envbuild else opened.path.name
+        comment = image_comment(label, identity_of(opened, settings.store))
+    # Before the site's and the user's: of several comments sbatch takes the last, but none of its variable.
+    comments = [] if os.environ.get("SBATCH_COMMENT") else [f"--comment={comment}"]
     return run_in_job(
         scheduler,
         own_command(arguments),
-        [*shape, *words],
+        [*comments, *shape, *words],
         variables=facts_of_host(settings),
         emit=settings.emit,
     )
