@@ -21,8 +21,8 @@ from envbuild.system.files import exists, read_input, settings_homes
 VARIABLE = "ENVBUILD_CONFIG"
 """Names a file in place of the user's; the centre's is read nevertheless."""
 # Paths that may differ by user.
-_OWN_PATHS = ("store", "apptainer", "tmpdir", "recipes")
-POLICIES = ("require_signature", "require_pass", "revoked")
+_OWN_PATHS = ("store", "apptainer", "tmpdir", "recipes", "log")
+POLICIES = ("require_signature", "require_pass", "revoked", "log")
 """Keys that hold if any file has them: a user's file adds to the centre's, and loosens nothing."""
 
 

@@ -132,6 +132,9 @@ class Config(Model):
     a test on this host."""
     revoked: tuple[RevokedKey, ...] = ()
     """Keys whose signatures no longer count: ``SHA256:…``, or files with public keys."""
+    log: OwnPath | None = None
+    """File that gets a line of JSON for each image that is built, extended, tested or installed as a
+    module; none by default."""
     retirement_days: Annotated[int, Field(ge=1, le=3650)] | None = None
     """Days from ``module retire`` to the removal of the module, more than the longest job runs."""
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from envbuild.workflows import activity as activity
     from envbuild.workflows import arguments as arguments
     from envbuild.workflows import bench as bench
     from envbuild.workflows import bench_bisect as bench_bisect

@@ -47,6 +47,7 @@ from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
 from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint
+from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
@@ -224,6 +225,15 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
             check=image.check_still_there if request.link else image.check_unchanged,
         )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
+    layout = installed.layout
+    log_activity(
+        emit,
+        "install",
+        name=layout.label,
+        digest=runnable.digest,
+        result="installed" if installed.changed else "was installed already",
+        path=layout.modulefile,
+    )
     warnings = [*verdict_warnings(verdict)]
     if request.link and (problem_of_others := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem_of_others))
