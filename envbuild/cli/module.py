@@ -103,12 +103,7 @@ def install(
     json: options.Json = False,
 ) -> None:
     """Install images as modules: wrappers for their commands, and modulefiles."""
-    if (deprecate is None) != (use is None):
-        hint = "write `--deprecate 2027-01-31 --use NAME/VERSION`"
-        raise RequestError("--deprecate and --use need each other", hint=hint)
-    deprecation = None
-    if deprecate is not None and use is not None:
-        deprecation = workflows.module.Deprecation.of(deprecate.date(), use)
+    deprecation = workflows.module.read_deprecation(deprecate.date() if deprecate else None, use)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         for image in images if link else ():
             workflows.images.check_is_a_file(image)

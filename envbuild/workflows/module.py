@@ -117,6 +117,14 @@ class InstallRequest:
     """From which day users should load another module."""
 
 
+def read_deprecation(on: date | None, use: str | None) -> Deprecation | None:
+    """Return the deprecation that two options state; None without. RequestError: only one, or not a name."""
+    if (on is None) != (use is None):
+        hint = "write `--deprecate 2027-01-31 --use NAME/VERSION`"
+        raise RequestError("--deprecate and --use need each other", hint=hint)
+    return Deprecation.of(on, use) if on is not None and use is not None else None
+
+
 def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
     """Install an image, wrappers for its commands, and a modulefile.
 

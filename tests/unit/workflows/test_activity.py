@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 
 from envbuild.events import Event, Warned
+from envbuild.extend.request import ExtendRequest
 from envbuild.jobs.report import CheckResult
 from envbuild.store.report import Report
 from envbuild.system import files, host
 from envbuild.workflows.activity import log_activity
+from envbuild.workflows.extend import extend_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.test import record_verdict
 from tests.support.images import read_manifest
 from tests.support.planned_builds import Bench
 
-SMALL = {"name": "small/1", "digest": "sha256:ab", "result": "built"}
+SMALL: dict[str, Any] = {"name": "small/1", "digest": "sha256:ab", "result": "built"}
 
 
 @pytest.fixture
@@ -99,12 +101,14 @@ def test_a_log_that_cannot_be_written_is_a_warning(log: Path, config: Path, kind
     (warning,) = events
     assert isinstance(warning, Warned)
     assert "was not written" in warning.text
-    assert f"{config}:1:6" in warning.hint
+    assert f"{config}:1:6" in (warning.hint or "")
 
 
 def test_nothing_is_logged_by_default(config: Path, tmp_path: Path) -> None:
     Settings.of(store=tmp_path / "store")
-    log_activity(pytest.fail, "build", **SMALL)
+    events: list[Event] = []
+    log_activity(events.append, "build", **SMALL)
+    assert events == []
 
 
 def test_the_centre_s_log_is_written_beside_the_user_s(
@@ -117,7 +121,7 @@ def test_the_centre_s_log_is_written_beside_the_user_s(
     assert entries(log) == entries(tmp_path / "centre.jsonl")
 
 
-def test_build_test_and_install_are_logged(
+def test_what_is_built_tested_installed_and_extended_is_logged(
     bench: Bench, log: Path, tmp_path: Path, run: Any, tested: Report
 ) -> None:
     code, _, said = run("build")
@@ -126,13 +130,16 @@ def test_build_test_and_install_are_logged(
     settings = Settings.of(store=tmp_path / "store")
     record_verdict(replace(tested, digest=read_manifest(image).digest), settings)
     installed = install_module(InstallRequest(image=image, root=tmp_path / "sw"), settings)
+    extended = tmp_path / "extended.sif"
+    extend_image(ExtendRequest(image=image, output=extended, environment=["A=b"]), settings)
     digest, label = read_manifest(image).digest, installed.layout.label
     assert [(entry["action"], entry["name"], entry["digest"], entry["path"]) for entry in entries(log)] == [
         ("build", label, digest, str(image)),
         ("test", "small/1", digest, None),
         ("install", label, digest, str(installed.layout.modulefile)),
+        ("extend", label, read_manifest(extended).digest, str(extended)),
     ]
     assert entries(log)[1]["result"].startswith("passed")
     # What is there already is not built again.
     run("build")
-    assert len(entries(log)) == 3
+    assert len(entries(log)) == 4
