@@ -32,7 +32,7 @@ def traversable_directory() -> Iterator[Path]:
     if named and named[0].origin != "TMPDIR" and not is_writable_directory(Path(named[0].value)):
         raise MachineError(
             f"{named[0].origin} names `{named[0].value}`, which is not a directory that you can write to",
-            hint="name a local directory with it, or remove it",
+            hint="name a local directory there, or remove the setting",
         )
     # Resolved: another user may own a link in the path.
     parents = [*(Path(entry.value) for entry in named), Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable

@@ -49,16 +49,18 @@ def command(
     Exit code 5 if a verb cannot work here.
     """
     if config:
-        given = options.first_given(verb=verb, online=online, architecture=architecture)
-        if given:
-            problem = "--config shows the configuration alone"
-            raise RequestError(problem, hint=f"leave {'VERB' if given == '--verb' else given} out")
         # Typer also takes these options from variables.
         of_command_line = {
             name: value
-            for name, value in (("store", store), ("apptainer", apptainer))
+            for name, value in (("store", store), ("apptainer", apptainer), ("site", site))
             if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
         }
+        given = options.first_given(
+            verb=verb, online=online, architecture=architecture, site=of_command_line.pop("site", None)
+        )
+        if given:
+            problem = "--config shows the configuration alone"
+            raise RequestError(problem, hint=f"leave {'VERB' if given == '--verb' else given} out")
         _show_configuration(of_command_line, json=json)
         return
     with session(
@@ -88,7 +90,7 @@ def _show_configuration(given: Mapping[str, Path | None], *, json: bool) -> None
         rows = [(value.key, _value_text(value.value), value.origin) for value in shown.values]
         print_data(columns(rows))
     for path, is_there in shown.files.items():
-        print_message(f"{path}: {'read' if is_there else 'does not exist'}")
+        print_message(f"{path}: {'exists' if is_there else 'does not exist'}")
     for note in shown.notes:
         print_message(f"note: {note}")
     raise_all(shown.errors)

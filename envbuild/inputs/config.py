@@ -16,7 +16,7 @@ from envbuild.spec.load import Loaded, load
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host
 from envbuild.system.configured import ConfiguredValue, read_files_by
-from envbuild.system.files import exists, read_input, settings_homes
+from envbuild.system.files import read_input, settings_homes
 
 VARIABLE = "ENVBUILD_CONFIG"
 """Names a file in place of the user's; the centre's is read nevertheless."""
@@ -46,8 +46,7 @@ def examine_configs() -> tuple[tuple[Loaded[Config], ...], list[EnvbuildError]]:
     configs: list[Loaded[Config]] = []
     errors: list[EnvbuildError] = []
     for path in config_files():
-        # A named file must exist; the others may.
-        if str(path) == os.environ.get(VARIABLE) or exists(path):
+        if str(path) == os.environ.get(VARIABLE) or is_there(path):
             try:
                 configs.append(_read(path))
             except EnvbuildError as error:
@@ -60,6 +59,21 @@ def config_files() -> tuple[Path, ...]:
     user, centre = (home / "config.yaml" for home in settings_homes())
     named = os.environ.get(VARIABLE)
     return tuple(dict.fromkeys((Path(named) if named else user, centre)))
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a file exists, or may exist in a directory that this user cannot enter.
+
+    The centre's then is an error: nothing is known of what it requires. The user's counts as absent, such as
+    in the home directory of another account.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return path == config_files()[-1]
+    return True
 
 
 def file_values(key: str, configs: tuple[Loaded[Config], ...] | None = None) -> list[ConfiguredValue]:

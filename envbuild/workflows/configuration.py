@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
-from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values
+from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values, is_there
 from envbuild.spec.config import Config, JobDefaults
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Model
 from envbuild.system.configured import ConfiguredValue, values_of
-from envbuild.system.files import exists
 from envbuild.workflows.settings import default_store
 
 # Of them all values count.
@@ -66,7 +65,7 @@ def show_configuration(given: Mapping[str, Path | None]) -> Configuration:
         elif not counting:
             values.append(ConfigurationValue(key=key, value=_default(key), origin="default"))
     return Configuration(
-        files={str(path): exists(path) for path in config_files()},
+        files={str(path): is_there(path) for path in config_files()},
         values=tuple(values),
         notes=tuple(_without_effect(configs)),
         errors=tuple(errors),

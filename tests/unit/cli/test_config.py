@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -189,6 +191,35 @@ def test_errors_of_both_files_are_shown_at_once_and_nothing_is_known_then(
     assert values["apptainer"] == ("/a", "ENVBUILD_APPTAINER")
     with pytest.raises(ManyErrors):
         Settings.of(store=Path("/o"))
+
+
+def test_a_file_of_the_centre_that_cannot_be_read_is_not_taken_for_absent(
+    user: Path, centre: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lstat = Path.lstat
+
+    def closed(path: Path) -> os.stat_result:
+        if path in (user, centre):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", closed)
+    with pytest.raises(RequestError, match=f"`{centre}`"):
+        Settings.of(store=Path("/o"))
+    monkeypatch.undo()
+    centre.symlink_to("/absent")
+    monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", centre.parent)
+    with pytest.raises(RequestError, match=f"there is no file `{centre}`"):
+        Settings.of(store=Path("/o"))
+
+
+@pytest.mark.parametrize("words", [["build"], ["--online"], ["--site", "lumi"]])
+def test_the_configuration_is_shown_alone(
+    user: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = show(capsys, *words)
+    assert code == 2
+    assert "--config shows the configuration alone" in said
 
 
 @pytest.mark.parametrize(
