@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.spec.config import Config
 from envbuild.spec.load import Loaded, load
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host
 from envbuild.system.configured import ConfiguredValue, read_files_by
 from envbuild.system.files import read_input, settings_homes
+
+if TYPE_CHECKING:
+    from envbuild.spec.config import Config
 
 VARIABLE = "ENVBUILD_CONFIG"
 """Names a file in place of the user's; the centre's is read nevertheless."""
@@ -91,6 +93,9 @@ def file_values(key: str, configs: tuple[Loaded[Config], ...] | None = None) -> 
 
 
 def _read(path: Path) -> Loaded[Config]:
+    # At the start of each command the model takes 4 ms, and many users have no file.
+    from envbuild.spec.config import Config  # noqa: PLC0415
+
     hint = f"{VARIABLE} names it; set it to a file that exists, or unset it"
     return load(Config, read_input(path, limit_bytes=MAX_BYTES, hint=hint), path)
 
