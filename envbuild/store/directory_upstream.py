@@ -24,7 +24,9 @@ from envbuild.system.privacy import PrivateTree, parents_others_can_write
 if TYPE_CHECKING:
     from envbuild.store.store import Store
 
-_ANOTHER = "name the directory that its owner builds with (--store): --upstream DIR, `upstreams` in config.yaml"
+_ANOTHER = (
+    "name the directory that its owner builds with (--store): --upstream DIR, or `upstreams` in config.yaml"
+)
 
 
 class DirectoryUpstream:
