@@ -100,6 +100,16 @@ ALL = (
         more=("site-amd",),
     ),
     Page(
+        name="config",
+        title="The configuration",
+        prose="Values that a centre or a user sets once instead of options and variables: "
+        "`/etc/envbuild/config.yaml` and `~/.config/envbuild/config.yaml`. "
+        "[Configure envbuild](../howto/configure.md) says in which order they count; "
+        "`envbuild doctor --config` shows each value and what sets it. Every key is optional. "
+        "In a path, `~` at the beginning stands for the home directory, "
+        "and a part `$USER` for the login name.",
+    ),
+    Page(
         name="knowledge",
         title="Rows of knowledge",
         prose="Rules of a centre or a user: `/etc/envbuild/knowledge/*.yaml` and "

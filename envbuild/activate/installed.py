@@ -24,8 +24,10 @@ from envbuild.activate.layout import (
     IMAGE,
     RECORD,
     VERDICT,
+    Deprecation,
     Layout,
     Record,
+    deprecation,
     is_there,
     made_by_us,
     newer_format,
@@ -57,6 +59,8 @@ class InstalledModule:
     """Whether it was chosen as the default version."""
     retired_until: date | None
     """The day on which it is to be uninstalled; None unless it is retired."""
+    deprecation: Deprecation | None
+    """From which day users should load another one; None unless it is deprecated."""
     kept: tuple[Path, ...]
     """Releases of other images that it replaced."""
     problems: tuple[str, ...]
@@ -206,6 +210,7 @@ def _read(layout: Layout) -> InstalledModule:
         image=image,
         default=read_default(layout) == layout.version,
         retired_until=retired_until(layout),
+        deprecation=deprecation(layout),
         kept=tuple(release for release in layout.releases if release != layout.in_use),
         problems=tuple(problems if record else [*problems, _why_unread(layout.home)]),
     )

@@ -41,7 +41,32 @@ _MODULEFILE_LIMIT_BYTES = 1 << 20
 RETIRED = "# Retired: to be uninstalled on "
 """The beginning of the line in a modulefile that states the date of a retirement."""
 _RETIRED = re.compile(rf"^{RETIRED}([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})$", re.MULTILINE)
+DEPRECATED = "# Deprecated: "
+"""The beginning of the line in a modulefile that states the day of a deprecation and the replacement."""
+_DEPRECATED = re.compile(
+    rf"^{DEPRECATED}([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}), use ([\w./+-]{{1,255}})$", re.MULTILINE | re.ASCII
+)
 _RECORD_LIMIT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deprecation:
+    """From which day users should load another module; the deprecated one stays in `avail`."""
+
+    on: date
+    use: str
+    """The other module, as ``module load`` takes it: of envbuild or of others."""
+
+    @staticmethod
+    def of(on: date, use: str) -> Deprecation:
+        """Return a deprecation; RequestError for a replacement that cannot be the name of a module."""
+        if not re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", use, re.ASCII) or len(use) > MAX_NAME:
+            raise RequestError(f"`{use}` names no module", hint="write --use NAME or --use NAME/VERSION")
+        return Deprecation(on=on, use=use)
+
+    def __str__(self) -> str:
+        """Return it in words: ``deprecated on 2027-01-31: use pytorch/2026.12``."""
+        return f"deprecated on {self.on}: use {self.use}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +213,25 @@ def read_default(layout: Layout) -> str | None:
 def retired_until(layout: Layout) -> date | None:
     """Return the day on which a retired module is to be uninstalled; None if it is not retired."""
     try:
-        text = read_input(layout.modulefile, limit_bytes=_MODULEFILE_LIMIT_BYTES).decode(errors="replace")
-        stated = _RETIRED.search(text)
-        return date.fromisoformat(stated[1]) if stated and made_by_us(layout.modulefile) else None
+        stated = _RETIRED.search(_own_modulefile(layout))
+        return date.fromisoformat(stated[1]) if stated else None
     except (RequestError, ValueError):
         return None
+
+
+def deprecation(layout: Layout) -> Deprecation | None:
+    """Return the deprecation that a modulefile states; None without one."""
+    try:
+        stated = _DEPRECATED.search(_own_modulefile(layout))
+        return Deprecation.of(date.fromisoformat(stated[1]), stated[2]) if stated else None
+    except (RequestError, ValueError):
+        return None
+
+
+def _own_modulefile(layout: Layout) -> str:
+    """Return the text of a modulefile of envbuild; empty for another file. Raises as `read_input`."""
+    text = read_input(layout.modulefile, limit_bytes=_MODULEFILE_LIMIT_BYTES).decode(errors="replace")
+    return text if made_by_us(layout.modulefile) else ""
 
 
 def retired_versions(layout: Layout) -> tuple[str, ...]:

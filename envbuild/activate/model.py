@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envbuild.activate.layout import IMAGE, Layout, is_there, parse_module
+from envbuild.activate.layout import IMAGE, Deprecation, Layout, is_there, parse_module
 from envbuild.errors import RequestError, raise_all
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable, describe
@@ -84,6 +84,7 @@ class Installation:
     name: str = ""
     version: str = ""
     """Name and version of the module; the image's if empty."""
+    deprecation: Deprecation | None = None
     commands: tuple[str, ...] = OWN_COMMANDS
     """The commands that get a wrapper."""
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import shlex
 import textwrap
 from pathlib import PurePath
 
-from envbuild.activate.layout import MADE_BY
+from envbuild.activate.layout import DEPRECATED, MADE_BY
 from envbuild.activate.model import Installation
 
 _FAMILY = "envbuild"
@@ -105,7 +105,22 @@ def modulefile_text(installation: Installation) -> str:
         times=(content_time, status_time),
         repeat=shlex.join(installation.repeat),
         commands_directory=layout.home / "bin",
+        deprecation=_deprecation(installation),
     )
+
+
+def _deprecation(installation: Installation) -> dict[str, str] | None:
+    """Return the comment and day of a deprecation, and what a load prints before that day and from it on."""
+    deprecation, label = installation.deprecation, installation.layout.label
+    if deprecation is None:
+        return None
+    day = deprecation.on.isoformat()
+    return {
+        "comment": _Literal(f"{DEPRECATED}{day}, use {deprecation.use}"),
+        "day": day,
+        "before": f"{label} will be deprecated on {day}: load {deprecation.use}",
+        "since": f"{label} is deprecated since {day}: load {deprecation.use}",
+    }
 
 
 def _status_words(installation: Installation) -> list[str]:

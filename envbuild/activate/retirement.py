@@ -10,7 +10,7 @@ from datetime import date
 
 from envbuild.activate.install import foreign_choices, os_errors_explained, write_marker, write_text
 from envbuild.activate.installed import InstalledModule
-from envbuild.activate.layout import RETIRED, Layout, made_by_us, read_default, retired_versions
+from envbuild.activate.layout import RETIRED, Layout, deprecation, made_by_us, read_default, retired_versions
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.system.files import read_input
 
@@ -70,10 +70,12 @@ def _write(layout: Layout, until: date | None) -> None:
 
 def _note(layout: Layout, until: date) -> str:
     # Names and versions have no character with a meaning in Tcl.
+    deprecated = deprecation(layout)
+    instead = deprecated.use if deprecated is not None else f"{layout.name}, which is the current version"
     sentence = f"{layout.label} is retired, and will be uninstalled on {until.isoformat()}"
     return (
         f"{RETIRED}{until.isoformat()}\n"
         "if {[module-info mode load]} {\n"
-        f'    puts stderr "{sentence}: load {layout.name}, which is the current version"\n'
+        f'    puts stderr "{sentence}: load {instead}"\n'
         "}\n"
     )

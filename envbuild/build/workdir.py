@@ -7,7 +7,6 @@ directory of mode 0700.
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,25 +16,26 @@ from envbuild.system.files import is_writable_directory
 from envbuild.system.leftovers import own_name, sweep
 from envbuild.system.privacy import parents_others_can_write
 from envbuild.system.removal import remove
+from envbuild.system.space import named_directories
 
 
 @contextlib.contextmanager
 def traversable_directory() -> Iterator[Path]:
     """Yield a directory with an unguessable name that other users can enter but not list.
 
-    It lies below the first of ENVBUILD_TMPDIR, TMPDIR and /var/tmp that others can enter, in which they
-    cannot rename it, and whose name has no ``%``, which apt reads as an escape. It is removed afterwards,
-    unless a BuildError is raised. MachineError: ENVBUILD_TMPDIR names no writable directory, or no directory
-    can be made.
+    It lies below the first of the configured directory, TMPDIR and /var/tmp that others can enter, in which
+    they cannot rename it, and whose name has no ``%``, which apt reads as an escape. It is removed
+    afterwards, unless a BuildError is raised. MachineError: the configured directory cannot be written to, or
+    no directory can be made.
     """
-    named = [Path(os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
-    if os.environ.get("ENVBUILD_TMPDIR") and not is_writable_directory(named[0]):
+    named = named_directories()
+    if named and named[0].origin != "TMPDIR" and not is_writable_directory(Path(named[0].value)):
         raise MachineError(
-            f"ENVBUILD_TMPDIR names `{named[0]}`, which is not a directory that you can write to",
-            hint="name a local directory with it, or unset it",
+            f"{named[0].origin} names `{named[0].value}`, which is not a directory that you can write to",
+            hint="name a local directory there, or remove the setting",
         )
     # Resolved: another user may own a link in the path.
-    parents = [*named, Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
+    parents = [*(Path(entry.value) for entry in named), Path("/var/tmp"), Path("/tmp")]  # noqa: S108  # the name is unguessable
     for parent in map(Path.resolve, parents):
         if "%" in str(parent) or not _passable(parent) or parents_others_can_write(parent / "below"):
             continue

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_data, print_json
+from envbuild.cli.output import columns, print_data, print_json, print_message
 from envbuild.cli.progress import session
+from envbuild.errors import RequestError, raise_all
 
 if TYPE_CHECKING:
     from envbuild.doctor.model import Diagnostic
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def command(
+    context: typer.Context,
     verb: Annotated[
         str | None, typer.Argument(metavar="[VERB]", help="Only what concerns one verb: build, test, …")
     ] = None,
@@ -31,6 +36,9 @@ def command(
             show_default=False,
         ),
     ] = None,
+    config: Annotated[
+        bool, typer.Option("--config", help="Show instead each configured value, and what sets it.")
+    ] = False,
     store: options.Store = None,
     apptainer: options.Apptainer = None,
     site: options.Site = None,
@@ -40,6 +48,21 @@ def command(
 
     Exit code 5 if a verb cannot work here.
     """
+    if config:
+        # Typer also takes these options from variables.
+        of_command_line = {
+            name: value
+            for name, value in (("store", store), ("apptainer", apptainer), ("site", site))
+            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        }
+        given = options.first_given(
+            verb=verb, online=online, architecture=architecture, site=of_command_line.pop("site", None)
+        )
+        if given:
+            problem = "--config shows the configuration alone"
+            raise RequestError(problem, hint=f"leave {'VERB' if given == '--verb' else given} out")
+        _show_configuration(of_command_line, json=json)
+        return
     with session(
         json=json, store=store, apptainer=apptainer, site=site, architecture=architecture
     ) as settings:
@@ -50,6 +73,33 @@ def command(
         print_data(_text(verb, diagnosis))
     if not all(diagnosis.works.values()):
         raise typer.Exit(5)
+
+
+def _show_configuration(given: Mapping[str, Path | None], *, json: bool) -> None:
+    """Show the values, then the notes and the errors of the files; raises the latter."""
+    shown = workflows.configuration.show_configuration(given)
+    if json:
+        errors = [
+            {"problem": error.problem, "place": str(error.at) if error.at else None, "hint": error.hint}
+            for error in shown.errors
+        ]
+        files = [{"path": path, "exists": is_there} for path, is_there in shown.files.items()]
+        values = [asdict(value) for value in shown.values]
+        print_json({"files": files, "values": values, "notes": shown.notes, "errors": errors})
+    else:
+        rows = [(value.key, _value_text(value.value), value.origin) for value in shown.values]
+        print_data(columns(rows))
+    for path, is_there in shown.files.items():
+        print_message(f"{path}: {'exists' if is_there else 'does not exist'}")
+    for note in shown.notes:
+        print_message(f"note: {note}")
+    raise_all(shown.errors)
+
+
+def _value_text(value: str | float | bool | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "-" if value is None else str(value)
 
 
 def _data(diagnosis: Diagnosis) -> dict[str, object]:

@@ -82,6 +82,19 @@ def install(
         str | None,
         typer.Option("--version", metavar="VERSION", help="Its version [the image's]."),
     ] = None,
+    deprecate: Annotated[
+        datetime | None,
+        typer.Option(
+            "--deprecate",
+            metavar="DATE",
+            formats=["%Y-%m-%d"],
+            help="Say at each load that it is deprecated on this day, and which module to load (with --use).",
+        ),
+    ] = None,
+    use: Annotated[
+        str | None,
+        typer.Option("--use", metavar="NAME", help="The module to load instead (with --deprecate)."),
+    ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     store: options.Store = None,
@@ -90,13 +103,14 @@ def install(
     json: options.Json = False,
 ) -> None:
     """Install images as modules: wrappers for their commands, and modulefiles."""
+    deprecation = workflows.module.read_deprecation(deprecate.date() if deprecate else None, use)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         for image in images if link else ():
             workflows.images.check_is_a_file(image)
         named = workflows.images.named_images(settings, images)
-        if named.many and (commands or name or version):
+        if named.many and (commands or name or version or deprecation):
             hint = "install such an image alone"
-            raise RequestError("--name, --version and --command are for one image", hint=hint)
+            raise RequestError("--name, --version, --command and --deprecate are for one image", hint=hint)
         if named.many:
             workflows.module.check_modules_differ(named, root, settings)
 
@@ -112,6 +126,7 @@ def install(
                 from_host=options.host_libraries(mpi, fabric),
                 name=name,
                 version=version,
+                deprecation=deprecation,
             )
             return workflows.module.install_module(request, settings)
 
@@ -227,17 +242,16 @@ def retire(
             "--on",
             metavar="DATE",
             formats=["%Y-%m-%d"],
-            help="The day on which they are to be uninstalled [after the days that the site says].",
+            help="The day on which they are to be uninstalled [after the configured `retirement_days`].",
         ),
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Offer retired modules again.")] = False,
-    site: options.Site = None,
     json: options.Json = False,
 ) -> None:
     """Hide modules from `avail`, and say at each load when they are to be uninstalled."""
     if undo and until is not None:
         raise RequestError("--undo takes no day", hint="leave --on out")
-    with session(json=json, site=site) as settings:
+    with session(json=json) as settings:
         members = workflows.module.named_modules(modules, root=root)
         if undo:
             retired = workflows.module.end_retirement(members, settings)
@@ -378,6 +392,8 @@ def _list_data(listed: ListedModule) -> dict[str, Any]:
         "module": module.layout.label,
         "default": module.default,
         "retired_until": _day(module.retired_until),
+        "deprecated_on": _day(module.deprecation.on if module.deprecation else None),
+        "use": module.deprecation.use if module.deprecation else None,
         "digest": record.digest if record else None,
         "linked": bool(record and record.image),
         "image": module.image,
@@ -396,6 +412,8 @@ def _list_row(listed: ListedModule) -> tuple[str, ...]:
     note = " (default)" if module.default else ""
     if module.retired_until is not None:
         note += f" (retired until {module.retired_until})"
+    if module.deprecation is not None:
+        note += f" ({module.deprecation})"
     return (
         f"{module.layout.label}{note}",
         "link" if record and record.image else "copy",

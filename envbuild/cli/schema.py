@@ -12,7 +12,7 @@ from envbuild.workflows.choices import SchemaKind
 
 
 def command(kind: Annotated[SchemaKind, typer.Argument(metavar="NAME", help="The kind of file.")]) -> None:
-    """Print the JSON Schema of a kind of file: spec, recipe, job, base, site, lock, knowledge or bench.
+    """Print the JSON Schema of a kind of file.
 
     An editor with a YAML language server completes and checks a file whose
     first line is `# yaml-language-server: $schema=FILE`.

@@ -95,6 +95,8 @@ def status_data(status: Status) -> dict[str, Any]:
         "problems": status.problems,
         "outdated": status.outdated,
         "retired_until": status.retired_until.isoformat() if status.retired_until is not None else None,
+        "deprecated_on": status.deprecation.on.isoformat() if status.deprecation is not None else None,
+        "use": status.deprecation.use if status.deprecation is not None else None,
         "host": verdict.fingerprint if verdict else None,
     }
 

@@ -38,10 +38,10 @@ def job_options(
     paths: Sequence[tuple[str, Path | None]],
 ) -> JobOptions:
     """Return the options of jobs; `paths` are options of this command that workers get, too."""
-    named = {"partition": partition, "account": account, "time": time}
+    named = workflows.nodes.with_configured({"partition": partition, "account": account, "time": time})
     return workflows.submit.JobOptions(
-        words=workflows.nodes.option_words(named, slurm),
-        partition=partition or "",
+        words=[*workflows.nodes.configured_words(), *workflows.nodes.option_words(named, slurm)],
+        partition=str(named["partition"] or ""),
         at_once=at_once or 0,
         arguments=[f"{name}={value}" for name, value in paths if value is not None],
     )

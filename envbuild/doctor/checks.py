@@ -24,11 +24,12 @@ from envbuild.spec.site import Site
 from envbuild.store.store import Store
 from envbuild.system import apptainer, host, locks, network, process, squashfs, tools
 from envbuild.system.apptainer import configuration
+from envbuild.system.configured import first_of
 from envbuild.system.emulation import emulator_of
 from envbuild.system.files import exists, is_directory, is_writable_directory
 from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
-from envbuild.system.space import NEEDED_TEMPORARY_BYTES
+from envbuild.system.space import NEEDED_TEMPORARY_BYTES, named_directories
 from envbuild.system.survey import Survey
 
 SUBORDINATE_IDS = 65_536
@@ -343,18 +344,18 @@ def _subordinate_ids(text: str, user: str) -> int:
 
 
 def _check_temporary(survey: Survey) -> Iterator[Diagnostic]:
-    variables = survey.variables
-    variable = next(filter(variables.get, ("ENVBUILD_TMPDIR", "TMPDIR")), "")
-    path = Path(variables[variable] if variable else "/var/tmp")  # noqa: S108  # where builds work
+    named = next(iter(named_directories(survey.variables)), None)
+    origin = named.origin if named is not None else ""
+    path = Path(named.value if named is not None else "/var/tmp")  # noqa: S108  # where builds work
     elsewhere = "name a local directory with ENVBUILD_TMPDIR"
     if not is_writable_directory(path):
-        named = f", which {variable} names," if variable else ""
-        is_replaced = variable == "TMPDIR"
+        suffix = f", which {origin} names," if origin else ""
+        is_replaced = origin == "TMPDIR"
         yield Diagnostic(
             "tmp.read-only",
             "warning" if is_replaced else "error",
             _BUILD,
-            f"`{path}`{named} is not a directory that you can write to",
+            f"`{path}`{suffix} is not a directory that you can write to",
             "builds take /var/tmp or /tmp instead" if is_replaced else "builds work there",
             elsewhere,
         )
@@ -385,7 +386,7 @@ def check_run(survey: Survey, chosen: Path | None) -> Iterator[Diagnostic]:
         prefix = Path(os.path.realpath(runtime.program)).parent.parent
     except EnvbuildError as error:
         is_old = isinstance(error, apptainer.OldApptainerError)
-        is_named = chosen or survey.variables.get("ENVBUILD_APPTAINER")
+        is_named = first_of("apptainer", "--apptainer", chosen, variables=survey.variables)
         is_there = is_named or any(map(survey.program, ("apptainer", "singularity")))
         yield Diagnostic(
             f"apptainer.{'too-old' if is_old else 'broken' if is_there else 'missing'}",

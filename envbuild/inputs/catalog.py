@@ -13,6 +13,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.inputs.config import use_files
 from envbuild.jobs.judge import Job
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import not_known, recipe_not_known
@@ -24,9 +25,9 @@ from envbuild.spec.oracles import jobs_of
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, benchmark_errors, recipe_errors
 from envbuild.spec.yamlfile import MAX_BYTES
+from envbuild.system.configured import values_of
 from envbuild.system.files import (
     configuration_homes,
-    environment_paths,
     exists,
     is_below,
     is_directory,
@@ -110,19 +111,19 @@ def read_each(names: Iterable[str], read: Callable[[str], T | None]) -> tuple[li
 
 
 def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
-    """Return the search paths: `recipes`, ``ENVBUILD_RECIPES``, the user's, the machine's, envbuild's own.
+    """Return the search paths: `recipes`, configured ones, the user's, the machine's, envbuild's own.
 
-    RequestError: a directory of `recipes` or ``ENVBUILD_RECIPES`` does not exist.
+    RequestError: a directory of `recipes` or of the configuration does not exist, or its files have errors.
     """
-    listed = environment_paths("ENVBUILD_RECIPES")
-    origins = ["--recipes"] * len(recipes) + ["ENVBUILD_RECIPES"] * len(listed)
-    for path, origin in zip((*recipes, *listed), origins, strict=True):
-        if not is_directory(path):
-            hint = f"{origin} takes a directory that holds NAME/{_RECIPE}"
-            raise RequestError(f"there is no directory `{path}`", hint=hint)
+    use_files()
+    named = values_of("recipes", "--recipes", [str(path) for path in recipes])
+    for entry in named:
+        if not is_directory(Path(entry.value)):
+            hint = f"{entry.origin} takes a directory that holds NAME/{_RECIPE}"
+            raise RequestError(f"there is no directory `{entry.value}`", hint=hint)
     homes = configuration_homes()
     return Catalog(
-        recipes=(*recipes, *listed, *(home / "recipes" for home in homes)),
+        recipes=(*(Path(entry.value) for entry in named), *(home / "recipes" for home in homes)),
         bases=tuple(home / "base-images" for home in homes),
         sites=tuple(home / "sites" for home in homes),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
+from envbuild.errors import EnvbuildError, Location, RequestError
 from envbuild.inputs.catalog import Catalog, ErrorCollector, check_name, find_catalog, load_file
 from envbuild.inputs.partition_names import partition_names
 from envbuild.rules.facts import facts_from
@@ -23,8 +23,6 @@ from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import environment_paths, exists, is_directory, read_input, settings_homes
 
 _YAML = (".yaml", ".yml")
-# Keys that say whom this machine trusts.
-_ON_TRUST = ("upstreams", "require_signature", "require_pass", "revoked")
 
 
 def driver_conflict(site: Loaded[Site] | None, family: str, release: str) -> str:
@@ -71,14 +69,6 @@ def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
     return [site for site in sites if site is not None], reading.errors
 
 
-def read_own_sites() -> tuple[Site, ...]:
-    """Return ``site.yaml`` of the user, then of the machine: they alone say whom this machine trusts."""
-    reading = ErrorCollector()
-    sites = [reading.collect(partial(load_file, Site, path)) for path in filter(exists, _own_sites())]
-    raise_all(reading.errors)
-    return tuple(site.value for site in sites if site is not None)
-
-
 def choose_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | None) -> Loaded[Site] | None:
     """Read the given site, else the one that the spec names, else the machine's own.
 
@@ -98,20 +88,11 @@ def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | N
     """Read the same site as `choose_site`, with the sources of packages of its file alone."""
     listed = environment_paths("ENVBUILD_SITE")
     if given is not None or listed:
-        site = _site_given(catalog, given if given is not None else listed[0])
-    elif spec is not None and spec.value.site is not None:
-        site = _site_named(catalog, spec.value.site, spec.at("site"))
-    else:
-        own = next(filter(exists, _own_sites()), None)
-        return None if own is None else load_file(Site, own)
-    key = next((key for key in _ON_TRUST if getattr(site.value, key)), None)
-    if key is not None and site.path.absolute() not in _own_sites():
-        raise RequestError(
-            f"only `site.yaml` of the user or the machine can name `{key}`",
-            at=site.at(key),
-            hint=f"move it to {_own_sites()[0]}" + (", or use --upstream DIR" if key == "upstreams" else ""),
-        )
-    return site
+        return _site_given(catalog, given if given is not None else listed[0])
+    if spec is not None and spec.value.site is not None:
+        return _site_named(catalog, spec.value.site, spec.at("site"))
+    own = next(filter(exists, _own_sites()), None)
+    return None if own is None else load_file(Site, own)
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:

@@ -181,6 +181,7 @@ def explain(problem: SchemaProblem, document: Document) -> RequestError:
     if problem.kind == "extra_forbidden":
         known = keys_of(problem.model)
         hint = _other_key_hint(key, document) if len(loc) == 1 and problem.model is EnvSpec else ""
+        hint = hint or getattr(problem.model, "moved_keys", {}).get(key, "")
         hint = hint or did_you_mean(key, known) or f"known keys: {', '.join(known)}"
         return RequestError(f"unknown key `{key}`{inside}", at=problem.at, hint=hint)
     name = parent if problem.is_key else name_of(loc)

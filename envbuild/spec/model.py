@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -75,6 +75,9 @@ class Model(BaseModel):
     """Base of all models: frozen, strict, without unknown keys; described by the texts below its fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+    moved_keys: ClassVar[Mapping[str, str]] = {}
+    """Key that belongs in another file → the hint that says so."""
 
 
 def first_problem(error: ValidationError) -> str:

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    Discriminator,
     Field,
-    Tag,
     ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from envbuild.spec.fields import Address, Checked, Format, WheelPlace
 from envbuild.spec.kubernetes import SiteKubernetes
 from envbuild.spec.model import (
     C_LIBRARIES,
-    MAX_TEXT,
     Architecture,
     BindTarget,
     GlibcVersion,
@@ -72,25 +68,6 @@ AnnotationKey = Annotated[
 ]
 DeviceName = Annotated[
     str, full_match(r"[A-Za-z0-9_./:=-]+", "a device, such as `nvidia.com/gpu=all` or `/dev/gdrdrv`")
-]
-RepositoryName = Annotated[
-    str,
-    full_match(
-        r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]-]*/[a-z0-9]+([._/-]+[a-z0-9]+)*",
-        "a repository of a registry, such as `registry.example.org/team/layers`",
-        limit=512,
-    ),
-]
-RevokedKey = Annotated[
-    str,
-    full_match(
-        r"SHA256:[A-Za-z0-9+/]{43}|/.+",
-        "the name of a key (`SHA256:…`), or the absolute path of its file",
-        limit=MAX_TEXT,
-    ),
-]
-AccountName = Annotated[
-    str, full_match(r"[a-z_][a-z0-9_.-]*|[0-9]+", "an account: a login name or a user id")
 ]
 # They hold the host's C library, and parts of every image.
 _SYSTEM_DIRECTORY = re.compile(
@@ -384,35 +361,6 @@ class SiteRuntime(Model):
     """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
-class SiteUpstream(Model):
-    """A store of another account, whose layers are used in place."""
-
-    path: ImagePath
-    """Its directory."""
-    owner: AccountName
-    """Login name or user id of the account that builds there; users of this site trust it."""
-
-
-class SiteRegistry(Model):
-    """A repository of a registry, whose layers are fetched."""
-
-    registry: RepositoryName
-    """Its name: ``HOST/NAME``, as `build --push-layers` has it."""
-    trust: ImagePath
-    """File with the public key whose signatures count; users of this site trust its owner."""
-
-
-def _kind_of_upstream(value: object) -> str:
-    is_registry = "registry" in value if isinstance(value, dict) else isinstance(value, SiteRegistry)
-    return "registry" if is_registry else "path"
-
-
-AnyUpstream = Annotated[
-    Annotated[SiteUpstream, Tag("path")] | Annotated[SiteRegistry, Tag("registry")],
-    Discriminator(_kind_of_upstream),
-]
-
-
 _AS_SITE = Field(json_schema_extra={"$comment": "default: as the site"})
 
 
@@ -464,6 +412,11 @@ class SitePartition(Model):
 class Site(Model):
     """A site: facts about a machine or centre, which do not belong in a spec."""
 
+    moved_keys = dict.fromkeys(
+        ("upstreams", "require_signature", "require_pass", "revoked", "retirement_days"),
+        "it is a key of `config.yaml`: move it to that file, beside `site.yaml` of the user or the machine",
+    )
+
     schema_: Annotated[Format, Field(alias="schema")] = 1
     """Format of the file: 1."""
     name: Name
@@ -478,20 +431,6 @@ class Site(Model):
     other origins only the first address is asked."""
     find_links: tuple[WheelPlace, ...] = ()
     """Directories or pages with wheels."""
-    upstreams: tuple[AnyUpstream, ...] = ()
-    """Stores of other accounts, and registries, to take layers from, in order; only in ``site.yaml`` of the
-    user or the machine."""
-    require_signature: tuple[ImagePath, ...] = ()
-    """Files with public keys: of images that are pulled or installed as modules, and of layers of others, one
-    of these keys must have signed each; only in ``site.yaml`` of the user or the machine."""
-    require_pass: bool = False
-    """Whether such images must have passed their test, as a key of `require_signature` states, or for modules
-    a test on this host; only in ``site.yaml`` of the user or the machine."""
-    revoked: tuple[RevokedKey, ...] = ()
-    """Keys whose signatures no longer count: ``SHA256:…``, or files with public keys; only in ``site.yaml``
-    of the user or the machine."""
-    retirement_days: Annotated[int, Field(ge=1, le=3650)] | None = None
-    """Days from ``module retire`` to the removal of the module, more than the longest job runs."""
     binds: tuple[SiteBind, ...] = ()
     """Host paths to bind at every start of an image."""
     architecture: Architecture | None = None
@@ -534,13 +473,6 @@ class Site(Model):
     """Sources of these facts, for people."""
     seen: Text = ""
     """Date of the sources (ISO 8601); unknown if empty."""
-
-    @model_validator(mode="after")
-    def _names_whose_verdicts_count(self) -> Self:
-        if self.require_pass and not self.require_signature:
-            problem = "`require_signature` must name the keys whose verdicts count"
-            raise errors_below({("require_pass",): problem})
-        return self
 
     @field_validator("partitions")
     @classmethod

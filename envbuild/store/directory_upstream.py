@@ -26,7 +26,9 @@ from envbuild.system.privacy import PrivateTree, parents_others_can_write
 if TYPE_CHECKING:
     from envbuild.store.store import Store
 
-_ANOTHER = "name the directory that its owner builds with (--store): --upstream DIR, `upstreams` in site.yaml"
+_ANOTHER = (
+    "name the directory that its owner builds with (--store): --upstream DIR, or `upstreams` in config.yaml"
+)
 
 
 class DirectoryUpstream:
@@ -57,7 +59,7 @@ class DirectoryUpstream:
         if status.st_uid not in owners:
             raise RequestError(
                 f"the store `{self.path}` belongs to {host.user(status.st_uid)}",
-                hint="if you trust that account, name it as `owner` under `upstreams` in site.yaml",
+                hint="if you trust that account, name it as `owner` under `upstreams` in config.yaml",
             )
         if not (self.root / MARKER).is_file():
             other_format = format_of(list_directory(self.root))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from envbuild.errors import EnvbuildError, MachineError
 from envbuild.system import host, process
+from envbuild.system.configured import first_of
 from envbuild.system.descriptors import with_real_paths
 from envbuild.system.emulation import VARIABLES, Emulator, emulator_of
 from envbuild.system.files import read_input
@@ -164,15 +164,16 @@ def not_started(done: Finished, subject: str) -> NotStartedError | None:
 
 
 def find(path: Path | None = None) -> Apptainer:
-    """Return the Apptainer to use: `path`, else ENVBUILD_APPTAINER, else the one on PATH.
+    """Return the Apptainer to use: `path`, else the configured one, else the one on PATH.
 
     SingularityCE is used if PATH has no Apptainer. One that is too old is an OldApptainerError.
     """
-    given = path or os.environ.get("ENVBUILD_APPTAINER")
+    given = first_of("apptainer", "--apptainer", path)
     # Absolute: it is started in another directory.
-    program = Path(given).absolute() if given else _on_path()
+    program = Path(given.value).absolute() if given is not None else _on_path()
     if not program.is_file():
-        raise MachineError(f"there is no Apptainer at `{program}`", hint=_HINT)
+        named = f", which {given.origin} names" if given is not None and path is None else ""
+        raise MachineError(f"there is no Apptainer at `{program}`{named}", hint=_HINT)
     finished = process.run([program, "--version"], env=host.environment(), timeout_s=30)
     match = re.search(
         r"^(apptainer|singularity-ce) version ((\d+)\.(\d+)(\.\d+)?\S*)", finished.stdout, re.MULTILINE

@@ -295,6 +295,23 @@ def _own_data() -> Path:
     return packaged if packaged.is_dir() else package.parent
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a regular file by one write, which those of other processes do not mix with.
+
+    The file is made if it does not exist. OSError: it cannot be opened or written, or is not a regular file.
+    """
+    # Without waiting: a pipe without a reader would never open.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if os.write(descriptor, line + b"\n") != len(line) + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
+
+
 def neighbour_hint(path: Path, suffix: str = "") -> str | None:
     """Return ``did you mean `x`?`` for a file beside a missing one, of a similar name and this suffix.
 

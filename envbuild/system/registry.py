@@ -29,6 +29,7 @@ from requests.auth import AuthBase
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MachineError
+from envbuild.system.configured import values_of
 from envbuild.system.network import Client, NetworkError, RequestLimits, speaks_tls
 from envbuild.system.redaction import redact
 from envbuild.system.references import (
@@ -55,8 +56,6 @@ _PIECE_BYTES = 1 << 20
 CHUNK_BYTES = 64 << 20
 
 _LOOPBACK = re.compile(r"(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?")
-PLAIN_HOSTS = "ENVBUILD_PLAIN_HTTP"
-"""Variable with the hosts, separated by commas, that speak HTTP without TLS: registries of one's own."""
 
 
 class RegistryError(MachineError):
@@ -184,11 +183,11 @@ class Repository:
         """Open no connection, but to a registry on this machine, which may have no TLS.
 
         `source` is another repository of the registry, from which it takes blobs that are pushed and that it
-        has there. `plain` uses HTTP without TLS, as with a host of `PLAIN_HOSTS`.
+        has there. `plain` uses HTTP without TLS, as with a configured host (`plain_http`).
         """
         hint = f"see that `{reference.host}` is the registry's name, and that this machine reaches it"
         is_here = _LOOPBACK.fullmatch(reference.host) is not None
-        plain = plain or reference.host in re.split(r"[,\s]+", os.environ.get(PLAIN_HOSTS, ""))
+        plain = plain or any(entry.value == reference.host for entry in values_of("plain_http"))
         plain = plain or (is_here and not speaks_tls(reference.host, hint=hint))
         self.reference, self._source = reference, source
         scheme = "http" if plain else "https"

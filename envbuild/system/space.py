@@ -6,11 +6,12 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envbuild.errors import MachineError
+from envbuild.system.configured import ConfiguredValue, first_of
 from envbuild.system.files import exists, what_is_full
 from envbuild.system.redaction import redact_text
 
@@ -42,19 +43,27 @@ class SpaceDirectory:
     """A hint if it is full."""
 
 
+def named_directories(variables: Mapping[str, str] = os.environ) -> list[ConfiguredValue]:
+    """Return the configured directory for temporary files, and that of TMPDIR, with what names each."""
+    configured = first_of("tmpdir", variables=variables)
+    named = [configured] if configured is not None else []
+    if path := variables.get("TMPDIR"):
+        named.append(ConfiguredValue(value=path, origin="TMPDIR"))
+    return named
+
+
 def temporary_directories() -> list[SpaceDirectory]:
     """Return the directories for temporary files of this process and of builds."""
     hint = (
         "free some space, or name another directory with ENVBUILD_TMPDIR and TMPDIR;"
         f" {NEEDED_TEMPORARY_BYTES / 1e9:.0f} GB are recommended for a build"
     )
-    by_variable = [(name, os.environ[name]) for name in ("ENVBUILD_TMPDIR", "TMPDIR") if os.environ.get(name)]
-    variables = [
-        SpaceDirectory(name=f"the directory of {name},", path=Path(path), hint=hint)
-        for name, path in by_variable
+    named = [
+        SpaceDirectory(name=f"the directory of {entry.origin},", path=Path(entry.value), hint=hint)
+        for entry in named_directories()
     ]
     others = dict.fromkeys((tempfile.gettempdir(), "/var/tmp"))  # noqa: S108  # where builds work
-    return variables + [SpaceDirectory(name="", path=Path(path), hint=hint) for path in others]
+    return named + [SpaceDirectory(name="", path=Path(path), hint=hint) for path in others]
 
 
 def is_full(error: OSError) -> bool:

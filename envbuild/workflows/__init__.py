@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from envbuild.workflows import activity as activity
     from envbuild.workflows import arguments as arguments
     from envbuild.workflows import bench as bench
     from envbuild.workflows import bench_bisect as bench_bisect
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from envbuild.workflows import check as check
     from envbuild.workflows import choices as choices
     from envbuild.workflows import collect as collect
+    from envbuild.workflows import configuration as configuration
     from envbuild.workflows import doctor as doctor
     from envbuild.workflows import edit as edit
     from envbuild.workflows import explain as explain

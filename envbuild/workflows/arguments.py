@@ -10,7 +10,7 @@ from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
 from envbuild.system.files import exists, free_bytes, is_below, is_directory
 from envbuild.system.quota import quota_free_bytes
-from envbuild.workflows.settings import default_root
+from envbuild.workflows.settings import store_root
 
 _LITTLE_BYTES = 1_000_000  # so little space is shown with `-v` alone
 
@@ -61,7 +61,7 @@ def check_outside_store(
     Such a file would stop `cache prune`, or be removed by it. Symbolic links are followed.
     """
     try:
-        root = root or default_root()
+        root = store_root(root)
     except RequestError:
         return  # a user without a home has no default store
     # Any store counts: the output of one run may lie in the store of another.

@@ -31,6 +31,7 @@ from envbuild.store.records import LayerRecord
 from envbuild.system import host
 from envbuild.system.files import make_directory
 from envbuild.system.space import temporary_directories
+from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
 from envbuild.workflows.fetch import fetch_pins, locator
 from envbuild.workflows.gc_roots import root_of_build
@@ -426,6 +427,8 @@ def _write(
     store.write(plan_name(locked.resolved.spec.name), plan.to_json())
     add_root(store, root_of_build(path, manifest, plan, locked.lock, planned.spec))
     number = sum(layer.key in made for layer in plan.image_layers)
+    label = f"{manifest.name}/{manifest.version}"
+    log_activity(settings.emit, "build", name=label, digest=manifest.digest, result="built", path=path)
     return replace(planned, built=_built(path, manifest, preflight, made=number))
 
 

@@ -24,4 +24,4 @@ PushFormat = Literal["sif", "oci", "podman", "docker"]
 SCRIPT_FORMATS: tuple[str, ...] = get_args(ScriptFormat)
 POD_FORMATS: tuple[str, ...] = get_args(PodFormat)
 LAUNCHERS = launcher_names()
-SchemaKind = Literal["spec", "recipe", "job", "base", "site", "lock", "knowledge", "bench"]
+SchemaKind = Literal["spec", "recipe", "job", "base", "site", "config", "lock", "knowledge", "bench"]

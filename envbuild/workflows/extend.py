@@ -58,6 +58,7 @@ from envbuild.store.gc_roots import add_root
 from envbuild.store.store import Store
 from envbuild.system.files import is_below
 from envbuild.system.process import thread_pool
+from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.gc_roots import root_of_build
@@ -159,6 +160,11 @@ def _extend(image: ImageFile, like: ImageFile | None, request: ExtendRequest, se
             context = _context(new, pins, work, settings)
             made = make_image(path, new, context.store, settings, context=context, check=check_all)
         preflight = _examine_written(path, new, made, addition, settings)
+    with ImageFile.open(path) as written:
+        is_ours = written.built_by_envbuild
+        label = written.label if is_ours else path.name
+        digest = written.manifest.digest if is_ours else ""
+    log_activity(settings.emit, "extend", name=label, digest=digest, result="written", path=path)
     if image.signatures:
         hint = "`apptainer sign` signs the new image"
         settings.emit(Warned(text="signatures of the old image do not hold for the new one", hint=hint))

@@ -28,7 +28,7 @@ from envbuild.activate.installed import (
     uninstall,
 )
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import VERDICT, Layout, parse_module, read_default
+from envbuild.activate.layout import VERDICT, Deprecation, Layout, parse_module, read_default
 from envbuild.activate.model import OWN_COMMANDS, Installation, choose_commands, runnable_of
 from envbuild.errors import EnvbuildError, RequestError, raise_all
 from envbuild.events import Note, Warned, task
@@ -45,12 +45,14 @@ from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint
+from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.images import NamedImage, existing_directory, named_images
-from envbuild.workflows.inputs import site_here, site_of
+from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
@@ -111,6 +113,16 @@ class InstallRequest:
     """Of the module, for an extended image."""
     commands: Sequence[str] = ()
     """Further commands of the image that get a wrapper."""
+    deprecation: Deprecation | None = None
+    """From which day users should load another module."""
+
+
+def read_deprecation(on: date | None, use: str | None) -> Deprecation | None:
+    """Return the deprecation that two options state; None without. RequestError: only one, or not a name."""
+    if (on is None) != (use is None):
+        hint = "write `--deprecate 2027-01-31 --use NAME/VERSION`"
+        raise RequestError("--deprecate and --use need each other", hint=hint)
+    return Deprecation.of(on, use) if on is not None and use is not None else None
 
 
 def install_module(request: InstallRequest, settings: Settings) -> InstallResult:
@@ -127,7 +139,7 @@ def install_module(request: InstallRequest, settings: Settings) -> InstallResult
         needs_test = check_signatures(image, str(request.image), settings.emit)
         if needs_test and not request.require_pass:
             text = (
-                "`require_pass` in site.yaml: no signed verdict says that it passed, so it needs a test here"
+                "`require_pass` in config.yaml: no signed verdict says that it passed; it needs a test here"
             )
             settings.emit(Note(text=text))
             request = replace(request, require_pass=True)
@@ -197,6 +209,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
         host_libs=host_libs,
         name=request.name or "",
         version=request.version or "",
+        deprecation=request.deprecation,
         rank_environment=tasks.variables() if tasks is not None else {},
         lone_tasks=lone_tasks(*context.running_mpi, host=context.host_mpi is not None),
         commands=commands,
@@ -220,6 +233,15 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
             check=image.check_still_there if request.link else image.check_unchanged,
         )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
+    layout = installed.layout
+    log_activity(
+        emit,
+        "install",
+        name=layout.label,
+        digest=runnable.digest,
+        result="installed" if installed.changed else "was installed already",
+        path=layout.modulefile,
+    )
     warnings = [*verdict_warnings(verdict)]
     if request.link and (problem_of_others := why_only_you(installation.image)) is not None:
         warnings.append(Warned(text=problem_of_others))
@@ -252,6 +274,8 @@ def _options(
         "--fabric": "host" if request.from_host.fabric else None,
         "--site": settings.site,
         "--apptainer": settings.apptainer,
+        "--deprecate": request.deprecation.on if request.deprecation else None,
+        "--use": request.deprecation.use if request.deprecation else None,
     }
     words = [word for option, value in values.items() if value for word in (option, str(value))]
     words += [word for name in request.commands for word in ("--command", name)]
@@ -377,17 +401,17 @@ def choose_defaults(modules: Members[InstalledModule], settings: Settings) -> Me
 def retire_modules(
     modules: Members[InstalledModule], settings: Settings, *, today: date, until: date | None = None
 ) -> Members[date | None]:
-    """Retire modules until a day, by default as many days after `today` as the site says.
+    """Retire modules until a day, by default as many days after `today` as the configuration says.
 
     The error of a member: it is not installed, is broken or the default. RequestError: no day is known, or it
     is past; then nothing has changed.
     """
     if until is None:
-        site = site_here(settings)
-        if site is None or site.retirement_days is None:
-            hint = "write `retirement_days: 90` in the site file, or add --on 2027-01-31"
-            raise RequestError("no site says after how many days a retired module is uninstalled", hint=hint)
-        until = today + timedelta(days=site.retirement_days)
+        days = first_of("retirement_days")
+        if days is None:
+            hint = "write `retirement_days: 90` in config.yaml, or add --on 2027-01-31"
+            raise RequestError("the configuration has no `retirement_days`, and no day is named", hint=hint)
+        until = today + timedelta(days=days.value)
     elif until < today:
         raise RequestError(f"{until} is past", hint="name today or a later day")
     last_day = until

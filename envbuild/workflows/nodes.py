@@ -14,7 +14,7 @@ from envbuild.errors import RequestError, pluralize
 from envbuild.events import Warned
 from envbuild.image.file import ImageFile
 from envbuild.image.model import Manifest
-from envbuild.image.runnable import accelerator_of
+from envbuild.image.runnable import accelerator_of, identity_of
 from envbuild.jobs.rank_reports import Reports
 from envbuild.jobs.report import CheckResult
 from envbuild.launch import vet
@@ -23,6 +23,7 @@ from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.schedulers import (
     allocation,
     default_launcher,
+    image_comment,
     nodes_here,
     other_nodes,
     own_command,
@@ -34,6 +35,7 @@ from envbuild.launch.schedulers.slurm import SlurmHere, job_options
 from envbuild.launch.start import Container, context_of, run_external_job
 from envbuild.launch.vet import Vetting
 from envbuild.spec.site import Site, SiteGpus
+from envbuild.system.configured import first_of, values_of
 from envbuild.workflows.inputs import site_of
 from envbuild.workflows.settings import Settings
 
@@ -42,6 +44,13 @@ RANKS_PER_NODE = 2
 # So many suspects are measured again; where there are more, it is not by chance.
 _MOST_SUSPECTS = 8
 _SUBMITTED_FROM = "ENVBUILD_SUBMITTED_FROM"
+# Option of sbatch → key of the configuration.
+_CONFIGURED = {
+    "partition": "jobs.partition",
+    "account": "jobs.account",
+    "time": "jobs.time",
+    "ntasks-per-node": "jobs.ranks_per_node",
+}
 
 
 def must_submit(nodes: int) -> bool:
@@ -69,17 +78,23 @@ def submit(
 ) -> int:
     """Run a command line of envbuild as a job of Slurm, follow it, and return its exit code.
 
-    `named_options` are options of sbatch, left out if None; `options` further words, as a shell takes them.
+    `named_options` are options of sbatch, as configured if None; `options` further words, as a shell takes
+    them.
     """
-    words = option_words(named_options, options)
+    named_options = with_configured(named_options)
+    words = [*configured_words(), *option_words(named_options, options)]
     site = site_of(settings, queue=str(named_options.get("partition") or ""))
     scheduler = submitter(site)
     with ImageFile.open(image) as opened:
         shape = options_of_test(site, nodes, accelerator_of(opened))
+        label = opened.label if opened.built_by_envbuild else opened.path.name
+        comment = image_comment(label, identity_of(opened, settings.store))
+    # Before the site's and the user's: of several comments sbatch takes the last, but none of its variable.
+    comments = [] if os.environ.get("SBATCH_COMMENT") else [f"--comment={comment}"]
     return run_in_job(
         scheduler,
         own_command(arguments),
-        [*shape, *words],
+        [*comments, *shape, *words],
         variables=facts_of_host(settings),
         emit=settings.emit,
     )
@@ -94,6 +109,19 @@ def options_of_test(site: Site | None, nodes: int, accelerator: str) -> list[str
 def facts_of_host(settings: Settings) -> dict[str, str]:
     """Return the variable by which a job knows the facts of the host that submits it."""
     return {_SUBMITTED_FROM: json.dumps(settings.this_host().facts)}
+
+
+def with_configured(named_options: Mapping[str, object]) -> dict[str, object]:
+    """Return named options of sbatch, with configured values for those that are None."""
+    return {
+        name: value if value is not None else getattr(first_of(_CONFIGURED[name]), "value", None)
+        for name, value in named_options.items()
+    }
+
+
+def configured_words() -> list[str]:
+    """Return the configured further options of sbatch; of two that contradict each other the last counts."""
+    return [entry.value for entry in reversed(values_of("jobs.options"))]
 
 
 def option_words(named_options: Mapping[str, object], options: str | None) -> list[str]:

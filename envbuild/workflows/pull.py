@@ -94,8 +94,8 @@ def pull_image(
 
     Parts that the store or the image `have` hold are copied. The file appears once all of it has the digest
     that was pushed. RequestError: the name is not one, or what the registry holds is damaged, no image of
-    `push`, or not signed as ``site.yaml`` asks. MachineError: the registry refuses it or does not answer, or
-    there is no space.
+    `push`, or not signed as ``config.yaml`` asks. MachineError: the registry refuses it or does not answer,
+    or there is no space.
     """
     reference = Reference.parse(text)
     path = path or Path(f"{reference.short_name}.sif")

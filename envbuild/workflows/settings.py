@@ -11,6 +11,7 @@ from pathlib import Path
 from envbuild import events
 from envbuild.errors import MachineError, RequestError
 from envbuild.events import Emit
+from envbuild.inputs.config import use_files
 from envbuild.inputs.once import ReadOnce
 from envbuild.launch.runtimes.apptainer import apptainer_as_described, apptainer_of
 from envbuild.launch.schedulers.slurm import SlurmHere
@@ -18,6 +19,7 @@ from envbuild.spec.site import Site, SiteRuntime
 from envbuild.store.store import Store
 from envbuild.system import apptainer
 from envbuild.system.apptainer import Apptainer
+from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.system.process import terminating_children_on_exit
 
@@ -50,9 +52,13 @@ class Settings:
         architecture: str | None = None,
         emit: Emit = events.ignore,
     ) -> Settings:
-        """Return settings from a command line's options; absent ones get their defaults."""
+        """Return settings from a command line's options; absent ones get configured values, or defaults.
+
+        RequestError: a configuration file has errors.
+        """
+        use_files()
         return Settings(
-            store=Store((store or default_root()).absolute()),
+            store=Store(store_root(store).absolute()),
             apptainer=apptainer,
             recipes=tuple(recipes or ()),
             site=site,
@@ -69,7 +75,7 @@ class Settings:
         described = apptainer_of(site)
         if described is None:
             return apptainer.find(self.apptainer)
-        named = self.apptainer is not None or bool(os.environ.get("ENVBUILD_APPTAINER"))
+        named = first_of("apptainer", "--apptainer", self.apptainer) is not None
         path = self.apptainer if named or described.program is None else Path(described.program)
         return replace(apptainer.find(path), unprivileged=described.setuid is False)
 
@@ -94,13 +100,17 @@ def running(settings: Settings) -> Iterator[Settings]:
         yield settings
 
 
-def default_root() -> Path:
-    """Return the default store: ENVBUILD_STORE, else ``envbuild`` in the user's cache directory.
+def store_root(given: Path | None = None) -> Path:
+    """Return the given or configured store, else the default one.
 
-    RequestError: the user has no home directory.
+    RequestError: as of `default_store`, or a configuration file has errors.
     """
-    if named := os.environ.get("ENVBUILD_STORE"):
-        return Path(named)
+    configured = first_of("store", "--store", given)
+    return Path(configured.value) if configured is not None else default_store()
+
+
+def default_store() -> Path:
+    """Return ``envbuild`` in the user's cache directory; RequestError if the user has no home directory."""
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache) / "envbuild"
     try:

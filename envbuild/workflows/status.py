@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from envbuild.activate.installed import InstalledModule
+from envbuild.activate.layout import Deprecation
 from envbuild.errors import EnvbuildError
 from envbuild.image.file import ImageFile
 from envbuild.image.runnable import identity_of
@@ -39,6 +40,8 @@ class Status:
     """Why a module cannot be loaded or started."""
     retired_until: date | None = None
     """The day on which a retired module is to be uninstalled."""
+    deprecation: Deprecation | None = None
+    """From which day users should load another module."""
     outdated: str = ""
     """How the lock or spec beside the image has moved on, in words."""
     is_foreign: bool = False
@@ -58,7 +61,8 @@ class Status:
     def text(self) -> str:
         """When, with how many ranks and where it was tested; what failed, or what has changed since."""
         retired = f"retired until {self.retired_until}" if self.retired_until is not None else ""
-        return "; ".join(part for part in (self._verdict_text, retired, self.outdated) if part)
+        deprecated = str(self.deprecation) if self.deprecation is not None else ""
+        return "; ".join(part for part in (self._verdict_text, deprecated, retired, self.outdated) if part)
 
     @property
     def line(self) -> str:
@@ -134,5 +138,6 @@ def _module_status(module: InstalledModule, settings: Settings, here: HostFinger
         is_module=True,
         problems=module.problems,
         retired_until=module.retired_until,
+        deprecation=module.deprecation,
         outdated=outdated,
     )

@@ -66,8 +66,9 @@ from envbuild.workflows.upstreams import with_upstreams
 # the scheduler keeps a job's environment in files, and tokens and proxies have no business there.
 _VARIABLES = (
     *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "MODULEPATH", "PATH", "PYTHONPATH", "SHELL"),
-    *("TMPDIR", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ENVBUILD_RECIPES"),
-    *("ENVBUILD_SITE", "ENVBUILD_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR"),
+    *("TMPDIR", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ENVBUILD_CONFIG"),
+    *("ENVBUILD_RECIPES", "ENVBUILD_SITE", "ENVBUILD_TMPDIR"),
+    *("APPTAINER_CACHEDIR", "APPTAINER_CONFIGDIR", "APPTAINER_TMPDIR"),
 )
 
 MemberOutcome = Literal["queued", "running", "done", "failed"]

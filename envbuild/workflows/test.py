@@ -60,6 +60,7 @@ from envbuild.system import files
 from envbuild.system.apptainer import Apptainer, NotStartedError
 from envbuild.system.fingerprint import HostFingerprint, fingerprint
 from envbuild.workflows import pages
+from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.extended import (
     ExtendedImage,
@@ -575,6 +576,8 @@ def record_verdict(report: Report, settings: Settings) -> None:
 
     A changed image carries the digest of the original: its result is not recorded.
     """
+    label = f"{report.name}/{report.version}"
+    log_activity(settings.emit, "test", name=label, digest=report.digest, result=report.summary)
     if DIGEST in report.failed:
         text = "the verdict was not kept: the image is not the one that its manifest names"
         settings.emit(Warned(text=text, hint=HINT_REBUILD))

@@ -1,4 +1,4 @@
-"""Whose signatures count, as ``site.yaml`` of the user and the machine say."""
+"""Whose signatures count, as ``config.yaml`` of the user and the centre say."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from envbuild.errors import RequestError
 from envbuild.events import Emit, task
 from envbuild.image.file import ImageFile
 from envbuild.image.statements import judge_image
-from envbuild.inputs.sites import read_own_sites
+from envbuild.inputs.config import file_values, read_configs
 from envbuild.system.envelopes import Verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """The signatures that one site file requires of what others made."""
+    """The signatures that one configuration file requires of what others made."""
 
     keys: tuple[Verifier, ...]
     """Those of `require_signature` that are not revoked."""
@@ -24,36 +24,35 @@ class Requirement:
 
 
 def requirements() -> tuple[Requirement, ...]:
-    """Return what the site files require, each for itself.
+    """Return what the configuration files require, each for itself.
 
     RequestError: a key cannot be read. MachineError: one is named, and `cryptography` is not installed.
     """
     return tuple(
-        Requirement(keys=valid_keys(site.require_signature), require_pass=site.require_pass)
-        for site in read_own_sites()
-        if site.require_signature
+        Requirement(keys=valid_keys(config.value.require_signature), require_pass=config.value.require_pass)
+        for config in read_configs()
+        if config.value.require_signature
     )
 
 
 def valid_keys(files: Iterable[str]) -> tuple[Verifier, ...]:
-    """Return the public keys in files, without those that a site file revokes; raises as `requirements`."""
+    """Return the public keys in files, without those that are revoked; raises as `requirements`."""
     # Only signatures need the package `cryptography`.
     from envbuild.system.keys import PublicKey  # noqa: PLC0415
 
     revoked = {
-        entry if entry.startswith("SHA256:") else PublicKey.read(Path(entry)).fingerprint
-        for site in read_own_sites()
-        for entry in site.revoked
+        entry.value if entry.value.startswith("SHA256:") else PublicKey.read(Path(entry.value)).fingerprint
+        for entry in file_values("revoked")
     }
     keys = [PublicKey.read(Path(file)) for file in files]
     return tuple(key for key in keys if key.fingerprint not in revoked)
 
 
 def check_signatures(image: ImageFile, name: str, emit: Emit) -> bool:
-    """Check that an image is signed as the site files require, and return whether it still needs a test.
+    """Check that an image is signed as the configuration requires, and return whether it still needs a test.
 
-    It does if they require that it passed, and no signed verdict says so. RequestError: it is not signed, or
-    was changed. Otherwise raises as `requirements`.
+    It does if it must have passed one, and no signed verdict says so. RequestError: it is not signed, or was
+    changed. Otherwise raises as `requirements`.
     """
     required = requirements()
     if not required:
@@ -69,7 +68,7 @@ def check_signatures(image: ImageFile, name: str, emit: Emit) -> bool:
             problems = [statement.problem for statement in judged.statements if statement.problem]
             why = "; ".join([*judged.changed, *problems]) or "no key of it signed its provenance"
             raise RequestError(
-                f"`{name}` is not signed as `require_signature` in site.yaml asks: {why}",
+                f"`{name}` is not signed as `require_signature` in config.yaml asks: {why}",
                 hint="its builder runs `envbuild sign` with one of these keys:"
                 f" {', '.join(sorted(names)) or 'none is left, since all are revoked'}",
             )

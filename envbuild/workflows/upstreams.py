@@ -11,9 +11,9 @@ from pathlib import Path
 from envbuild.build.run import missing_layers
 from envbuild.errors import EnvbuildError, RequestError, pluralize
 from envbuild.events import Note, Warned, task
-from envbuild.inputs.sites import read_own_sites
+from envbuild.inputs.config import file_values
 from envbuild.plan.graph import LayerGraph
-from envbuild.spec.site import AnyUpstream, SiteRegistry, SiteUpstream
+from envbuild.spec.config import AnyUpstream, UpstreamRegistry, UpstreamStore
 from envbuild.store.directory_upstream import DirectoryUpstream
 from envbuild.store.records import LayerRecord
 from envbuild.store.registry_upstream import RegistryUpstream
@@ -30,36 +30,35 @@ from envbuild.workflows.trust import requirements, valid_keys
 
 
 def with_upstreams(settings: Settings, given: Sequence[Path] = (), *, offline: bool = False) -> Settings:
-    """Return settings whose store also takes layers from upstreams: `given` ones, then those of site files.
+    """Return settings whose store also takes layers from upstreams: `given` ones, then those of config.yaml.
 
-    A given store must belong to the user or to root, and be usable. An unusable upstream of a ``site.yaml``
+    A given store must belong to the user or to root, and be usable. An unusable upstream of a ``config.yaml``
     is only a warning: it may not be mounted here. Registries are left out if it works `offline`.
     """
     upstreams: list[Upstream] = [DirectoryUpstream(path.absolute(), (os.geteuid(), 0)) for path in given]
-    for site in read_own_sites():
-        for entry in site.upstreams:
-            try:
-                upstreams += _opened(entry, settings, offline=offline)
-            except EnvbuildError as error:
-                text = f"an upstream is not used: {error.problem}"
-                settings.emit(Warned(text=text, hint=error.hint or ""))
+    for entry in file_values("upstreams"):
+        try:
+            upstreams += _opened(entry.value, settings, offline=offline)
+        except EnvbuildError as error:
+            text = f"an upstream is not used: {error.problem}"
+            settings.emit(Warned(text=text, hint=error.hint or ""))
     return replace(settings, store=Store(settings.store.path, upstreams))
 
 
 def _opened(entry: AnyUpstream, settings: Settings, *, offline: bool) -> list[Upstream]:
     """Return the upstream of an entry; nothing for a registry if it works `offline`."""
     required = requirements()
-    if isinstance(entry, SiteRegistry):
+    if isinstance(entry, UpstreamRegistry):
         if offline:
             return []
         keys = valid_keys([entry.trust])
         if not keys:
             problem = f"its key `{entry.trust}` is revoked, which signs the layers of `{entry.registry}`"
-            raise RequestError(problem, hint="name the key that its owner has now as `trust` in site.yaml")
+            raise RequestError(problem, hint="name the key that its owner has now as `trust` in config.yaml")
         names = [{key.fingerprint for key in requirement.keys} for requirement in required]
         if not all(keys[0].fingerprint in allowed for allowed in names):
             problem = f"`require_signature` does not name the key `{entry.trust}` of `{entry.registry}`"
-            raise RequestError(problem, hint="add it in site.yaml if its signatures count here")
+            raise RequestError(problem, hint="add it in config.yaml if its signatures count here")
         return [RegistryUpstream(Reference.of_repository(entry.registry), keys, settings.emit)]
     if required:
         problem = f"the layers of the store `{entry.path}` are not signed, as `require_signature` asks"
@@ -103,13 +102,13 @@ def _absent(graph: LayerGraph, store: Store) -> list[LayerRecord]:
     return [record for record in records if not store.blob_of(record).exists()]
 
 
-def owner_of(upstream: SiteUpstream) -> int:
+def owner_of(upstream: UpstreamStore) -> int:
     """Return the user id of an upstream's owner; RequestError if this machine has no such account."""
     owner = host.user_id(upstream.owner)
     if owner is None:
         raise RequestError(
             f"the owner of the upstream store `{upstream.path}` is not an account here: `{upstream.owner}`",
-            hint="correct `owner` in site.yaml",
+            hint="correct `owner` in config.yaml",
         )
     return owner
 
@@ -117,9 +116,8 @@ def owner_of(upstream: SiteUpstream) -> int:
 def trusted_owners() -> set[int]:
     """Return the user ids whose layers are trusted: the user, root, and the owners of upstreams."""
     owners = {os.geteuid(), 0}
-    for site in read_own_sites():
-        for upstream in site.upstreams:
-            if isinstance(upstream, SiteUpstream):
-                with contextlib.suppress(RequestError):
-                    owners.add(owner_of(upstream))
+    for entry in file_values("upstreams"):
+        if isinstance(entry.value, UpstreamStore):
+            with contextlib.suppress(RequestError):
+                owners.add(owner_of(entry.value))
     return owners

@@ -9,7 +9,7 @@ from envbuild.image.command_launchers import shell_text
 from envbuild.image.environment import MISLEADING
 from envbuild.launch.formats import TextFormat
 from envbuild.launch.runtimes import WRITTEN, SiteLaunch, head_lines, runtime
-from envbuild.launch.schedulers import Scheduler, work_for
+from envbuild.launch.schedulers import Scheduler, image_comment, work_for
 
 _RANKS = "$_eb_ranks"
 _CHECK = '_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2'
@@ -18,10 +18,11 @@ _CHECK = '_eb_check_command "$_eb_ranks" "$_eb_nodes" "$@" || exit 2'
 def _render(launch: SiteLaunch, scheduler: Scheduler) -> str:
     """Return a batch script of a scheduler. RequestError: as `Runtime.entry` says it."""
     # Those of an EDF are in it.
+    manifest = launch.manifest
     in_text = runtime(launch.runtime.name).keeps_variables
     variables = {} if in_text else launch.variables
     words = " ".join(f'"{_RANKS}"' if word == _RANKS else shlex.quote(word) for word in launch.line(_RANKS))
-    words = " ".join([words, *launch.manifest.rank_words])
+    words = " ".join([words, *manifest.rank_words])
     body = [
         *(shell_text() + _CHECK).splitlines(),
         "",
@@ -37,10 +38,11 @@ def _render(launch: SiteLaunch, scheduler: Scheduler) -> str:
     work = work_for(
         launch.site,
         for_gpus=launch.for_gpus,
-        launch=launch.manifest.launch,
-        name=launch.manifest.name,
+        launch=manifest.launch,
+        name=manifest.name,
         head=head_lines(launch),
         body=body,
+        comment=image_comment(f"{manifest.name}/{manifest.version}", manifest.digest),
     )
     return scheduler.script(work)
 

@@ -61,6 +61,8 @@ class Work:
     """Wall-clock limit in minutes; 0 leaves it to the user."""
     options: tuple[str, ...] = ()
     """The site's own options, in the scheduler's words."""
+    comment: str = ""
+    """Names the image in the scheduler's comment on the job, if it has one; the user's own replaces it."""
     body: tuple[str, ...]
     """Lines of POSIX shell."""
 
@@ -123,6 +125,11 @@ class QueuedTask:
     node: str = ""
 
 
+def image_comment(label: str, digest: str) -> str:
+    """Return the comment of a job that runs an image: ``envbuild:NAME/VERSION@sha256:…``."""
+    return f"envbuild:{label}@{digest}"
+
+
 def work_for(
     site: Site | None,
     *,
@@ -131,6 +138,7 @@ def work_for(
     name: str = "",
     head: Sequence[str] = (),
     body: Sequence[str] = (),
+    comment: str = "",
 ) -> Work:
     """Return work at a site, with its options and the ranks of `launch`: by default one for each GPU.
 
@@ -146,6 +154,7 @@ def work_for(
         gpus_per_node=of_node,
         options=options,
         body=tuple(body),
+        comment=comment,
     )
     if launch is None:
         return work

@@ -221,7 +221,8 @@ SCHEDULER = Slurm()
 
 def job_options(work: Work) -> list[str]:
     """Return the options of sbatch that work asks for, before those of a site."""
-    options = [f"--nodes={work.nodes}"] if work.nodes else []
+    options = [f"--comment={work.comment}"] if work.comment else []
+    options += [f"--nodes={work.nodes}"] if work.nodes else []
     options += [f"--ntasks-per-node={work.ranks_per_node}"] if work.ranks_per_node else []
     options += [f"--ntasks={work.ranks}"] if work.ranks and not (work.nodes and work.ranks_per_node) else []
     options += [f"--time={work.time_min}"] if work.time_min else []

@@ -3,6 +3,7 @@
 # sha256:…
 # sbatch --nodes=N --time=MINUTES [OPTION ...] FILE COMMAND [ARGUMENT ...]
 #SBATCH --job-name=demo
+#SBATCH --comment=envbuild:demo/2026.11@sha256:…
 #SBATCH --ntasks-per-node=4
 #SBATCH --gpus-per-node=4
 

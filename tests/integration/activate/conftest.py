@@ -13,7 +13,7 @@ import pytest
 
 from envbuild.activate.install import install
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import Layout, read_record
+from envbuild.activate.layout import Deprecation, Layout, read_record
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.image import startup
 from envbuild.image.environment import default_environment, render_script
@@ -143,6 +143,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         linked: bool = False,
         default: bool = False,
         binds: tuple[SiteBind, ...] = (),
+        deprecation: Deprecation | None = None,
     ) -> Layout:
         image = images[version]
         if linked:
@@ -160,6 +161,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
             stamp=stamp_of(image) if linked else "",
             apptainer=find(),
             binds=binds,
+            deprecation=deprecation,
         )
         return install(installation, default=default).layout
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pytest
 from envbuild.activate.install import install
 from envbuild.activate.installed import find_installed, select, uninstall
 from envbuild.activate.launcher import stamp_of
-from envbuild.activate.layout import Layout
+from envbuild.activate.layout import Deprecation, Layout
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, tcl_literal
 from envbuild.activate.retirement import choose_default, retire
@@ -459,6 +460,23 @@ def test_a_retired_version_is_hidden_and_says_so_at_each_load(activate, place, s
         assert "small/2.0" not in offered
         assert "small/2.0 is retired, and will be uninstalled on 2027-01-31" in loaded
         assert loaded.rstrip().endswith(f"{new.home}/image.sif")
+
+
+@both
+def test_a_deprecated_version_is_offered_and_names_another_at_each_load(activate, place, system):
+    """By the clock of the load: a modulefile holds the day alone."""
+    active = activate("1.0", deprecation=Deprecation.of(date(9999, 1, 31), "small/2.0"))
+    activate("2.0", deprecation=Deprecation.of(date(2020, 1, 31), "other/4"))
+    script = "module avail small 2>&1\nmodule load small/1.0\nmodule swap small/1.0 small/2.0"
+    done = run(place, active, system, script)
+    marks = dict(re.findall(r"small/([12])\.0(?: +\(([A-Z,]*)\))?", done.stdout))
+    # The mark is Lmod's; Environment Modules has no properties.
+    assert [("O" in marks[version]) for version in "12"] == [False, system is LMOD], done.stdout
+    messages = [line.strip() for line in done.stderr.splitlines() if "deprecated" in line]
+    assert messages == [
+        "small/1.0 will be deprecated on 9999-01-31: load small/2.0",
+        "small/2.0 is deprecated since 2020-01-31: load other/4",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -536,6 +536,8 @@ def test_a_users_way_from_install_to_uninstall(images, place, envbuild):
         "module": "small/1.0",
         "default": True,
         "retired_until": None,
+        "deprecated_on": None,
+        "use": None,
         "digest": read_manifest(images["1.0"]).digest,
         "linked": False,
         "image": f"{root}/envs/small/1.0/image.sif",

@@ -177,10 +177,10 @@ def test_an_empty_store_takes_layers_that_were_signed(
     # Layers and images share their data.
     image = desk.envbuild("push", small_image, f"{name}:image", "--json", env=environment)
     assert json.loads(image.stdout)["sent_bytes"] < pushed["sent_bytes"] / 10
-    site = desk.place / "centre/envbuild/site.yaml"
-    site.parent.mkdir(parents=True)
+    config = desk.place / "centre/envbuild/config.yaml"
+    config.parent.mkdir(parents=True)
     key = desk.place / "layers.key.pub"
-    site.write_text(f"name: centre\nupstreams: [{{registry: '{name}', trust: {key}}}]\n")
+    config.write_text(f"upstreams: [{{registry: '{name}', trust: {key}}}]\n")
     variables = {**environment, "XDG_CONFIG_HOME": str(desk.place / "centre")}
     words = ["build", spec, "--locked", "-o", "taken.sif", "--store", desk.place / "a-sixth-store"]
     said = desk.envbuild(*words, env=variables).stderr

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.integration.conftest import Desk
+from tests.support.images import read_manifest
 
 Images = Callable[[str], Path]
 
@@ -24,6 +25,10 @@ def test_a_job_of_its_own_gives_a_verdict_that_counts_here(login: Desk, image_on
     status = json.loads(login.envbuild("status", image, "--json").stdout)
     assert (status["state"], status["when"]) == ("passed", report["when"])
     assert not list(login.place.glob("envbuild-test-*"))
+    queue = ["squeue", "--states=all", "--noheader", "--name=envbuild", "--format=%k"]
+    manifest = read_manifest(image)
+    comment = f"envbuild:{manifest.name}/{manifest.version}@{manifest.digest}"
+    assert comment in login.run(queue).stdout.splitlines()
     root = login.place / "modules-of-nodes"
     login.envbuild("module", "install", image, "--root", root, "--require-pass")
     (module,) = json.loads(login.envbuild("module", "ls", "--root", root, "--json").stdout)

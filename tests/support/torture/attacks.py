@@ -222,13 +222,12 @@ def _upstreams(field: Field) -> None:
     service, config = field.store, field.desk / "config"
     own = Path(field.ground.environment(service)["XDG_CONFIG_HOME"])
     shutil.copytree(own, config)
-    site = config / "envbuild/site.yaml"
-    text = site.read_text()
     store, env = field.attackers("reader") / "store", {"XDG_CONFIG_HOME": str(config)}
     words = [*field.ground.build(), "--json"]
 
     def layers_built(owner: str) -> int | str:
-        site.write_text(text + f"upstreams: [{{path: {service}, owner: '{owner}'}}]\n")
+        upstreams = f"upstreams: [{{path: {service}, owner: '{owner}'}}]\n"
+        (config / "envbuild/config.yaml").write_text(upstreams)
         shutil.rmtree(store, ignore_errors=True)
         (field.desk / "desk/tiny.sif").unlink(missing_ok=True)
         done = field.as_attacker(*words, store=store, env=env)

@@ -46,8 +46,8 @@ def _read(ground: Ground, place: Path, outcome: Outcome, *, readers: int) -> Non
     config = place / "config"
     shutil.copytree(ground.environment(place)["XDG_CONFIG_HOME"], config)
     owner = ground.place.stat().st_uid
-    with (config / "envbuild/site.yaml").open("a") as site:
-        site.write(f"upstreams: [{{path: {place / 'store'}, owner: '{owner}'}}]\n")
+    upstreams = f"upstreams: [{{path: {place / 'store'}, owner: '{owner}'}}]\n"
+    (config / "envbuild/config.yaml").write_text(upstreams)
     desks = [ground.desk(f"reader-{number}") for number in range(readers)]
     running = []
     for desk in desks:

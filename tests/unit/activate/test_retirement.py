@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import date
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from envbuild.activate.installed import InstalledModule, find_installed, uninstall
+from envbuild.activate.layout import Deprecation
 from envbuild.activate.retirement import choose_default, end_retirement, retire
 from envbuild.cli.main import main
 from envbuild.errors import RequestError
@@ -160,20 +160,54 @@ def test_several_are_uninstalled_and_one_that_is_not_there_leaves_the_others_don
     assert [member["exit_code"] for member in members] == [2, 2, 2]
 
 
-def test_the_site_says_after_how_many_days(
+def test_the_configuration_says_after_how_many_days(
     three: list[InstalledModule], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     settings = Settings.of(store=tmp_path / "store")
     modules, today = named_modules([f"{NAME}/2026.9"], root=root), date(2026, 12, 1)
-    with pytest.raises(RequestError, match="no site says after how many days"):
+    with pytest.raises(RequestError, match="the configuration has no `retirement_days`"):
         retire_modules(modules, settings, today=today)
-    site = tmp_path / "here.yaml"
-    site.write_text("name: here\nretirement_days: 61\n")
-    settings = dataclasses.replace(settings, site=site)
+    config = tmp_path / "config/envbuild/config.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("retirement_days: 61\n")
     assert retire_modules(modules, settings, today=today).only == DAY
     with pytest.raises(RequestError, match="is past"):
         retire_modules(modules, settings, today=today, until=date(2026, 11, 30))
+
+
+def test_a_deprecated_module_names_another_one_and_stays_offered(put: Any, manifest: Any, root: Path) -> None:
+    day = Deprecation.of(DAY, "pytorch-mpi/2026.11")
+    put(runnable=manifest(version="2026.10"), deprecation=day)
+    (module,) = find_installed(root)
+    assert (module.deprecation, module.retired_until) == (day, None)
+    text = module.layout.modulefile.read_text()
+    assert "# Deprecated: 2027-01-31, use pytorch-mpi/2026.11\n" in text
+    # A retirement adds its note, names the same replacement, and leaves the first note when it ends.
+    retire(module, date(2027, 6, 30))
+    (module,) = find_installed(root)
+    assert (module.deprecation, module.retired_until) == (day, date(2027, 6, 30))
+    assert "uninstalled on 2027-06-30: load pytorch-mpi/2026.11" in module.layout.modulefile.read_text()
+    end_retirement(module)
+    assert module.layout.modulefile.read_text() == text
+    # As all that `module install` writes, it goes with the next installation.
+    put(runnable=manifest(version="2026.10"))
+    assert find_installed(root)[0].deprecation is None
+
+
+@pytest.mark.parametrize("use", ["", "a b", '"; exec touch x; #', "../x", "a//b", "a/", "-a", "x" * 300, "é"])
+def test_a_replacement_has_the_name_of_a_module(use: str) -> None:
+    with pytest.raises(RequestError, match="names no module"):
+        Deprecation.of(DAY, use)
+
+
+@pytest.mark.parametrize("words", [["--deprecate", "2027-01-31"], ["--use", "x/1"]])
+def test_a_deprecation_names_day_and_replacement(
+    words: list[str], root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = run(capsys, "module", "install", "x.sif", "--root", root, *words)
+    assert code == 2
+    assert "--deprecate and --use need each other" in said
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:

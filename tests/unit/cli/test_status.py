@@ -86,6 +86,7 @@ def test_modules_and_images_below_a_directory_are_shown_together(
     assert [member["exit_code"] for member in document["members"]] == [4, 4, 4, 4, 2]
     assert document["members"][1]["result"]["state"] == "broken"
     assert document["members"][2]["result"]["retired_until"] == "2027-01-31"
+    assert document["members"][2]["result"]["deprecated_on"] is None
 
 
 def test_an_image_that_its_lock_or_spec_has_left_behind_says_so(

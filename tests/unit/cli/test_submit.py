@@ -12,6 +12,7 @@ from envbuild.events import ignore
 from envbuild.workflows.images import image_file
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
+from tests.support.images import read_manifest
 from tests.support.registry import serving
 from tests.support.small_images import BASE, UNREAD, small_image
 from tests.unit.cli.test_command import run
@@ -91,6 +92,31 @@ def test_the_partition_of_the_job_is_that_of_the_site(
     assert "Invalid account" in said
     written = Path(f"{script}.options").read_text().split()
     assert [word for word in written if word.startswith("--partition=")] == expected
+
+
+@pytest.mark.parametrize("verb", ["test", "vet"])
+def test_the_comment_of_the_job_names_the_image_unless_the_user_has_one(
+    verb: str,
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image = small_image(tmp_path, UNREAD)
+    manifest = read_manifest(image)
+    words = [verb, str(image), "--nodes", "2", "--store", str(tmp_path / "store")]
+
+    def comments(*options: str) -> list[str]:
+        run([*words, *options], capsys)
+        written = Path(f"{script}.options").read_text().split()
+        return [word for word in written if word.startswith("--comment=")]
+
+    ours = f"--comment=envbuild:{manifest.name}/{manifest.version}@{manifest.digest}"
+    assert comments() == [ours]
+    # Of two sbatch takes the last.
+    assert comments("--slurm", "--comment=mine") == [ours, "--comment=mine"]
+    monkeypatch.setenv("SBATCH_COMMENT", "mine")
+    assert comments() == []
 
 
 def test_a_job_at_a_site_with_partitions_is_for_one(

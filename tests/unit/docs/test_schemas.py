@@ -80,7 +80,7 @@ def test_the_command_prints_it(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert (ended.value.code, said.out, said.err) == (0, schema_text(name), "")
 
 
-@pytest.mark.parametrize("name", sorted({*MODELS, "knowledge", "lock", "bench"}))
+@pytest.mark.parametrize("name", sorted({*MODELS, "config", "knowledge", "lock", "bench"}))
 def test_every_key_has_a_description(name: str) -> None:
     schema = json.loads(schema_text(name))
     validator(schema)

@@ -12,13 +12,14 @@ from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, render
 from envbuild.spec.base import BaseImage
+from envbuild.spec.config import Config
 from envbuild.spec.load import load
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 
 TOP = Path(__file__).parents[3]
-MODELS: tuple[type[BaseModel], ...] = (EnvSpec, Recipe, BaseImage, Site)
+MODELS: tuple[type[BaseModel], ...] = (EnvSpec, Recipe, BaseImage, Site, Config)
 GOOD: tuple[bytes, ...] = (
     (TOP / "examples" / "pytorch-mpi.yaml").read_bytes(),
     (TOP / "base-images" / "debian-12.yaml").read_bytes(),

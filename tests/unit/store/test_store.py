@@ -23,7 +23,7 @@ from envbuild.store.records import RECORD_FORMAT, LayerRecord
 from envbuild.store.store import Store
 from envbuild.system import host, process
 from envbuild.system.sealing import sealed
-from envbuild.workflows.settings import default_root
+from envbuild.workflows.settings import store_root
 from tests.support.stores import aged
 
 KEY = "sha256:" + "a1" * 32
@@ -480,15 +480,15 @@ class TestDefaultRoot:
         monkeypatch.setenv("ENVBUILD_STORE", "/s")
         monkeypatch.setenv("XDG_CACHE_HOME", "/c")
         monkeypatch.setenv("HOME", "/h")
-        assert default_root() == Path("/s")
+        assert store_root() == Path("/s")
         monkeypatch.setenv("ENVBUILD_STORE", "")
-        assert default_root() == Path("/c/envbuild")
+        assert store_root() == Path("/c/envbuild")
         monkeypatch.delenv("XDG_CACHE_HOME")
-        assert default_root() == Path("/h/.cache/envbuild")
+        assert store_root() == Path("/h/.cache/envbuild")
         # As for a user of a number without an account.
         monkeypatch.delenv("HOME")
         monkeypatch.setattr(Path, "home", lambda: Path("~").expanduser())
         monkeypatch.setattr(os.path, "expanduser", lambda path: path)
         with pytest.raises(RequestError, match="has no home directory") as caught:
-            default_root()
+            store_root()
         assert caught.value.hint == "name a store with --store DIR or ENVBUILD_STORE"

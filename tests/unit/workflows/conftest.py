@@ -1,4 +1,4 @@
-"""A build of layers of a few files, whose lock and plan are given, and the user's site file."""
+"""A build of layers of a few files, whose lock and plan are given, and the user's files of settings."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "config/envbuild/site.yaml"
     path.parent.mkdir(parents=True)
     return path
+
+
+@pytest.fixture
+def config(site: Path) -> Path:
+    """The user's own config.yaml."""
+    return site.with_name("config.yaml")
 
 
 @pytest.fixture

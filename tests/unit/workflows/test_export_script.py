@@ -465,7 +465,8 @@ def test_a_batch_script_asks_for_what_the_spec_states(launch: LaunchSettings, op
     image_with_launch(launch)
     text = export("sbatch", APPTAINER.replace("[pmix]", "[pmi2]"))
     asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert asked == ["--job-name=demo", *options]
+    comment = f"--comment=envbuild:demo/2026.11@{read_manifest(Path('demo.sif')).digest}"
+    assert asked == ["--job-name=demo", comment, *options]
 
 
 def test_a_script_runs_the_stated_command_unless_it_gets_another(

@@ -1,4 +1,4 @@
-"""Which stores of others a run takes layers from: site files and `--upstream`."""
+"""Which stores of others a run takes layers from: config.yaml and `--upstream`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuild.errors import ManyErrors, RequestError
+from envbuild.errors import RequestError
 from envbuild.events import Event, Warned
-from envbuild.inputs.sites import read_site
 from envbuild.store.store import Store
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.upstreams import with_upstreams
@@ -34,11 +33,11 @@ def settings(tmp_path: Path, events: list[Event]) -> Settings:
 
 
 def text(path: Path, owner: str) -> str:
-    return f"name: here\nupstreams: [{{path: {path}, owner: '{owner}'}}]\n"
+    return f"upstreams: [{{path: {path}, owner: '{owner}'}}]\n"
 
 
-def test_the_users_site_file_names_one(theirs: Store, settings: Settings, site: Path) -> None:
-    site.write_text(text(theirs.path, getpass.getuser()))
+def test_the_users_file_names_one(theirs: Store, settings: Settings, config: Path) -> None:
+    config.write_text(text(theirs.path, getpass.getuser()))
     assert with_upstreams(settings).store.get(key("a")) == theirs.get(key("a"))
 
 
@@ -46,9 +45,9 @@ def test_the_users_site_file_names_one(theirs: Store, settings: Settings, site: 
     ("owner", "problem"), [("nobody-here", "is not an account here: `nobody-here`"), ("12345", "belongs to")]
 )
 def test_one_that_cannot_be_used_is_a_warning(
-    theirs: Store, settings: Settings, site: Path, events: list[Event], owner: str, problem: str
+    theirs: Store, settings: Settings, config: Path, events: list[Event], owner: str, problem: str
 ) -> None:
-    site.write_text(text(theirs.path, owner))
+    config.write_text(text(theirs.path, owner))
     assert with_upstreams(settings).store.get(key("a")) is None
     (warning,) = events
     assert isinstance(warning, Warned)
@@ -56,21 +55,8 @@ def test_one_that_cannot_be_used_is_a_warning(
 
 
 def test_one_that_is_named_on_the_command_line_must_work(
-    theirs: Store, settings: Settings, tmp_path: Path, site: Path
+    theirs: Store, settings: Settings, tmp_path: Path, config: Path
 ) -> None:
     assert with_upstreams(settings, [theirs.path]).store.get(key("a")) == theirs.get(key("a"))
     with pytest.raises(RequestError, match="is not a store"):
         with_upstreams(settings, [tmp_path])
-
-
-@pytest.mark.redteam
-def test_a_site_file_that_somebody_names_cannot(theirs: Store, site: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text(text(theirs.path, getpass.getuser()).replace("here", "other"))
-    with pytest.raises((RequestError, ManyErrors), match="can name `upstreams`"):
-        read_site(other)
-    known = site.parent / "sites/other.yaml"
-    known.parent.mkdir()
-    other.rename(known)
-    with pytest.raises((RequestError, ManyErrors), match="can name `upstreams`"):
-        read_site(Path("other"))

@@ -37,10 +37,10 @@ KEY, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 NOISE = random.Random(7).randbytes(300_000)  # noqa: S311  # the same each time
 
 
-def names(site: Path, registry: Registry, key: Path, more: str = "") -> None:
-    """Have the site file name a registry as an upstream, whose layers a key signs."""
+def names(config: Path, registry: Registry, key: Path, more: str = "") -> None:
+    """Have config.yaml name a registry as an upstream, whose layers a key signs."""
     entry = f"{{registry: '{registry.host}/{NAME}', trust: {key}.pub}}"
-    site.write_text(f"name: here\nupstreams: [{entry}]\n{more}")
+    config.write_text(f"upstreams: [{entry}]\n{more}")
 
 
 # Builds
@@ -81,13 +81,13 @@ def built(err: str) -> list[str]:
 
 
 def test_a_build_takes_layers_that_another_machine_pushed(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, tmp_path: Path
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, tmp_path: Path
 ) -> None:
     bench.files["venv"]["big"] = base64.b64encode(NOISE).decode()
     first = pushed(build, bench, registry, key)
     assert first["layers"] == 2
     assert len(NOISE) < first["sent_bytes"]
-    names(site, registry, key)
+    names(config, registry, key)
     code, plan, _ = build("ours", verb="plan")
     assert [row["state"] for row in plan["layers"]] == ["cached", "cached"]
     assert not (tmp_path / "ours/blobs").exists(), "a plan fetches nothing but records"
@@ -117,24 +117,24 @@ def test_what_the_registry_has_is_not_sent_again(
 
 
 def test_layers_that_the_registry_lacks_are_built(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path
 ) -> None:
     pushed(build, bench, registry, key)
     bench.files["files"] = {"more": "text\n"}
-    names(site, registry, key)
+    names(config, registry, key)
     code, data, err = build("ours")
     assert (code, texts(err), len(built(err))) == (0, [], 1)
     assert data["layers"] == 3
 
 
 def test_exported_layers_may_come_from_a_registry(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, tmp_path: Path,
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("envbuild.workflows.layer.read_locked", lambda *_: bench.locked())
     monkeypatch.setattr("envbuild.workflows.layer.plan_image", bench.plan)
     pushed(build, bench, registry, key)
-    names(site, registry, key)
+    names(config, registry, key)
     words = ["--to", str(tmp_path / "carried"), "--store", str(tmp_path / "ours")]
     with pytest.raises(SystemExit) as ended:
         main(["layer", "export", str(bench.spec), *words])
@@ -144,10 +144,10 @@ def test_exported_layers_may_come_from_a_registry(
 
 @pytest.mark.parametrize("words", [["--offline"], ["--rebuild"]])
 def test_nothing_comes_from_it_offline_or_for_a_rebuild(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, words: list[str]
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, words: list[str]
 ) -> None:
     pushed(build, bench, registry, key)
-    names(site, registry, key)
+    names(config, registry, key)
     registry.forget()
     code, _, err = build("ours", *words)
     assert (code, len(built(err)), registry.sent_bytes > 0) == (0, 2, "--rebuild" in words)
@@ -156,11 +156,11 @@ def test_nothing_comes_from_it_offline_or_for_a_rebuild(
 
 
 def test_a_registry_that_does_not_answer_is_one_warning(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "pause", lambda _: None)
-    names(site, registry, key)
-    site.write_text(site.read_text().replace(registry.host, "127.0.0.1:1"))
+    names(config, registry, key)
+    config.write_text(config.read_text().replace(registry.host, "127.0.0.1:1"))
     code, _, err = build("ours")
     assert (code, len(built(err))) == (0, 2)
     (warning,) = texts(err)
@@ -168,9 +168,9 @@ def test_a_registry_that_does_not_answer_is_one_warning(
 
 
 def test_a_registry_that_refuses_is_one_warning(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path
 ) -> None:
-    names(site, registry, key)
+    names(config, registry, key)
     registry.authentication = "token"
     code, _, err = build("ours")
     assert (code, len(built(err))) == (0, 2)
@@ -184,7 +184,7 @@ def test_the_login_of_the_user_counts(
     bench: Bench,
     registry: Registry,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,7 +193,7 @@ def test_the_login_of_the_user_counts(
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
     registry.authentication = "token"
     pushed(build, bench, registry, key)
-    names(site, registry, key)
+    names(config, registry, key)
     code, _, err = build("ours")
     assert (code, texts(err), built(err)) == (0, [], [])
 
@@ -238,11 +238,11 @@ def test_layers_of_an_image_that_is_there_are_pushed_even_if_the_store_lost_them
 # Keys that do not count
 
 
-def test_the_key_must_be_the_one_that_the_site_file_trusts(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, tmp_path: Path
+def test_the_key_must_be_the_one_that_the_configuration_trusts(
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, tmp_path: Path
 ) -> None:
     pushed(build, bench, registry, key)
-    names(site, registry, make_key(tmp_path / "other.key").private)
+    names(config, registry, make_key(tmp_path / "other.key").private)
     code, _, err = build("ours")
     assert (code, len(built(err))) == (0, 2)
     assert len(texts(err)) == 2
@@ -251,12 +251,12 @@ def test_the_key_must_be_the_one_that_the_site_file_trusts(
 
 @pytest.mark.parametrize("by", ["name", "file"])
 def test_a_revoked_key_counts_no_more(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, by: str
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, by: str
 ) -> None:
     pushed(build, bench, registry, key)
     file = f"{key}.pub"
     names(
-        site,
+        config,
         registry,
         key,
         f"revoked: ['{PublicKey.read(Path(file)).fingerprint if by == 'name' else file}']\n",
@@ -269,20 +269,20 @@ def test_a_revoked_key_counts_no_more(
 
 
 def test_required_signatures_hold_for_upstreams(
-    build: Run, bench: Bench, registry: Registry, key: Path, site: Path, tmp_path: Path
+    build: Run, bench: Bench, registry: Registry, key: Path, config: Path, tmp_path: Path
 ) -> None:
     other = make_key(tmp_path / "other.key").public
     pushed(build, bench, registry, key)
-    names(site, registry, key, f"require_signature: [{other}]\n")
+    names(config, registry, key, f"require_signature: [{other}]\n")
     code, _, err = build("ours")
     assert (code, len(built(err))) == (0, 2)
     assert "`require_signature` does not name the key" in texts(err)[0]
-    names(site, registry, key, f"require_signature: [{other}, {key}.pub]\n")
+    names(config, registry, key, f"require_signature: [{other}, {key}.pub]\n")
     bench.image.unlink()
     code, _, err = build("more")
     assert (code, texts(err), built(err)) == (0, [], [])
     entry = f"{{path: {tmp_path / 'theirs'}, owner: root}}"
-    site.write_text(f"name: here\nupstreams: [{entry}]\nrequire_signature: [{other}]\n")
+    config.write_text(f"upstreams: [{entry}]\nrequire_signature: [{other}]\n")
     bench.image.unlink()
     code, _, err = build("last")
     assert (code, len(built(err))) == (0, 2)

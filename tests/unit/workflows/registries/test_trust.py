@@ -1,4 +1,4 @@
-"""`site.yaml` requires signatures of images that come from elsewhere, and a test that passed."""
+"""`config.yaml` requires signatures of images that come from elsewhere, and a test that passed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from envbuild.errors import CheckError, MachineError, ManyErrors, RequestError
 from envbuild.events import ignore
+from envbuild.inputs.config import read_configs
 from envbuild.inputs.sites import read_site
 from envbuild.jobs.report import CheckResult
 from envbuild.store import verdicts
@@ -28,9 +29,9 @@ from tests.support.images import read_manifest
 from tests.support.registry import Registry
 
 
-def require(site: Path, *keys: Path, more: str = "") -> None:
+def require(config: Path, *keys: Path, more: str = "") -> None:
     files = ", ".join(f"{key}.pub" for key in keys)
-    site.write_text(f"name: here\nrequire_signature: [{files}]\n{more}")
+    config.write_text(f"require_signature: [{files}]\n{more}")
 
 
 def tested(image: Path, settings: Settings, *checks: tuple[str, str]) -> None:
@@ -61,19 +62,19 @@ def test_an_image_that_a_required_key_signed_is_pulled(
     settings: Settings,
     builder: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
 ) -> None:
     name = f"{registry.host}/lab/one:1"
     other = make_key(tmp_path / "other.key").private
     sign_image(image, key, builder)
     push_image(image, name, ignore)
-    require(site, other, key)
+    require(config, other, key)
     pull_image(name, tmp_path / "got.sif", settings)
     assert (tmp_path / "got.sif").read_bytes() == image.read_bytes()
     # An image may say which layers it has: none of them gets a key here.
     assert list(settings.store.records()) == []
-    require(site, other)
+    require(config, other)
     with pytest.raises(RequestError, match="no key of it signed its provenance") as caught:
         pull_image(name, tmp_path / "more.sif", settings)
     assert PublicKey.read(Path(f"{other}.pub")).fingerprint in caught.value.hint
@@ -81,11 +82,11 @@ def test_an_image_that_a_required_key_signed_is_pulled(
 
 
 def test_an_image_that_is_not_signed_never_has_a_name(
-    registry: Registry, image: Path, settings: Settings, key: Path, site: Path, tmp_path: Path
+    registry: Registry, image: Path, settings: Settings, key: Path, config: Path, tmp_path: Path
 ) -> None:
     name = f"{registry.host}/lab/one:1"
     push_image(image, name, ignore)
-    require(site, key)
+    require(config, key)
     with pytest.raises(RequestError, match="is not signed as `require_signature` in"):
         pull_image(name, tmp_path / "got.sif", settings)
     # So for each command that takes the name of an image.
@@ -98,21 +99,21 @@ def test_an_image_that_is_not_signed_never_has_a_name(
     assert not (tmp_path / "sw").exists()
 
 
-def test_each_site_file_is_obeyed(
+def test_each_file_is_obeyed(
     registry: Registry,
     image: Path,
     settings: Settings,
     builder: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = tmp_path / "machine/site.yaml"
+    machine = tmp_path / "machine/config.yaml"
     machine.parent.mkdir()
     monkeypatch.setattr(files, "_SYSTEM_CONFIGURATION", machine.parent)
     other = make_key(tmp_path / "other.key").private
-    require(site, key)
+    require(config, key)
     require(machine, other)
     name = f"{registry.host}/lab/one:1"
     sign_image(image, key, builder)
@@ -130,13 +131,13 @@ def test_a_revoked_key_signs_nothing(
     settings: Settings,
     builder: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
 ) -> None:
     name = f"{registry.host}/lab/one:1"
     sign_image(image, key, builder)
     push_image(image, name, ignore)
-    require(site, key, more=f"revoked: [{key}.pub]\n")
+    require(config, key, more=f"revoked: [{key}.pub]\n")
     with pytest.raises(RequestError, match="is not signed") as caught:
         pull_image(name, tmp_path / "got.sif", settings)
     assert "all are revoked" in caught.value.hint
@@ -152,7 +153,7 @@ def test_a_required_test_is_a_signed_verdict_that_passed(
     settings: Settings,
     builder: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
     check: tuple[str, str] | None,
     passes: bool,
@@ -162,7 +163,7 @@ def test_a_required_test_is_a_signed_verdict_that_passed(
         tested(image, builder, check)
     sign_image(image, key, builder)
     push_image(image, name, ignore)
-    require(site, key, more="require_pass: true\n")
+    require(config, key, more="require_pass: true\n")
     if passes:
         pull_image(name, tmp_path / "got.sif", settings)
     else:
@@ -176,7 +177,7 @@ def test_a_module_of_an_image_without_signed_verdict_needs_a_test_here(
     settings: Settings,
     builder: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,25 +185,25 @@ def test_a_module_of_an_image_without_signed_verdict_needs_a_test_here(
         Settings, "find_apptainer", lambda *_: Apptainer(program=Path("/nowhere"), version="1.4.5")
     )
     sign_image(image, key, builder)
-    require(site, key, more="require_pass: true\n")
+    require(config, key, more="require_pass: true\n")
     with pytest.raises(CheckError, match="has no test that passed on this host"):
         install_module(InstallRequest(image=image, root=tmp_path / "sw"), settings)
 
 
-def test_who_requires_a_test_says_whose_verdicts_count(site: Path) -> None:
-    site.write_text("name: here\nrequire_pass: true\n")
+def test_who_requires_a_test_says_whose_verdicts_count(config: Path) -> None:
+    config.write_text("require_pass: true\n")
     with pytest.raises((RequestError, ManyErrors), match="must name the keys whose verdicts count"):
-        read_site(None)
+        read_configs()
 
 
 @pytest.mark.parametrize("text", ["not a key", None])
 def test_a_key_that_cannot_be_read_lets_nothing_in(
-    registry: Registry, image: Path, settings: Settings, site: Path, tmp_path: Path, text: str | None
+    registry: Registry, image: Path, settings: Settings, config: Path, tmp_path: Path, text: str | None
 ) -> None:
     if text is not None:
         (tmp_path / "k.pub").write_text(text)
     push_image(image, f"{registry.host}/lab/one:1", ignore)
-    require(site, tmp_path / "k")
+    require(config, tmp_path / "k")
     with pytest.raises(RequestError, match=r"k\.pub"):
         pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
     assert not (tmp_path / "got.sif").exists()
@@ -213,12 +214,12 @@ def test_without_cryptography_nothing_comes_in(
     image: Path,
     settings: Settings,
     key: Path,
-    site: Path,
+    config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     push_image(image, f"{registry.host}/lab/one:1", ignore)
-    require(site, key)
+    require(config, key)
     monkeypatch.delitem(sys.modules, "envbuild.system.keys")
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     with pytest.raises(MachineError, match="cryptography"):
@@ -229,10 +230,19 @@ def test_without_cryptography_nothing_comes_in(
 @pytest.mark.redteam
 @pytest.mark.parametrize(
     "line",
-    ["require_signature: [/k.pub]", "revoked: [/k.pub]", "upstreams: [{registry: h.org/a, trust: /k.pub}]"],
+    [
+        "require_signature: [/k.pub]",
+        "require_pass: false",
+        "revoked: [/k.pub]",
+        "upstreams: [{registry: h.org/a, trust: /k.pub}]",
+    ],
 )
-def test_a_site_file_that_somebody_names_says_nothing_of_trust(site: Path, tmp_path: Path, line: str) -> None:
+def test_no_site_file_says_whom_this_machine_trusts(site: Path, tmp_path: Path, line: str) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(f"name: other\n{line}\n")
-    with pytest.raises((RequestError, ManyErrors), match=f"can name `{line.partition(':')[0]}`"):
-        read_site(other)
+    for path, named in ((other, other), (site, None)):
+        path.write_text(f"name: other\n{line}\n")
+        with pytest.raises(
+            (RequestError, ManyErrors), match=f"unknown key `{line.partition(':')[0]}`"
+        ) as caught:
+            read_site(named)
+        assert "config.yaml" in caught.value.hint
