@@ -25,14 +25,17 @@ def podman_home() -> Iterator[Path]:
 
 def podman(home: Path, *words: str | Path) -> str:
     """Run podman with its storage below a home directory, and return its output."""
-    own: list[str | Path] = ["--root", home / "storage", "--runroot", home / "run", "--storage-driver", "vfs"]
-    own += ["--log-level", "error", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
-    argv = ["podman", *own, *words]
-    done = subprocess.run(
-        argv, env=_environment(home), cwd=home, capture_output=True, text=True, timeout=300, check=False
-    )
+    argv, env = podman_words(home, *words)
+    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def podman_words(home: Path, *words: str | Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of podman with its storage below a home directory, and its environment."""
+    own: list[str | Path] = ["--root", home / "storage", "--runroot", home / "run", "--storage-driver", "vfs"]
+    own += ["--log-level", "error", "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
+    return [str(word) for word in ("podman", *own, *words)], _environment(home)
 
 
 def _environment(home: Path) -> dict[str, str]:
