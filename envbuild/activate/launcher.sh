@@ -176,7 +176,12 @@ fi
 # --- in an image already?
 if [ -d /.singularity.d ]; then
     # Apptainer sets this one, too.
-    if [ "${SINGULARITY_CONTAINER:-}" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_digest}" != "$_eb_digest" ]; then
+    _eb_found=${SINGULARITY_CONTAINER:-}
+    if [ -z "${APPTAINER_CONTAINER:-}" ] && [ "${SINGULARITY_NAME:-}" = "${_eb_image##*/}" ] && [ -n "${ENVBUILD_INSIDE:-}" ]; then
+        # In a user namespace, SingularityCE names the directory where it mounted or unpacked the image.
+        _eb_found=$_eb_image
+    fi
+    if [ "$_eb_found" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_digest}" != "$_eb_digest" ]; then
         _eb_fail 122 "$_eb_name of $_eb_label was called inside another image: ${SINGULARITY_CONTAINER:-unknown}"
     fi
     if [ "$_eb_action" = shell ]; then set -- /bin/sh; fi
@@ -280,6 +285,7 @@ for _eb_gpu in "/dev/nvidiactl nvidia.com/gpu --nv" "/dev/kfd amd.com/gpu --rocm
 done
 # A root without all capabilities can start an image in a user namespace only. -O: is it ours?
 if [ -n "$_eb_userns" ] || [ -O / ]; then set -- --userns "$@"; fi
+if [ -n "$_eb_oci_mode" ] && [ -z "${ENVBUILD_APPTAINER:-}" ]; then set -- --no-oci "$@"; fi
 
 if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_separate_ranks; fi
 if [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then

@@ -44,7 +44,7 @@ from envbuild.quoting import shell_path
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
@@ -271,7 +271,7 @@ def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings:
     """Return those of `OWN_COMMANDS` that an image of another tool has: its Python need not have pip."""
     command = apptainer.command(image.program_path, [python, "-s", "-c", "import pip"], cwd="/")
     done = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S)
-    if (refusal := not_started(done, image.path.name)) is not None:
+    if (refusal := apptainer.not_started(done, image.path.name)) is not None:
         with explain_failure("exec", settings, apptainer=apptainer.program):
             raise refusal
     return tuple(name for name in OWN_COMMANDS if done.ok or name not in ("pip", "pip3"))

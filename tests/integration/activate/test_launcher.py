@@ -70,6 +70,15 @@ def test_a_recorded_python_is_started_by_its_path(launcher, place, name, argumen
     assert started == ["--silent", "exec", image, python, *expected, "psec="]
 
 
+@pytest.mark.parametrize(
+    ("version", "own"), [("1.4.5", []), ("singularity-ce 3.11.5", []), ("singularity-ce 4.3.7", ["--no-oci"])]
+)
+def test_the_oci_mode_of_a_site_is_left_aside(launcher, place, version, own):
+    command = launcher(apptainer={"version": version})
+    image = str(command.parents[1] / "image.sif")
+    assert words(place.run(command, "x")) == ["--silent", "exec", *own, image, "python", "x", "psec="]
+
+
 def test_a_recorded_python_makes_virtual_environments(launcher, place):
     command = launcher(python="/opt/bin/python3")
     home = command.parents[1]
@@ -128,7 +137,8 @@ def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypa
     done = place.run(
         "unshare", "--user", "--map-current-user", "--mount", "--keep-caps", "sh", "-c", script, command
     )
-    assert words(done)[1 : 2 + len(options)] == ["exec", *options]
+    started = [word for word in words(done) if word != "--no-oci"]
+    assert started[1 : 2 + len(options)] == ["exec", *options]
     # As `launch` reads the same file.
     directory = place.directory("cdi")
     (directory / "nvidia.yaml").write_text(text)
