@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from envbuild.workflows.choices import ExportFormat
 from tests.support.podman import podman_home, podman_words
 from tests.support.users import user_name
 
-FORMATS = {"charliecloud": "squashfs", "crun": "oci", "podman": "oci"}
+FORMATS: dict[str, ExportFormat] = {"charliecloud": "squashfs", "crun": "oci", "podman": "oci"}
 """Runtime → the format of `export` that it starts."""
 
 Run = Callable[..., str]
@@ -93,7 +94,14 @@ def _crun(archive: Path, work: Path) -> Run:
 def _podman(archive: Path, home: Path) -> Run:
     # Layers are mounted over one another, in a namespace that ends with the command: a container is no copy.
     outside, env = podman_words(home, "unshare", *_WITH_CGROUPS)
-    storage = ["--root", home / "layers", "--runroot", home / "running", "--storage-driver", "overlay"]
+    storage: list[str | Path] = [
+        "--root",
+        home / "layers",
+        "--runroot",
+        home / "running",
+        "--storage-driver",
+        "overlay",
+    ]
 
     def run_podman(*words: str | Path, **options: Any) -> str:
         inside, _ = podman_words(home, *storage, *words)

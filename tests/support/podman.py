@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,9 +19,12 @@ def podman_home() -> Iterator[Path]:
     try:
         yield home
     finally:
-        # Its files belong to other ids of the user's.
-        own = [] if os.geteuid() == 0 else ["podman", "unshare"]
-        subprocess.run([*own, "rm", "-rf", home], check=True, env=_environment(home), cwd="/")
+        # It leaves a process that holds its namespaces. Its files belong to other ids of the user's.
+        holder = home / "libpod/tmp/pause.pid"
+        if holder.exists():
+            os.kill(int(holder.read_text()), signal.SIGTERM)
+        own = [] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--map-auto"]
+        subprocess.run([*own, "rm", "-rf", home], check=True, cwd="/")
 
 
 def podman(home: Path, *words: str | Path) -> str:
