@@ -402,6 +402,16 @@ class SiteRegistry(Model):
     """File with the public key whose signatures count; users of this site trust its owner."""
 
 
+class SiteStorage(Model):
+    """The parallel file system, on which images lie."""
+
+    stripe_count: Annotated[int, Field(ge=1, le=2000)] | Literal["all"] | None = None
+    """Storage targets (OSTs) of Lustre over which an image is spread: a number, or ``all``; as its directory
+    if absent."""
+    stripe_bytes: Annotated[int, Field(ge=65536, le=2**31, multiple_of=65536)] | None = None
+    """Bytes on one of them before the next has its turn, a multiple of 65,536; as its directory if absent."""
+
+
 def _kind_of_upstream(value: object) -> str:
     is_registry = "registry" in value if isinstance(value, dict) else isinstance(value, SiteRegistry)
     return "registry" if is_registry else "path"
@@ -520,6 +530,8 @@ class Site(Model):
     """Recipe of the kind ``site`` → its software on this machine; unknown if empty."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
+    storage: SiteStorage = SiteStorage()
+    """The parallel file system, on which images lie."""
     kubernetes: SiteKubernetes | None = None
     """The cluster of Kubernetes, for ``envbuild export --format jobset`` and ``trainjob``."""
     vet: VetSection = {}

@@ -54,6 +54,7 @@ from envbuild.workflows.inputs import site_here, site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.striping import striped
 from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
@@ -217,6 +218,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
             source=image.program_path,
             default=request.default,
             copied=running.advance,
+            create=striped(site, emit),
             check=image.check_still_there if request.link else image.check_unchanged,
         )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
