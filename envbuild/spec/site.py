@@ -403,13 +403,16 @@ class SiteRegistry(Model):
 
 
 class SiteStorage(Model):
-    """The parallel file system, on which images lie."""
+    """Where images lie: the parallel file system, and the disks of nodes."""
 
     stripe_count: Annotated[int, Field(ge=1, le=2000)] | Literal["all"] | None = None
     """Storage targets (OSTs) of Lustre over which an image is spread: a number, or ``all``; as its directory
     if absent."""
     stripe_bytes: Annotated[int, Field(ge=65536, le=2**31, multiple_of=65536)] | None = None
     """Bytes on one of them before the next has its turn, a multiple of 65,536; as its directory if absent."""
+    node_local: ImagePath | None = None
+    """Directory that is on a disk, or in memory, of each node, for ``envbuild launch --stage auto``; TMPDIR
+    or /tmp if absent."""
 
 
 def _kind_of_upstream(value: object) -> str:
@@ -531,7 +534,7 @@ class Site(Model):
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
     storage: SiteStorage = SiteStorage()
-    """The parallel file system, on which images lie."""
+    """Where images lie: the parallel file system, and the disks of nodes."""
     kubernetes: SiteKubernetes | None = None
     """The cluster of Kubernetes, for ``envbuild export --format jobset`` and ``trainjob``."""
     vet: VetSection = {}

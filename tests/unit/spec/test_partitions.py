@@ -117,7 +117,7 @@ def test_a_fact_names_the_partition_and_the_line_that_states_it() -> None:
 def test_nodes_can_differ_in_all_facts_of_a_machine() -> None:
     of_site = {"schema_", "name", "origins", "mirrors", "find_links", "upstreams", "sources", "seen"}
     of_site |= {"partitions", "default_partition", "require_signature", "require_pass", "revoked"}
-    of_site |= {"retirement_days", "kubernetes"}
+    of_site |= {"retirement_days", "kubernetes", "storage"}
     assert Site.model_fields.keys() - SitePartition.model_fields.keys() == of_site
 
 
