@@ -205,6 +205,14 @@ def test_wrappers_are_known_inside_where_singularityce_names_another_directory(a
     assert place.run(*start, outer.home / "bin/tool").returncode == 122
 
 
+def test_wrappers_are_known_inside_a_copy_on_the_node(activate, place):
+    env = {"ENVBUILD_STAGE": str(place.directory("disk"))}
+    module = activate("1.0")
+    done = place.run(module.home / "bin/tool-env", "sh", "-c", f"{module.home}/bin/tool x", env=env)
+    assert done.stdout == "tool of 1.0: x\n", done.stderr
+    assert len(list((place.path / "disk").glob("*.sif"))) == 1
+
+
 def test_the_mark_alone_does_not_make_an_inside(activate, place, images):
     env = {"ENVBUILD_INSIDE": read_manifest(images["1.0"]).digest, "APPTAINER_CONTAINER": "/some/image.sif"}
     assert place.run(activate().home / "bin/tool", "x", env=env).stdout == "tool of 1.0: x\n"

@@ -79,6 +79,62 @@ def test_the_oci_mode_of_a_site_is_left_aside(launcher, place, version, own):
     assert words(place.run(command, "x")) == ["--silent", "exec", *own, image, "python", "x", "psec="]
 
 
+def test_a_copy_on_the_node_is_made_once_and_started(launcher, place):
+    (place.path / "image.sif").write_text("content")
+    command, disk = launcher(make=False), place.directory("a disk")
+    env = {"ENVBUILD_STAGE": str(disk)}
+    # As the ranks of a node do.
+    racing = [
+        subprocess.Popen([command, "x"], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    started = {process.communicate()[0] for process in racing}
+    (copy,) = disk.glob("*.sif")
+    assert started == {f"--silent\nexec\n{copy}\npython\nx\npsec=\n"}
+    assert copy.read_text() == "content"
+    assert copy.stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in disk.iterdir()) == [copy.name, f"{copy.name}.lock"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("missing", "it is not a directory that you can write to"),
+        ("open", "other users could replace the copy (it lacks the sticky bit)"),
+        ("link", "the file is of another user"),
+        ("lock", "Permission denied"),
+        ("full", "File too large"),
+    ],
+)
+def test_without_a_copy_the_image_itself_is_started(launcher, place, kind, why):
+    (place.path / "image.sif").write_bytes(bytes(2 << 20))
+    command, disk = launcher(make=False), place.directory("disk")
+    image = command.parents[1] / "image.sif"
+    start: list[object] = [command]
+    env = {"ENVBUILD_STAGE": str(disk)}
+    if kind == "missing":
+        disk.rmdir()
+    elif kind == "open":
+        disk.chmod(0o777)
+    elif kind == "lock":
+        place.run(command, "x", env=env)
+        (copy,) = disk.glob("*.sif")
+        copy.unlink()
+        copy.with_name(f"{copy.name}.lock").chmod(0o400)
+    elif kind == "link":
+        place.run(command, "x", env=env)
+        (copy,) = disk.glob("*.sif")
+        copy.unlink()
+        copy.symlink_to(image)
+    else:
+        start = ["sh", "-c", 'trap "" XFSZ; ulimit -f 1024 && exec "$@"', "sh", command]
+    done = place.run(*start, "x", env=env)
+    assert words(done)[2] == str(image)
+    assert done.stderr.startswith(f"envbuild: no copy of the image in ENVBUILD_STAGE, `{disk}`: ")
+    assert why in done.stderr
+    assert kind in ("missing", "link") or not list(disk.glob("*.sif*[!k]")), "a part of a copy is left"
+
+
 def test_a_recorded_python_makes_virtual_environments(launcher, place):
     command = launcher(python="/opt/bin/python3")
     home = command.parents[1]
