@@ -78,7 +78,7 @@ def install(
     default: bool = False,
     copied: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-    create: Callable[[Path], None] = lambda _: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> InstallResult:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
@@ -294,7 +294,7 @@ def _copy(
     *,
     copied: Callable[[int], None],
     check: Callable[[], None],
-    create: Callable[[Path], None],
+    create: Callable[[Path], bool],
 ) -> bool:
     """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
     # The release's name contains the digest of the image's runnable. If the bytes differ nevertheless, data

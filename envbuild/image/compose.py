@@ -79,7 +79,7 @@ def compose(
     describe: Callable[[Manifest, Squashfs], bytes] | None = None,
     advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-    create: Callable[[Path], None] = lambda _: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> Manifest | None:
     """Write an image, in place of an earlier one: all of it, or nothing; return its manifest, if it has one.
 

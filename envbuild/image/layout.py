@@ -149,7 +149,7 @@ def write_image(
     *,
     advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-    create: Callable[[Path], None] = lambda _: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> None:
     """Write an image, in place of an earlier one: all of it, or nothing.
 

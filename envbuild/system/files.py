@@ -149,13 +149,13 @@ def atomic_file(
     *,
     mode: int = 0o666,
     check: Callable[[], None] = lambda: None,
-    create: Callable[[Path], None] = lambda _: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> Iterator[int]:
     """Yield a new file, open to read and write, that replaces `path` when the block ends without an error.
 
     `mode` is subject to the umask. `check` is called last; an error of it leaves `path` as it is. `create`
-    may make the empty file at a path, with properties that only a new file can get. Anything at `path` except
-    a regular file is an OSError.
+    may make the empty file at a path, with properties that only a new file can get, and returns whether it
+    did. Anything at `path` except a regular file is an OSError.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -167,11 +167,11 @@ def atomic_file(
     sweep(path.parent, before=before, after=after)
     partial = path.parent / f"{before}{own_name()}{after}"
     try:
-        create(partial)
-        new = 0 if partial.exists() else os.O_CREAT | os.O_EXCL
-        file = os.open(partial, os.O_RDWR | new | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        is_made = create(partial)
+        new = os.O_NOFOLLOW if is_made else os.O_CREAT | os.O_EXCL
+        file = os.open(partial, os.O_RDWR | os.O_CLOEXEC | new, mode)
         try:
-            if not new:
+            if is_made:
                 # Another program made it with 0666 under our umask.
                 allowed = stat.S_IMODE(os.fstat(file).st_mode)
                 os.fchmod(file, mode & (allowed | (allowed & 0o444) >> 2))

@@ -16,11 +16,11 @@ _TIMEOUT_S = 30.0
 _STDOUT_BYTES = 64 << 10
 
 
-def striped(site: Site | None, emit: Emit) -> Callable[[Path], None]:
+def striped(site: Site | None, emit: Emit) -> Callable[[Path], bool]:
     """Return what makes an empty file with the stripes of a site if its directory is on Lustre.
 
-    If it cannot, it warns and makes no file: the image then has the stripes of its directory. Lustre fixes
-    stripes when a file is made (lfs-setstripe(1)).
+    It returns whether it made the file. If it cannot, it warns and makes none: the image then has the stripes
+    of its directory. Lustre fixes stripes when a file is made (lfs-setstripe(1)).
     """
     options: list[str] = []
     if site is not None and site.storage.stripe_count is not None:
@@ -29,15 +29,14 @@ def striped(site: Site | None, emit: Emit) -> Callable[[Path], None]:
     if site is not None and site.storage.stripe_bytes is not None:
         options += ["-S", str(site.storage.stripe_bytes)]
 
-    def create(path: Path) -> None:
-        if not options:
-            return
-        mount = mount_of(path.parent)
+    def create(path: Path) -> bool:
+        mount = mount_of(path.parent) if options else None
         if mount is None or mount.kind != "lustre":
-            return
+            return False
         if (problem := _set_stripes(path, options)) is not None:
             hint = "`storage` of the site file names them; `lfs getstripe` shows those of a file"
             emit(Warned(text=f"the image gets the stripes of `{path.parent}`: {problem}", hint=hint))
+        return problem is None
 
     return create
 
@@ -57,7 +56,7 @@ def _set_stripes(path: Path, options: list[str]) -> str | None:
     except EnvbuildError as error:
         return error.problem
     if done.ok:
-        return None
+        return None if path.is_file() else "`lfs setstripe` made no file"
     path.unlink(missing_ok=True)
     if done.timed_out:
         return f"`lfs setstripe` did not answer within {_TIMEOUT_S:g} s"

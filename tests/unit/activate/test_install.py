@@ -30,6 +30,7 @@ def test_the_copy_of_the_image_may_be_made_first(put, tmp_path):
     def create(path):
         path.touch(0o644)
         made.append(path.name.partition(".envbuild-")[0])
+        return True
 
     installed = put(create=create)
     assert made == [".image.sif"]

@@ -64,6 +64,7 @@ def test_nothing_is_asked_without_stripes_or_lustre(tmp_path: Path, monkeypatch:
     ("lfs", "problem"),
     [
         (None, "`lfs` is not on this machine"),
+        ("#!/bin/sh\n", "`lfs setstripe` made no file"),
         (
             '#!/bin/sh\n: >"$5"\necho "setstripe: Invalid argument" >&2\nexit 22\n',
             "`lfs setstripe -c 8` fails: setstripe: Invalid argument",
