@@ -25,7 +25,7 @@ _OLD_UNSHARE = """\
 #!/bin/sh
 for word; do
     case $word in
-        --help) exec {unshare} --help | grep -v -e --map-users -e --map-groups -e --map-auto ;;
+        --help) {unshare} --help | grep -v -e --map-users -e --map-groups -e --map-auto; exit ;;
         --map-users* | --map-groups* | --map-auto*) echo "unshare: unrecognized option '$word'" >&2; exit 1 ;;
         --) break ;;
     esac
