@@ -79,13 +79,14 @@ def install(
     default: bool = False,
     copied: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> InstallResult:
     """Install an image so that ``module load NAME/VERSION`` puts its commands on PATH.
 
     Installing it again changes nothing; another image of the same name and version replaces it. With
     `default` it becomes the version of ``module load NAME``. `copied` is called with the bytes copied since
     the last call. `source` is where the bytes of the image are read, by default at its path. An error of
-    `check`, which is called when the image is read, leaves no release of it.
+    `check`, which is called when the image is read, leaves no release of it. `create` is as in `atomic_file`.
 
     RequestError: the root cannot be written, a name is reserved, or a modulefile or default marker there is
     not envbuild's. MachineError: the disk is full.
@@ -97,7 +98,16 @@ def install(
         make_directory(layout.releases_dir, mode=_EXECUTE_ALL)
         make_directory(layout.modulefile.parent, mode=_EXECUTE_ALL)
         before = layout.in_use
-        changed = _put_release(installation, source or installation.image, copied, check)
+
+        def bring_image(target: Path) -> bool:
+            image = source or installation.image
+            is_new = not installation.linked and _copy(
+                image, target, copied=copied, check=check, create=create
+            )
+            check()
+            return is_new
+
+        changed = _put_release(installation, bring_image)
         changed |= _link(layout.home, installation.release.name)
         # Last: a visible modulefile refers only to existing files.
         changed |= write_text(
@@ -220,17 +230,15 @@ def foreign_choices(layout: Layout) -> Iterator[RequestError]:
             )
 
 
-def _put_release(
-    installation: Installation, source: Path, copied: Callable[[int], None], check: Callable[[], None]
-) -> bool:
-    """Create or complete the release; return whether anything had to be done."""
+def _put_release(installation: Installation, bring_image: Callable[[Path], bool]) -> bool:
+    """Create or complete the release, where `bring_image` puts the image; return whether anything changed."""
     release = installation.release
     if not release.is_dir():
         sweep(release.parent, before=_STAGE)
         stage = release.with_name(_STAGE + own_name())
         try:
             make_directory(stage, mode=_EXECUTE_ALL)
-            _fill(stage, installation, source, copied, check)
+            _fill(stage, installation, bring_image)
             sync(stage)
             stage.rename(release)
         except OSError as error:
@@ -242,16 +250,10 @@ def _put_release(
             return True
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-    return _fill(release, installation, source, copied, check)
+    return _fill(release, installation, bring_image)
 
 
-def _fill(
-    directory: Path,
-    installation: Installation,
-    source: Path,
-    copied: Callable[[int], None],
-    check: Callable[[], None],
-) -> bool:
+def _fill(directory: Path, installation: Installation, bring_image: Callable[[Path], bool]) -> bool:
     """Write what a release lacks; return whether anything was written."""
     layout, host_libs = installation.layout, installation.host_libs
     record = Record(
@@ -263,8 +265,7 @@ def _fill(
     )
     commands = directory / "bin"
     make_directory(commands, mode=_EXECUTE_ALL)
-    changed = not installation.linked and _copy(source, directory / IMAGE, copied, check)
-    check()
+    changed = bring_image(directory / IMAGE)
     changed |= write_text(
         commands / LAUNCHER, launcher_text(_stamped(installation, directory)), mode=_EXECUTE_ALL
     )
@@ -289,14 +290,22 @@ def is_wrapper(path: Path) -> bool:
     return path.is_symlink() and str(path.readlink()) == LAUNCHER
 
 
-def _copy(image: Path, target: Path, copied: Callable[[int], None], check: Callable[[], None]) -> bool:
+def _copy(
+    image: Path,
+    target: Path,
+    *,
+    copied: Callable[[int], None],
+    check: Callable[[], None],
+    create: Callable[[Path], bool],
+) -> bool:
     """Copy an image unless it is there, sharing blocks if possible; return whether it was copied."""
     # The release's name contains the digest of the image's runnable. If the bytes differ nevertheless, data
     # was added around it, such as a signature, or the copy is damaged.
     with contextlib.suppress(FileNotFoundError):
         if filecmp.cmp(image, target, shallow=False):
             return False
-    with image.open("rb") as source, atomic_file(target, mode=_READ_ALL, check=check) as file:
+    replacement = atomic_file(target, mode=_READ_ALL, check=check, create=create)
+    with image.open("rb") as source, replacement as file:
         copy_range(source.fileno(), 0, image.stat().st_size, file, 0, copied)
         os.fchmod(file, _READ_ALL)
     return True

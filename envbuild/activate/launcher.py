@@ -45,6 +45,7 @@ def launcher_text(installation: Installation) -> str:
         "apptainer": str(installation.apptainer.program.absolute()),
         "userns": "yes" if installation.apptainer.unprivileged else "",
         "cdi": "yes" if installation.apptainer.knows_cdi else "",
+        "oci_mode": "yes" if installation.apptainer.has_oci_mode else "",
         "binds": _bind_lines(binds_of(installation.binds)),
         "host_binds": _bind_lines(host_binds),
     }
@@ -86,6 +87,7 @@ def kernel_launcher_text(
         "apptainer": str(apptainer.program.absolute()),
         "userns": "yes" if apptainer.unprivileged else "",
         "cdi": "yes" if apptainer.knows_cdi else "",
+        "oci_mode": "yes" if apptainer.has_oci_mode else "",
         "binds": _bind_lines(binds_of(binds)),
         "host_binds": _bind_lines(host_libs.binds(directory / HOST_STAGE) if host_libs else ()),
     }

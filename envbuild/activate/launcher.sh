@@ -39,6 +39,35 @@ _eb_find() {
     [ -n "$_eb_found" ] || _eb_fail 127 "$1: not found in the image"
 }
 
+# Set _eb_started to a copy of the image on this node's disk, which the first command makes; warn if it cannot.
+_eb_stage() {
+    _eb_i=$(stat -L -c '%s-%Y-%i' "$_eb_image") && _eb_copy=$(id -u) || return
+    _eb_copy=$ENVBUILD_STAGE/envbuild-$_eb_copy-${_eb_digest#sha256:}-$_eb_i.sif
+    _eb_why=
+    if ! [ -d "$ENVBUILD_STAGE" ] || ! [ -w "$ENVBUILD_STAGE" ]; then
+        _eb_why='it is not a directory that you can write to'
+    elif [ -n "$(find "$ENVBUILD_STAGE/" -maxdepth 0 -perm -0002 ! -perm -1000)" ]; then
+        _eb_why='other users could replace the copy (it lacks the sticky bit)'
+    elif ! [ -e "$_eb_copy" ]; then
+        # The others of this node wait. A copy gets its name when it is whole.
+        _eb_why=$(
+            exec 2>&1
+            umask 077
+            exec 9>>"$_eb_copy.lock"
+            flock -w 600 9 || { echo 'its lock is held for 600 s' && exit; }
+            [ ! -e "$_eb_copy" ] || exit 0
+            # A new file: others could have put a link at a name that they know.
+            _eb_i=$(mktemp "$_eb_copy.XXXXXX") || exit
+            { cp "$_eb_image" "$_eb_i" && mv "$_eb_i" "$_eb_copy"; } || rm -f "$_eb_i"
+        ) || _eb_why=${_eb_why:-it cannot be written}
+    fi
+    if [ -f "$_eb_copy" ] && [ -O "$_eb_copy" ] && ! [ -L "$_eb_copy" ] && [ -z "$_eb_why" ]; then
+        _eb_started=$_eb_copy
+    else
+        printf 'envbuild: %s\n' "no copy of the image in ENVBUILD_STAGE, \`$ENVBUILD_STAGE\`: ${_eb_why:-the file is of another user}" >&2
+    fi
+}
+
 # --- which command, and does it belong to a virtual environment?
 _eb_name=${0##*/}
 _eb_path=$0
@@ -176,7 +205,15 @@ fi
 # --- in an image already?
 if [ -d /.singularity.d ]; then
     # Apptainer sets this one, too.
-    if [ "${SINGULARITY_CONTAINER:-}" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_digest}" != "$_eb_digest" ]; then
+    _eb_found=${SINGULARITY_CONTAINER:-}
+    if [ -z "${APPTAINER_CONTAINER:-}" ] && [ "${SINGULARITY_NAME:-}" = "${_eb_image##*/}" ] && [ -n "${ENVBUILD_INSIDE:-}" ]; then
+        # In a user namespace, SingularityCE names the directory where it mounted or unpacked the image.
+        _eb_found=$_eb_image
+    fi
+    if [ -n "${ENVBUILD_INSIDE:-}" ]; then
+        case $_eb_found in "${ENVBUILD_STAGE:-/}/envbuild-"*"-${_eb_digest#sha256:}-"*.sif) _eb_found=$_eb_image ;; esac
+    fi
+    if [ "$_eb_found" != "$_eb_image" ] || [ "${ENVBUILD_INSIDE:-$_eb_digest}" != "$_eb_digest" ]; then
         _eb_fail 122 "$_eb_name of $_eb_label was called inside another image: ${SINGULARITY_CONTAINER:-unknown}"
     fi
     if [ "$_eb_action" = shell ]; then set -- /bin/sh; fi
@@ -216,7 +253,15 @@ if [ -n "$_eb_used" ]; then
         export SINGULARITYENV_PREPEND_PATH="$APPTAINERENV_PREPEND_PATH"
     fi
 fi
-set -- "$_eb_image" "$@"
+[ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "$_eb_again"
+if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y %Z %i' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
+    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" \
+        "after a copy, a restore or new permissions, this compares every byte and accepts it:" \
+        "    $_eb_repeat"
+fi
+_eb_started=$_eb_image
+if [ -n "${ENVBUILD_STAGE:-}" ]; then _eb_stage; fi
+set -- "$_eb_started" "$@"
 IFS='
 '
 for _eb_i in $_eb_host_binds; do
@@ -230,12 +275,6 @@ for _eb_i in $_eb_binds; do
     if [ -e "${_eb_i%%"$_eb_tab"*}" ]; then set -- --mount "${_eb_i#*"$_eb_tab"}" "$@"; fi
 done
 unset IFS
-[ -f "$_eb_image" ] || _eb_fail 121 "the image of $_eb_label is missing: $_eb_image" "$_eb_again"
-if [ -n "$_eb_stamp" ] && _eb_i=$(stat -L -c '%s %Y %Z %i' "$_eb_image" 2>/dev/null) && [ "$_eb_i" != "$_eb_stamp" ]; then
-    _eb_fail 121 "the image of $_eb_label has changed since it was installed: $_eb_image" \
-        "after a copy, a restore or new permissions, this compares every byte and accepts it:" \
-        "    $_eb_repeat"
-fi
 [ -z "$_eb_self" ] || _eb_self=$_eb_home
 # Jupyter and its kernel meet in the directory of the connection file, which follows `-f`: VS Code has its own.
 _eb_connection=
@@ -280,6 +319,7 @@ for _eb_gpu in "/dev/nvidiactl nvidia.com/gpu --nv" "/dev/kfd amd.com/gpu --rocm
 done
 # A root without all capabilities can start an image in a user namespace only. -O: is it ours?
 if [ -n "$_eb_userns" ] || [ -O / ]; then set -- --userns "$@"; fi
+if [ -n "$_eb_oci_mode" ] && [ -z "${ENVBUILD_APPTAINER:-}" ]; then set -- --no-oci "$@"; fi
 
 if [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then _eb_separate_ranks; fi
 if [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_NUM_TASKS:-1}" != 1 ]; then

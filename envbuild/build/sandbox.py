@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envbuild.errors import BuildError
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.apptainer import Apptainer, Bind
 from envbuild.system.space import refuse_full
 
 FIXED_ENVIRONMENT = {
@@ -72,7 +72,7 @@ class Sandbox:
         )
         if finished.ok:
             return finished
-        if (refusal := not_started(finished, "a build step")) is not None:
+        if (refusal := self.apptainer.not_started(finished, "a build step")) is not None:
             raise refusal
         raise step_failed(what, finished, log)
 
@@ -92,7 +92,7 @@ class Sandbox:
         if finished.ok:
             # What an image prints as it starts comes before.
             return finished.stdout.strip().rpartition("\n")[2]
-        if (refusal := not_started(finished, "the image's shell")) is not None:
+        if (refusal := self.apptainer.not_started(finished, "the image's shell")) is not None:
             raise refusal
         return ""
 

@@ -56,6 +56,14 @@ def command(
             "--time", metavar="TIME", parser=options.read_timeout, help="Record no longer: 90s, 2min, 1h."
         ),
     ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            "--stage",
+            metavar="DIR",
+            help="Start a copy of the image there, made once on each node; `auto`: where the site says.",
+        ),
+    ] = None,
     mpi: options.Mpi = "image",
     fabric: options.Fabric = "image",
     dry_run: options.DryRun = False,
@@ -79,6 +87,7 @@ def command(
             settings=settings,
             dry_run=dry_run,
             observation=observation,
+            stage=stage,
         )
     if dry_run:
         print_json(line) if json else print_data(shell_line(line))

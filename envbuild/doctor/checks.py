@@ -55,7 +55,7 @@ _PYTORCH = "pytorch-cpu"
 _LIMITS = RequestLimits(connect_s=5.0, read_s=10.0)
 _UNSHARE_S = 20.0
 # Directories of Apptainer's own tools, below its prefix.
-_APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin")
+_APPTAINER_TOOLS = ("libexec/apptainer/bin", "lib/apptainer/bin", "libexec/singularity/bin")
 
 # Alternative programs; their Debian package; the verbs that need one of them; why.
 _PROGRAMS = (

@@ -79,12 +79,13 @@ def compose(
     describe: Callable[[Manifest, Squashfs], bytes] | None = None,
     advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> Manifest | None:
     """Write an image, in place of an earlier one: all of it, or nothing; return its manifest, if it has one.
 
     `describe` returns the facts that an image of ours carries, of its file system as it was written. It must
     depend on nothing else: the same stack gives the same bytes. `advanced` is called with the number of bytes
-    of each part that was copied; an error of `check`, which is called last, leaves `path` as it is.
+    of each part that was copied; `check` and `create` are as in `atomic_file`.
     RequestError: the image cannot be written at `path`, or `bottom` is damaged. MachineError: a layer cannot
     be read or is damaged, or the disk is full or fails.
     """
@@ -95,12 +96,13 @@ def compose(
             inputs = {stack.bottom.path.name: stack.bottom.root, **files}
         if stack.provenance is not None:
             layout, spliced, manifest = _built(stack, stack.provenance, files, inputs, describe)
-            write_image(path, layout, spliced, advanced=advanced, check=check)
+            write_image(path, layout, spliced, advanced=advanced, check=check, create=create)
             return manifest
         if stack.bottom is None:
             raise ValueError("there is neither an image below nor data for a new one")
         spliced = splice(inputs, hidden=stack.hidden, unchanged=stack.unchanged, keep_directories=True)
-        write_image(path, kept_layout(stack.bottom, spliced), spliced, advanced=advanced, check=check)
+        layout = kept_layout(stack.bottom, spliced)
+        write_image(path, layout, spliced, advanced=advanced, check=check, create=create)
         return None
 
 

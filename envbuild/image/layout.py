@@ -149,15 +149,16 @@ def write_image(
     *,
     advanced: Callable[[int], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
+    create: Callable[[Path], bool] = lambda _: False,
 ) -> None:
     """Write an image, in place of an earlier one: all of it, or nothing.
 
     The same arguments give the same bytes. `advanced` is called with the number of bytes of each part that
-    was copied; an error of `check`, which is called last, leaves `path` as it is. RequestError: nothing can
+    was copied; `check` and `create` are as in `atomic_file`. RequestError: nothing can
     be written at `path`. MachineError: the disk is full or fails, or a layer or image cannot be read.
     """
     try:
-        with atomic_file(path, mode=0o777, check=check) as file:
+        with atomic_file(path, mode=0o777, check=check, create=create) as file:
             for source, offset, size, target in layout.copied:
                 copy_range(source, offset, size, file, target, advanced)
             splice.write(file, layout.root_offset, advanced)

@@ -38,7 +38,7 @@ from envbuild.launch.schedulers import variables_of_job
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.site import Site
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, Bind, not_started
+from envbuild.system.apptainer import Apptainer, Bind
 from envbuild.system.removal import remove
 
 # Where ranks see the results directory. Every base has both directories, so the bind needs no overlay.
@@ -426,7 +426,8 @@ def _ask_inside(
     )
     why = f"ended after {limit_s:g} s" if done.timed_out else done.last_lines(3) or f"exit code {done.code}"
     why = why[-_WHY:]
-    if (refusal := not_started(done, container.file_name or container.image.name)) is not None:
+    subject = container.file_name or container.image.name
+    if (refusal := container.apptainer.not_started(done, subject)) is not None:
         raise refusal
     try:
         return json.loads(done.stdout) if done.ok else None, why

@@ -61,9 +61,7 @@ _REASONS = {
     "mpi.version": "no program of it reports one, or several MPIs do: check `implementation`, too",
     "fabric": "the kernel lists no device of a known fabric",
     "fabric.provider": "fi_info lists no provider that drives it",
-    "runtimes": "there is no apptainer on PATH",
-    "runtimes.apptainer.user_namespaces": "the kernel does not report it",
-    "runtimes.apptainer.setuid": "apptainer's settings cannot be read",
+    "runtimes": "there is no apptainer and no singularity-ce on PATH",
     "modules": "neither LMOD_CMD nor MODULESHOME is set",
 }
 
@@ -451,16 +449,28 @@ class _Detector:
         return tuple(f"{directory}/{name}" for name in names if re.fullmatch(pattern, name))
 
     def runtimes(self) -> tuple[SiteRuntime, ...]:
-        version = re.search(rf"apptainer version ({VERSION})", self.output_of("apptainer", "--version"))
-        if version is None:
-            return ()
-        runtime = SiteRuntime(
-            name="apptainer",
-            version=version[1],
-            user_namespaces=self.machine.allows_user_namespaces(),
-            setuid=configuration(self.output_of("apptainer", "buildcfg"), self.machine).setuid,
+        # `singularity` of an Apptainer is Apptainer, too.
+        found = next(filter(None, map(self.runtime, ("apptainer", "singularity"))), None)
+        return (found,) if found is not None else ()
+
+    def runtime(self, program: str) -> SiteRuntime | None:
+        """Return the runtime that a program of the machine is; None if there is none, or it is unknown."""
+        version = re.search(
+            rf"^(apptainer|singularity-ce) version ({VERSION})",
+            self.output_of(program, "--version"),
+            re.MULTILINE,
         )
-        return (runtime,)
+        if version is None:
+            return None
+        name = version[1].replace("-", "")
+        self.reasons[f"runtimes.{name}.user_namespaces"] = "the kernel does not report it"
+        self.reasons[f"runtimes.{name}.setuid"] = f"{program}'s settings cannot be read"
+        return SiteRuntime(
+            name=name,
+            version=version[2],
+            user_namespaces=self.machine.allows_user_namespaces(),
+            setuid=configuration(self.output_of(program, "buildcfg"), self.machine).setuid,
+        )
 
     def modules(self) -> Literal["lmod", "environment-modules"] | None:
         if self.machine.exists("/usr/share/lmod/lmod/libexec/lmod"):

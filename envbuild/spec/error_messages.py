@@ -42,6 +42,7 @@ _LIMITS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "more than"),
     "less_than_equal": ("le", "at most"),
+    "multiple_of": ("multiple_of", "a multiple of"),
 }
 # Names of other programs for a value → ours.
 _OTHER_VALUES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}

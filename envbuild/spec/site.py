@@ -361,6 +361,19 @@ class SiteRuntime(Model):
     """Devices of an EDF (``nvidia.com/gpu=all``)."""
 
 
+class SiteStorage(Model):
+    """Where images lie: the parallel file system, and the disks of nodes."""
+
+    stripe_count: Annotated[int, Field(ge=1, le=2000)] | Literal["all"] | None = None
+    """Storage targets (OSTs) of Lustre over which an image is spread: a number, or ``all``; as its directory
+    if absent."""
+    stripe_bytes: Annotated[int, Field(ge=65536, le=2**31, multiple_of=65536)] | None = None
+    """Bytes on one of them before the next has its turn, a multiple of 65,536; as its directory if absent."""
+    node_local: ImagePath | None = None
+    """Directory that is on a disk, or in memory, of each node, for ``envbuild launch --stage auto``; TMPDIR
+    or /tmp if absent."""
+
+
 _AS_SITE = Field(json_schema_extra={"$comment": "default: as the site"})
 
 
@@ -459,6 +472,8 @@ class Site(Model):
     """Recipe of the kind ``site`` → its software on this machine; unknown if empty."""
     runtimes: tuple[SiteRuntime, ...] = ()
     """Container runtimes; unknown if empty."""
+    storage: SiteStorage = SiteStorage()
+    """Where images lie: the parallel file system, and the disks of nodes."""
     kubernetes: SiteKubernetes | None = None
     """The cluster of Kubernetes, for ``envbuild export --format jobset`` and ``trainjob``."""
     vet: VetSection = {}

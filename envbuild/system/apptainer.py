@@ -1,4 +1,7 @@
-"""Chooses an Apptainer, reads its configuration, and makes its command lines."""
+"""Chooses an Apptainer or SingularityCE, reads its configuration, and makes its command lines.
+
+SingularityCE was read, not run: sylabs/singularity at ec0433152, and its change log.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,29 @@ from envbuild.system.files import read_input
 from envbuild.system.process import Finished, plain
 from envbuild.system.survey import Survey
 
-# Name → oldest release that has `--mount` and with which a user can start an image.
-# SingularityCE before 4.1 unpacks the image at each start, unless it is installed set-user-id.
-# Source: the change logs of Apptainer 1.1.0 and of SingularityCE 3.9.0 and 4.1.0.
-_OLDEST = {"apptainer": (1, 1), "singularity-ce": (3, 9)}
-_LABELS = {"apptainer": "Apptainer", "singularity-ce": "SingularityCE"}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Product:
+    """What differs between Apptainer and SingularityCE, which were one program once."""
+
+    label: str
+    """Its name for people."""
+    oldest: tuple[int, int]
+    """Oldest release that has `--mount` and with which a user can start an image."""
+    prefix: str
+    """Begins the names of its own values in its build configuration."""
+    directory: str
+    """Directory of its programs, below LIBEXECDIR."""
+
+
+# By the name that `--version` prints. SingularityCE before 4.1 unpacks the image at each start, unless it is
+# installed set-user-id. Source: the change logs of Apptainer 1.1.0 and of SingularityCE 3.9.0 and 4.1.0.
+_PRODUCTS = {
+    "apptainer": _Product(label="Apptainer", oldest=(1, 1), prefix="APPTAINER", directory="apptainer"),
+    "singularity-ce": _Product(
+        label="SingularityCE", oldest=(3, 9), prefix="SINGULARITY", directory="singularity"
+    ),
+}
 _CONFIGURATION_BYTES = 1 << 20
 _HINT = "name another with --apptainer PATH or ENVBUILD_APPTAINER; `make setup` installs one"
 
@@ -31,25 +52,26 @@ class OldApptainerError(MachineError):
     """An Apptainer is too old for our images; `version` is its own output."""
 
     def __init__(self, program: Path, name: str, version: str) -> None:
-        self.oldest = ".".join(map(str, _OLDEST[name]))
-        label = _LABELS[name]
+        product = _PRODUCTS[name]
+        self.oldest = ".".join(map(str, product.oldest))
         super().__init__(
-            f"{label} {version} at `{program}` is too old: {self.oldest} or newer is needed", hint=_HINT
+            f"{product.label} {version} at `{program}` is too old: {self.oldest} or newer is needed",
+            hint=_HINT,
         )
         self.version = version
 
 
 class NotStartedError(MachineError):
-    """Apptainer did not start the program; `said` are its last lines.
+    """Apptainer did not start the program; `output` are its last lines.
 
     `early`: it failed before it opened the image, because the machine lacks something.
     """
 
-    def __init__(self, subject: str, done: Finished, *, early: bool) -> None:
+    def __init__(self, label: str, subject: str, done: Finished, *, early: bool) -> None:
         self.output = done.last_lines(8)
         self.early = early
         super().__init__(
-            f"Apptainer cannot start {subject} here\n{self.output}\nrepeat it: {done.command}",
+            f"{label} cannot start {subject} here\n{self.output}\nrepeat it: {done.command}",
             hint="`envbuild doctor` shows what this machine lacks",
         )
 
@@ -75,7 +97,7 @@ class Apptainer:
 
     program: Path
     version: str
-    """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``."""
+    """``1.4.5``; of SingularityCE ``singularity-ce 4.3.7``, or ``singularity-ce`` if that is unknown."""
     unprivileged: bool = False
     """Whether it starts images in user namespaces alone, as a site file may say."""
     elsewhere: bool = False
@@ -93,10 +115,34 @@ class Apptainer:
         return replace(self, emulator=emulator_of(architecture))
 
     @property
+    def is_singularityce(self) -> bool:
+        """Whether it is SingularityCE."""
+        return self.version.startswith("singularity-ce")
+
+    @property
+    def _product(self) -> _Product:
+        return _PRODUCTS["singularity-ce" if self.is_singularityce else "apptainer"]
+
+    def _is_since(self, *release: int) -> bool:
+        """Return whether its version is a release or newer; False if the version is unknown."""
+        match = re.match(r"(?:singularity-ce )?(\d+)\.(\d+)", self.version)
+        return match is not None and (int(match[1]), int(match[2])) >= release
+
+    @property
     def knows_cdi(self) -> bool:
-        """Whether ``--device`` takes what a CDI specification names (change log of Apptainer 1.5.0)."""
-        release = re.match(r"(\d+)\.(\d+)", self.version)
-        return release is not None and (int(release[1]), int(release[2])) >= (1, 5)
+        """Whether ``--device`` takes what a CDI specification names (change log of Apptainer 1.5.0).
+
+        SingularityCE takes it in its OCI mode alone.
+        """
+        return not self.is_singularityce and self._is_since(1, 5)
+
+    @property
+    def has_oci_mode(self) -> bool:
+        """Whether its site can have it start images by other rules, which ``--no-oci`` prevents.
+
+        Source: the change log of SingularityCE 4.0.0.
+        """
+        return self.is_singularityce and self._is_since(4, 0)
 
     def command(
         self,
@@ -118,6 +164,8 @@ class Apptainer:
         home nor devices beyond a minimal /dev; else `home` decides whether it sees the user's home.
         """
         words = [str(self.program), "--silent", action, *flags]
+        if self.has_oci_mode:
+            words.append("--no-oci")
         if (
             self.unprivileged
             or self.emulator is not None
@@ -149,18 +197,18 @@ class Apptainer:
         done = process.run([self.program, "buildcfg"], env=host.environment(), timeout_s=30)
         return done.stdout if done.ok else ""
 
+    def not_started(self, done: Finished, subject: str) -> NotStartedError | None:
+        """Return an error if it started nothing; None if it did, or this is unknown.
 
-def not_started(done: Finished, subject: str) -> NotStartedError | None:
-    """Return an error if Apptainer started nothing; None if it did, or this is unknown.
-
-    Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program in a
-    container can print and return the same, which gains it nothing. `what` names the program or image.
-    """
-    stderr = plain(done.stderr)
-    early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", stderr) is not None
-    if not early and not (done.code == 255 and "FATAL" in stderr):
-        return None
-    return NotStartedError(subject, done, early=early)
+        Its starter, which makes the namespaces, exits with 1; the setup of the container with 255. A program
+        in a container can print and return the same, which gains it nothing. `subject` names the program or
+        image.
+        """
+        stderr = plain(done.stderr)
+        early = done.code == 1 and not done.stdout and re.match(r"ERROR\s*: ", stderr) is not None
+        if not early and not (done.code == 255 and "FATAL" in stderr):
+            return None
+        return NotStartedError(self._product.label, subject, done, early=early)
 
 
 def find(path: Path | None = None) -> Apptainer:
@@ -183,7 +231,7 @@ def find(path: Path | None = None) -> Apptainer:
     if match is None:
         raise MachineError(f"`{program}` is not an Apptainer or SingularityCE", hint=_HINT)
     name, version = match[1], match[2]
-    if (int(match[3]), int(match[4])) < _OLDEST[name]:
+    if (int(match[3]), int(match[4])) < _PRODUCTS[name].oldest:
         raise OldApptainerError(program, name, version)
     return Apptainer(program=program, version=version if name == "apptainer" else f"{name} {version}")
 
@@ -208,14 +256,16 @@ class Configuration:
 def configuration(buildcfg: str, machine: Survey) -> Configuration:
     """Return how an Apptainer is set up, from its ``buildcfg`` (may be empty) and the files it names."""
     built = dict(re.findall(r"^(\w+)=(/.*|[01])$", buildcfg, flags=re.MULTILINE))
+    product = _PRODUCTS["singularity-ce" if "SINGULARITY_CONF_FILE" in built else "apptainer"]
     # A build without set-user-id support has the setting nevertheless.
-    without = built.get("APPTAINER_SUID_INSTALL") == "0"
+    without = built.get(f"{product.prefix}_SUID_INSTALL") == "0"
     starter = False
     if "LIBEXECDIR" in built:
         with contextlib.suppress(OSError, ValueError):
-            status = machine.path(f"{built['LIBEXECDIR']}/apptainer/bin/starter-suid").stat()
+            path = f"{built['LIBEXECDIR']}/{product.directory}/bin/starter-suid"
+            status = machine.path(path).stat()
             starter = bool(status.st_mode & stat.S_ISUID) and status.st_uid == 0
-    setuid = False if without else _allows_setuid(built.get("APPTAINER_CONF_FILE"), machine)
+    setuid = False if without else _allows_setuid(built.get(f"{product.prefix}_CONF_FILE"), machine)
     return Configuration(setuid=setuid, starter=starter)
 
 

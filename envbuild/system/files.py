@@ -144,11 +144,18 @@ def list_directory(path: Path) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = lambda: None) -> Iterator[int]:
+def atomic_file(
+    path: Path,
+    *,
+    mode: int = 0o666,
+    check: Callable[[], None] = lambda: None,
+    create: Callable[[Path], bool] = lambda _: False,
+) -> Iterator[int]:
     """Yield a new file, open to read and write, that replaces `path` when the block ends without an error.
 
-    `mode` is subject to the umask. `check` is called last; an error of it leaves `path` as it is. Anything at
-    `path` except a regular file is an OSError.
+    `mode` is subject to the umask. `check` is called last; an error of it leaves `path` as it is. `create`
+    may make the empty file at a path, with properties that only a new file can get, and returns whether it
+    did. Anything at `path` except a regular file is an OSError.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -159,9 +166,15 @@ def atomic_file(path: Path, *, mode: int = 0o666, check: Callable[[], None] = la
     before, after = f".{os.fsdecode(os.fsencode(path.name)[:100])}.", ".partial"
     sweep(path.parent, before=before, after=after)
     partial = path.parent / f"{before}{own_name()}{after}"
-    file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
+        is_made = create(partial)
+        new = os.O_NOFOLLOW if is_made else os.O_CREAT | os.O_EXCL
+        file = os.open(partial, os.O_RDWR | os.O_CLOEXEC | new, mode)
         try:
+            if is_made:
+                # Another program made it with 0666 under our umask.
+                allowed = stat.S_IMODE(os.fstat(file).st_mode)
+                os.fchmod(file, mode & (allowed | (allowed & 0o444) >> 2))
             yield file
             os.fsync(file)
         finally:

@@ -61,5 +61,11 @@ def remove_leftover(path: Path) -> None:
     try:
         remove(path)
     except PermissionError:
-        argv = ["unshare", "--map-root-user", "--map-auto", "rm", "-rf", "--", str(path)]
-        process.run(argv, env=host.environment(), timeout_s=300)
+        argv, env = ["rm", "-rf", "--", str(path)], host.environment()
+        if process.run(["unshare", "--map-root-user", "--map-auto", *argv], env=env, timeout_s=300).ok:
+            return
+        # unshare(1) maps subordinate ids since util-linux 2.38. mmdebstrap, which made the files, always maps
+        # them, but not the user's own: the directories above are ours to remove.
+        with contextlib.suppress(EnvbuildError, PermissionError):
+            process.run(["mmdebstrap", "--unshare-helper", *argv], env=env, timeout_s=300)
+            remove(path)

@@ -22,9 +22,13 @@ _ROW = re.compile(r"^\s*\S+\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)(\s|$)", re.MULTI
 
 
 @dataclass(frozen=True, slots=True)
-class _Mount:
+class Mount:
+    """A mounted file system."""
+
     point: str
+    """Where it is mounted."""
     kind: str
+    """Its type (``lustre``)."""
 
 
 def quota_free_bytes(path: Path) -> int | None:
@@ -32,7 +36,7 @@ def quota_free_bytes(path: Path) -> int | None:
 
     Asks `lfs quota` on Lustre, and `quota` elsewhere; both may be absent.
     """
-    mount = _mount_of(path)
+    mount = mount_of(path)
     if mount is None:
         return None
     user = str(os.geteuid())
@@ -62,8 +66,8 @@ def free_of(text: str) -> int | None:
     return None
 
 
-def _mount_of(path: Path) -> _Mount | None:
-    """Return the mount that a path is on: the last of the deepest."""
+def mount_of(path: Path) -> Mount | None:
+    """Return the mount that an existing path is on: the last of the deepest; None if it is unknown."""
     device = path.stat().st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     real, deepest = os.path.realpath(path), None
@@ -79,5 +83,5 @@ def _mount_of(path: Path) -> _Mount | None:
         point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), words[4])
         is_above = real == point or real.startswith(point.rstrip("/") + "/")
         if is_above and (deepest is None or len(point) >= len(deepest.point)):
-            deepest = _Mount(point, kind)
+            deepest = Mount(point, kind)
     return deepest

@@ -28,7 +28,7 @@ from envbuild.image.verify import check_image_is_whole
 from envbuild.quoting import shell_path
 from envbuild.spec.site import Site
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import exists
 from envbuild.workflows.arguments import check_outside_store
 from envbuild.workflows.failures import explain_failure
@@ -170,7 +170,7 @@ def _check_has_ipykernel(image: Path, python: str, apptainer: Apptainer) -> None
     done = process.run(argv, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S, guarded=True)
     if done.ok:
         return
-    if (refusal := not_started(done, image.name)) is not None:
+    if (refusal := apptainer.not_started(done, image.name)) is not None:
         raise refusal
     if done.timed_out:
         problem = f"`import ipykernel` in `{image.name}` took more than {_LIMIT_S:g} s"

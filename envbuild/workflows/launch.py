@@ -23,14 +23,17 @@ from envbuild.launch.gpus import gpu_flags
 from envbuild.launch.launchers import Launcher, Shape, launcher_for
 from envbuild.launch.runtimes.apptainer import apptainer_of
 from envbuild.launch.schedulers import (
+    Allocation,
     allocation,
     default_launcher,
     other_nodes,
     scheduler_of,
     site_reaches_nodes,
+    variables_of_job,
     work_for,
 )
 from envbuild.launch.schedulers.slurm import SlurmHere
+from envbuild.launch.staging import Staging
 from envbuild.launch.start import Container, context_of, line_of_ranks
 from envbuild.quoting import shell_line as written
 from envbuild.rules.facts import Fact, Facts, Value, facts_from
@@ -43,7 +46,7 @@ from envbuild.spec.model import LaunchSettings
 from envbuild.spec.site import Site, SiteBind
 from envbuild.store import verdicts
 from envbuild.system import host, process
-from envbuild.system.files import exists
+from envbuild.system.files import exists, sha256
 from envbuild.workflows.hosting import (
     host_libraries_for,
     judge_own_fabric,
@@ -67,6 +70,7 @@ def launch_line(
     torch_env: bool = True,
     dry_run: bool = False,
     observation: Observation | None = None,
+    stage: str | None = None,
 ) -> list[str]:
     """Return the command line that starts a program on the ranks of an image.
 
@@ -76,7 +80,8 @@ def launch_line(
     image's MPI. Ranks of an image with PyTorch get the variables by which they meet, unless `torch_env` is
     false. The host libraries `from_host` replace the image's own. For a `dry_run` with a named site, the line
     is for that site, on any machine. With an `observation` the ranks are recorded in its directory, which is
-    made unless this is a `dry_run`.
+    made unless this is a `dry_run`. With `stage`, a directory of the nodes or ``auto``, the ranks start a
+    copy of the image there, which is made unless this is a `dry_run`; see `Staging`.
 
     RequestError: nothing starts the ranks so that they find each other, the image is not for this site or
     machine, or the host's MPI does not fit. MachineError: there is no usable Apptainer, or srun does not list
@@ -96,6 +101,7 @@ def launch_line(
             torch_env=torch_env,
             dry_run=dry_run,
             observation=observation,
+            disk=stage,
         )
 
 
@@ -122,6 +128,7 @@ def _launch_line(
     torch_env: bool,
     dry_run: bool,
     observation: Observation | None,
+    disk: str | None,
 ) -> list[str]:
     site = site_of(settings)
     elsewhere = site if dry_run and settings.site is not None else None
@@ -168,6 +175,11 @@ def _launch_line(
     if container.host_libs is not None:
         stage = lasting_stage(container.host_libs, settings, one_machine=not launcher.spans_nodes)
         container = replace(container, stage=stage)
+    if disk is not None:
+        staging = _staging(container.image, disk, site, launcher, job)
+        if not dry_run:
+            staging.copy(settings.emit)
+        container = replace(container, image=staging.path)
     variables = _identity(runnable, site, settings, here=elsewhere is None)
     if observation is not None:
         observation.check(image, make=not dry_run)
@@ -314,6 +326,32 @@ def _program_line(
     prompt = f"{container.label}> " if is_shell else ""
     variables = _identity(runnable, site, settings, here=True)
     return start.program_line(container, command, variables=variables, prompt=prompt)
+
+
+def _staging(
+    image: Path, stage: str, site: Site | None, launcher: Launcher, job: Allocation | None
+) -> Staging:
+    """Return where copies of an image are for its ranks; RequestError if nothing copies it to their nodes."""
+    in_slurm = job is not None and job.scheduler == "slurm"
+    if launcher.spans_nodes and not in_slurm:
+        raise RequestError(
+            "--stage copies the image to the nodes of a job of Slurm, and this is not one",
+            hint="start it within `salloc` or `sbatch`, or leave --stage out",
+        )
+    directory = stage
+    if stage == "auto":
+        named = site.storage.node_local if site is not None else None
+        directory = named or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # every node has it
+    if not directory.startswith("/"):
+        hint = "name the absolute path of a directory that all nodes have, or `auto`"
+        raise RequestError(f"--stage `{stage}` is not an absolute path", hint=hint)
+    return Staging(
+        image=image,
+        digest=sha256(image),
+        directory=Path(directory),
+        nodes=job.nodes if job is not None and launcher.spans_nodes else 0,
+        environment=host.environment(extra=variables_of_job(("SLURM_",))),
+    )
 
 
 def _identity(runnable: Runnable, site: Site | None, settings: Settings, *, here: bool) -> dict[str, str]:

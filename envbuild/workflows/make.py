@@ -29,8 +29,10 @@ from envbuild.store.records import LayerRecord
 from envbuild.store.store import Store
 from envbuild.workflows.arguments import check_room
 from envbuild.workflows.failures import explain_failure
+from envbuild.workflows.inputs import site_here
 from envbuild.workflows.plan import finished_layers
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.striping import striped
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +135,8 @@ def make_image(
         describe = None
         if request.provenance is not None:
             describe = partial(_describe, made, path, request.provenance, store)
-        compose(path, stack, describe=describe, advanced=writing.advance, check=check)
+        create = striped(site_here(settings), settings.emit)
+        compose(path, stack, describe=describe, advanced=writing.advance, check=check, create=create)
         writing.detail = f"{path.stat().st_size / 1e6:.0f} MB"
     return made
 

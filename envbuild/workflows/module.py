@@ -44,7 +44,7 @@ from envbuild.quoting import shell_path
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host, process
-from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.activity import log_activity
@@ -56,6 +56,7 @@ from envbuild.workflows.inputs import site_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.striping import striped
 from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
@@ -230,6 +231,7 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
             source=image.program_path,
             default=request.default,
             copied=running.advance,
+            create=striped(site, emit),
             check=image.check_still_there if request.link else image.check_unchanged,
         )
         running.detail = str(installed.layout.modulefile) if installed.changed else "everything was in place"
@@ -295,7 +297,7 @@ def _own_commands(image: ImageFile, python: str, apptainer: Apptainer, settings:
     """Return those of `OWN_COMMANDS` that an image of another tool has: its Python need not have pip."""
     command = apptainer.command(image.program_path, [python, "-s", "-c", "import pip"], cwd="/")
     done = process.run(command, env=host.environment(), cwd=Path("/"), timeout_s=_LIMIT_S)
-    if (refusal := not_started(done, image.path.name)) is not None:
+    if (refusal := apptainer.not_started(done, image.path.name)) is not None:
         with explain_failure("exec", settings, apptainer=apptainer.program):
             raise refusal
     return tuple(name for name in OWN_COMMANDS if done.ok or name not in ("pip", "pip3"))

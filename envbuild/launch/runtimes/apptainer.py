@@ -24,7 +24,7 @@ def apptainer_as_described(runtime: SiteRuntime, program: Path | None = None) ->
     version = runtime.version or ""
     return Apptainer(
         program=program or Path(runtime.program or _PROGRAMS[runtime.name]),
-        version=f"singularity-ce {version}" if version and runtime.name == "singularityce" else version,
+        version=f"singularity-ce {version}".strip() if runtime.name == "singularityce" else version,
         unprivileged=runtime.setuid is False,
         elsewhere=True,
     )

@@ -194,6 +194,25 @@ def test_a_mark_that_was_carried_into_another_image_is_not_believed(activate, pl
     assert place.run(outer.home / "bin/tool-env", mark, inner.home / "bin/tool").returncode == 122
 
 
+def test_wrappers_are_known_inside_where_singularityce_names_another_directory(activate, place, images):
+    """In a user namespace, it names the directory where it mounted the image."""
+    outer, inner = activate("1.0"), activate("2.0")
+    inside = ["env", "--unset=APPTAINER_CONTAINER", "SINGULARITY_CONTAINER=/tmp/rootfs-1/root"]
+    mark = f"ENVBUILD_INSIDE={read_manifest(images['1.0']).digest}"
+    start = ["apptainer", "exec", image_of(outer), *inside]
+    assert place.run(*start, mark, outer.home / "bin/tool", "x").stdout == "tool of 1.0: x\n"
+    assert place.run(*start, mark, inner.home / "bin/tool").returncode == 122
+    assert place.run(*start, outer.home / "bin/tool").returncode == 122
+
+
+def test_wrappers_are_known_inside_a_copy_on_the_node(activate, place):
+    env = {"ENVBUILD_STAGE": str(place.directory("disk"))}
+    module = activate("1.0")
+    done = place.run(module.home / "bin/tool-env", "sh", "-c", f"{module.home}/bin/tool x", env=env)
+    assert done.stdout == "tool of 1.0: x\n", done.stderr
+    assert len(list((place.path / "disk").glob("*.sif"))) == 1
+
+
 def test_the_mark_alone_does_not_make_an_inside(activate, place, images):
     env = {"ENVBUILD_INSIDE": read_manifest(images["1.0"]).digest, "APPTAINER_CONTAINER": "/some/image.sif"}
     assert place.run(activate().home / "bin/tool", "x", env=env).stdout == "tool of 1.0: x\n"

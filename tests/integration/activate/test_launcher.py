@@ -70,6 +70,71 @@ def test_a_recorded_python_is_started_by_its_path(launcher, place, name, argumen
     assert started == ["--silent", "exec", image, python, *expected, "psec="]
 
 
+@pytest.mark.parametrize(
+    ("version", "own"), [("1.4.5", []), ("singularity-ce 3.11.5", []), ("singularity-ce 4.3.7", ["--no-oci"])]
+)
+def test_the_oci_mode_of_a_site_is_left_aside(launcher, place, version, own):
+    command = launcher(apptainer={"version": version})
+    image = str(command.parents[1] / "image.sif")
+    assert words(place.run(command, "x")) == ["--silent", "exec", *own, image, "python", "x", "psec="]
+
+
+def test_a_copy_on_the_node_is_made_once_and_started(launcher, place):
+    (place.path / "image.sif").write_text("content")
+    command, disk = launcher(make=False), place.directory("a disk")
+    env = {"ENVBUILD_STAGE": str(disk)}
+    # As the ranks of a node do.
+    racing = [
+        subprocess.Popen([command, "x"], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    started = {process.communicate()[0] for process in racing}
+    (copy,) = disk.glob("*.sif")
+    assert started == {f"--silent\nexec\n{copy}\npython\nx\npsec=\n"}
+    assert copy.read_text() == "content"
+    assert copy.stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in disk.iterdir()) == [copy.name, f"{copy.name}.lock"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("missing", "it is not a directory that you can write to"),
+        ("open", "other users could replace the copy (it lacks the sticky bit)"),
+        ("link", "the file is of another user"),
+        ("lock", "Permission denied"),
+        ("full", "File too large"),
+    ],
+)
+def test_without_a_copy_the_image_itself_is_started(launcher, place, kind, why):
+    (place.path / "image.sif").write_bytes(bytes(2 << 20))
+    command, disk = launcher(make=False), place.directory("disk")
+    image = command.parents[1] / "image.sif"
+    start: list[object] = [command]
+    env = {"ENVBUILD_STAGE": str(disk)}
+    if kind == "missing":
+        disk.rmdir()
+    elif kind == "open":
+        disk.chmod(0o777)
+    elif kind == "lock":
+        place.run(command, "x", env=env)
+        (copy,) = disk.glob("*.sif")
+        copy.unlink()
+        copy.with_name(f"{copy.name}.lock").chmod(0o400)
+    elif kind == "link":
+        place.run(command, "x", env=env)
+        (copy,) = disk.glob("*.sif")
+        copy.unlink()
+        copy.symlink_to(image)
+    else:
+        start = ["sh", "-c", 'trap "" XFSZ; ulimit -f 1024 && exec "$@"', "sh", command]
+    done = place.run(*start, "x", env=env)
+    assert words(done)[2] == str(image)
+    assert done.stderr.startswith(f"envbuild: no copy of the image in ENVBUILD_STAGE, `{disk}`: ")
+    assert why in done.stderr
+    assert kind in ("missing", "link") or not list(disk.glob("*.sif*[!k]")), "a part of a copy is left"
+
+
 def test_a_recorded_python_makes_virtual_environments(launcher, place):
     command = launcher(python="/opt/bin/python3")
     home = command.parents[1]
@@ -128,7 +193,8 @@ def test_gpus_come_by_cdi_as_launch_and_test_take_them(launcher, place, monkeypa
     done = place.run(
         "unshare", "--user", "--map-current-user", "--mount", "--keep-caps", "sh", "-c", script, command
     )
-    assert words(done)[1 : 2 + len(options)] == ["exec", *options]
+    started = [word for word in words(done) if word != "--no-oci"]
+    assert started[1 : 2 + len(options)] == ["exec", *options]
     # As `launch` reads the same file.
     directory = place.directory("cdi")
     (directory / "nvidia.yaml").write_text(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -31,7 +30,6 @@ SPEC = 'name: finished\nversion: "1"\nbase: finished-{kind}\nmpi: mpich\n'
 # Each packs and builds a root; in `make test` tests/unit/build/test_roots.py reads every form.
 pytestmark = pytest.mark.slow
 KINDS = ("squashfs", "tar", "oci")
-OF_DEBIAN = ("mmdebstrap", "apt", "dpkg", "debootstrap")
 
 
 @pytest.fixture(scope="module")
@@ -67,21 +65,12 @@ def roots(ground: Ground, shared: Path) -> dict[str, tuple[Path, str]]:
 
 @pytest.fixture(scope="module")
 def configured(desk: Desk, roots: dict[str, tuple[Path, str]]) -> dict[str, str]:
-    """Define a base of each kind in the user's own configuration; return the environment that finds it.
-
-    No tool of Debian's is on its PATH: a machine with another distribution has none.
-    """
+    """Define a base of each kind in the user's own configuration; return the environment that finds it."""
     for kind, (place, digest) in roots.items():
         text = DEFINITION.format(name=f"finished-{kind}", kind=kind, place=place, sha256=digest)
         desk.write(f"config/envbuild/base-images/finished-{kind}.yaml", text)
         desk.write(f"finished-{kind}.yaml", SPEC.format(kind=kind))
-    programs = desk.place / "programs"
-    programs.mkdir()
-    for directory in os.environ["PATH"].split(os.pathsep):
-        for program in Path(directory).glob("*") if os.access(directory, os.R_OK) else ():
-            if not program.name.startswith(OF_DEBIAN) and not (programs / program.name).is_symlink():
-                (programs / program.name).symlink_to(program)
-    return {"XDG_CONFIG_HOME": str(desk.place / "config"), "PATH": str(programs)}
+    return {"XDG_CONFIG_HOME": str(desk.place / "config")}
 
 
 def test_the_same_root_gives_the_same_base_however_it_is_packed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,28 @@ def test_the_image_s_own_launcher_keeps_its_ranks_on_its_machine(
         (first, second) = ranks_told(done.stdout)
         assert [first[:3], second[:3]] == [["0", "2", "3"], ["1", "2", "3"]]
         assert first[3] == second[3]
+
+
+def test_ranks_start_the_copy_that_sbcast_made(login: Desk, image_on: Images) -> None:
+    disk = login.place / "disk"
+    disk.mkdir()
+    allocation = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
+    line: Words = [
+        login.command,
+        "launch",
+        "--stage",
+        disk,
+        image_on("mpich"),
+        "--",
+        "python",
+        "ranks.py",
+        "0",
+    ]
+    done = login.run([*allocation, *line])
+    assert ranks_told(done.stdout) == FOUR
+    assert f"are needed in `{disk}` on 2 nodes" in done.stderr
+    (copy,) = disk.iterdir()
+    assert filecmp.cmp(copy, image_on("mpich"), shallow=False)
+    again = login.run([*allocation, *line])
+    assert ranks_told(again.stdout) == FOUR
+    assert f"the image is already at `{copy}` on 2 nodes" in again.stderr

@@ -48,7 +48,7 @@ def put(tmp_path, image, manifest):
     """Install an image as a module below `tmp_path`."""
 
     def call(*, root=tmp_path / "sw", image=image, linked=False, **changes):
-        options = {name: changes.pop(name) for name in ("default", "copied") if name in changes}
+        options = {name: changes.pop(name) for name in ("default", "copied", "create") if name in changes}
         commands = (*OWN_COMMANDS, "mpiexec", "torchrun")
         fields = {"runnable": manifest(), "commands": commands, "apptainer": APPTAINER, **changes}
         stamp = stamp_of(image) if linked else ""

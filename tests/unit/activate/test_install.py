@@ -23,6 +23,22 @@ def listing(root: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
+def test_the_copy_of_the_image_may_be_made_first(put, tmp_path):
+    """As `lfs setstripe` makes it, on Lustre."""
+    made = []
+
+    def create(path):
+        path.touch(0o644)
+        made.append(path.name.partition(".envbuild-")[0])
+        return True
+
+    installed = put(create=create)
+    assert made == [".image.sif"]
+    image = installed.layout.home / "image.sif"
+    assert image.read_bytes() == b"image one"
+    assert stat.S_IMODE(image.stat().st_mode) == 0o644
+
+
 def test_the_layout(put, tmp_path, manifest):
     installed = put()
     root = tmp_path / "sw"

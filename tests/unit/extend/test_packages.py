@@ -51,6 +51,7 @@ from tests.support.foreign_images import (
     opened,
     probed,
 )
+from tests.support.lustre import lustre
 from tests.support.squashfs_images import extract
 from tests.support.wheels import make_wheel
 
@@ -401,6 +402,19 @@ def laid(addition: Addition, tmp_path: Path) -> tuple[Path, set[str], tuple[str,
         {path.lstrip("/") for path in after - before},
         tuple(sorted(path for path in gone if path.rpartition("/")[0] not in gone)),
     )
+
+
+def test_the_image_gets_the_stripes_of_the_site(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, PYTHON) as image:
+        addition = resolve(image, tmp_path, wheels, "plain")
+    log = lustre(tmp_path, monkeypatch)
+    (tmp_path / "config/envbuild").mkdir(parents=True)
+    (tmp_path / "config/envbuild/site.yaml").write_text("name: here\nstorage: {stripe_count: 8}\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    laid(addition, tmp_path)
+    assert log.read_text().startswith(f"setstripe -c 8 -- {tmp_path}/laid/.new.sqfs.")
 
 
 def test_the_tree_lies_as_in_the_image_and_is_the_same_each_time(tmp_path: Path, wheels: Path) -> None:

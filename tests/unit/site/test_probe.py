@@ -401,6 +401,20 @@ def test_whether_apptainer_starts_set_user_id(
     assert runtime.setuid is setuid
 
 
+def test_singularityce_is_a_runtime_if_there_is_no_apptainer(machine: Machine) -> None:
+    built = "echo SINGULARITY_CONF_FILE=/etc/s.conf; echo SINGULARITY_SUID_INSTALL=1"
+    said = f"case $1 in --version) echo singularity-ce version 4.3.7-noble;; *) {built};; esac"
+    machine.file("/usr/bin/singularity", f"#!/bin/sh\n{said}\n")
+    (machine.root / "usr/bin/singularity").chmod(0o755)
+    probed = seen(machine)
+    assert probed.site.runtimes == (SiteRuntime(name="singularityce", version="4.3.7"),)
+    assert "# runtimes.singularityce.setuid: unknown: singularity's settings cannot be read" in probed.text()
+    machine.file("/etc/s.conf", "allow setuid = yes\n")
+    assert seen(machine).site.runtimes[0].setuid is True
+    machine.program("/usr/bin/apptainer", "apptainer version 1.4.5")
+    assert [runtime.name for runtime in seen(machine).site.runtimes] == ["apptainer"]
+
+
 def test_two_mpis_in_one_place_are_told_apart(machine: Machine) -> None:
     """As three wheels in one virtual environment put them."""
     machine.mpi("/opt/x", "libmpi.so.12", MPICH)

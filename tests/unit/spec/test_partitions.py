@@ -116,7 +116,7 @@ def test_a_fact_names_the_partition_and_the_line_that_states_it() -> None:
 
 def test_nodes_can_differ_in_all_facts_of_a_machine() -> None:
     of_site = {"schema_", "name", "origins", "mirrors", "find_links", "sources", "seen"}
-    of_site |= {"partitions", "default_partition", "kubernetes"}
+    of_site |= {"partitions", "default_partition", "kubernetes", "storage"}
     assert Site.model_fields.keys() - SitePartition.model_fields.keys() == of_site
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from envbuild.errors import MachineError
 from envbuild.system import host
-from envbuild.system.apptainer import Apptainer, Bind, OldApptainerError, find, not_started
+from envbuild.system.apptainer import Apptainer, Bind, OldApptainerError, find
 from envbuild.system.process import Finished
 
 
@@ -111,6 +111,12 @@ class TestNotStarted:
         " check /proc/sys/user/max_user_namespaces\n\x1b[0m"
     )
     FUSE = "FATAL:   container creation failed: image driver mount failure: squashfuse_ll exited"
+    # As SingularityCE 4.5.1 writes it (cmd/starter/c/starter.c, launcher/native/launcher_linux.go).
+    CE_STARTER = "ERROR  : Failed to create user namespace: not allowed to create user namespace\n"
+    CE_SANDBOX = (
+        "FATAL:   while preparing image: unpacking image to temporary sandbox dir required, but is prohibited"
+        " by 'tmp sandbox = no' in singularity.conf or --no-tmp-sandbox command-line flag"
+    )
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr", "early"),
@@ -127,7 +133,7 @@ class TestNotStarted:
     )
     def test_what_it_says_itself(self, code: int, stdout: str, stderr: str, early: bool | None) -> None:
         done = Finished(argv=("a", "b c"), code=code, stdout=stdout, stderr=stderr)
-        told = not_started(done, "x.sif")
+        told = Apptainer(program=Path("a"), version="1.4.5").not_started(done, "x.sif")
         assert (told and told.early) == early
         if told is not None:
             assert told.exit_code == 5
@@ -135,6 +141,14 @@ class TestNotStarted:
                 f"Apptainer cannot start x.sif here\n{told.output}\nrepeat it: a 'b c'"
             )
             assert "\x1b" not in told.problem
+
+    @pytest.mark.parametrize(("code", "stderr", "early"), [(1, CE_STARTER, True), (255, CE_SANDBOX, False)])
+    def test_singularityce_is_named(self, code: int, stderr: str, early: bool) -> None:
+        done = Finished(argv=("a",), code=code, stdout="", stderr=stderr)
+        error = Apptainer(program=Path("a"), version="singularity-ce 4.5.1").not_started(done, "x.sif")
+        assert error is not None
+        assert error.early is early
+        assert error.problem.startswith(f"SingularityCE cannot start x.sif here\n{stderr.strip()}")
 
     def test_none_at_all(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(host, "_SYSTEM_PATH", str(tmp_path))
@@ -185,6 +199,20 @@ class TestCommand:
             *("--mount", '"type=bind","src=/c","dst=/d"', "--env", "A=a b=c", "--env", "Z=1"),
             *("--pwd", "/there", "a.sif", "x"),
         ]
+
+    @pytest.mark.usefixtures("_ordinary_user")
+    @pytest.mark.parametrize(
+        ("version", "own"),
+        [("singularity-ce 3.11.5", []), ("singularity-ce 4.0.0", ["--no-oci"]), ("singularity-ce", [])],
+    )
+    def test_singularityce_starts_as_apptainer_does(self, version: str, own: list[str]) -> None:
+        """Its OCI mode, which a site can make the default, came with 4.0."""
+        program = Apptainer(program=Path("/bin/singularity"), version=version)
+        assert program.command(Path("a.sif"), ["true"]) == [
+            *("/bin/singularity", "--silent", "exec", *own, "--containall", "--cleanenv", "--no-home"),
+            *("--net", "--network", "none", "a.sif", "true"),
+        ]
+        assert not program.knows_cdi
 
     def test_root_asks_for_a_user_namespace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(host, "is_root", lambda: True)

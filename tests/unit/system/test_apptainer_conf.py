@@ -64,6 +64,20 @@ def test_root_s_powers_are_built_in_and_allowed(
     assert found(tmp_path, told, settings).setuid is setuid
 
 
+@pytest.mark.parametrize("installed", ["0", "1"])
+def test_singularityce_names_its_settings_after_itself(tmp_path: Path, installed: str) -> None:
+    # As SingularityCE 4.5.1 prints it (cmd/internal/cli/buildconfig.go).
+    names = {"SINGULARITY_CONF_FILE": "/etc/a.conf", "SINGULARITY_SUID_INSTALL": installed}
+    text = "".join(f"{name}={value}\n" for name, value in {"LIBEXECDIR": "/libexec", **names}.items())
+    assert found(tmp_path, text, "allow setuid = no\n").setuid is False
+    assert found(tmp_path, text, "allow setuid = yes\n").setuid is (installed == "1")
+    starter = tmp_path / "libexec/singularity/bin/starter-suid"
+    starter.parent.mkdir(parents=True)
+    starter.touch()
+    starter.chmod(0o4755)
+    assert found(tmp_path, text).starter is (starter.stat().st_uid == 0)
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o4755])
 def test_a_starter_is_root_s_and_has_its_bit(tmp_path: Path, mode: int) -> None:
     starter = tmp_path / "libexec/apptainer/bin/starter-suid"

@@ -17,6 +17,7 @@ from envbuild.image.model import Manifest
 from envbuild.jobs.launchers import on_one_host
 from envbuild.launch import gpus, schedulers
 from envbuild.launch.context import NO_HOST_LIBS
+from envbuild.launch.staging import Staging
 from envbuild.rules.facts import facts_from
 from envbuild.site.host_libs import HostLibraryPlan
 from envbuild.spec.model import LaunchSettings
@@ -28,6 +29,7 @@ from envbuild.spec.site import (
     SiteMpi,
     SiteRuntime,
     SiteScheduler,
+    SiteStorage,
 )
 from envbuild.system import apptainer as runtime
 from envbuild.system import host, process
@@ -123,7 +125,12 @@ class Bench:
         self._patch.setattr(process, "run", run)
 
     def line(
-        self, *words: str, ranks: int | None = 2, on_host_mpi: bool = False, image: str = "/i.sif"
+        self,
+        *words: str,
+        ranks: int | None = 2,
+        on_host_mpi: bool = False,
+        image: str = "/i.sif",
+        **options: Any,
     ) -> list[str]:
         self.told.clear()
         settings = Settings.of(
@@ -135,6 +142,7 @@ class Bench:
             ranks=ranks,
             from_host=HostLibraries(mpi=on_host_mpi),
             settings=settings,
+            **options,
         )
 
     def stated_line(self, ranks: int | None = None) -> list[str]:
@@ -654,3 +662,60 @@ def test_outside_of_a_job_the_nodes_are_those_that_the_launcher_is_told_of(bench
     for words, ranks in ((right, 4), (["torchrun", "train.py"], 2), (["srun", "hostname"], 2)):
         with pytest.raises(RequestError, match="starts ranks itself"):
             bench.line(*words, ranks=ranks)
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An image's file, for copies that only the tests of `Staging` make on other nodes."""
+    monkeypatch.delenv("TMPDIR", raising=False)
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"image")
+    return image
+
+
+def test_ranks_start_the_copy_on_this_machine(bench: Bench, staged: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    line = bench.line(image=str(staged), stage=str(disk))
+    (copy,) = disk.iterdir()
+    assert copy.read_bytes() == b"image"
+    assert line == [*START, str(copy), "mpiexec", "-n", "2", "job"]
+
+
+def test_a_dry_run_copies_nothing(bench: Bench, staged: Path, tmp_path: Path) -> None:
+    line = bench.line(image=str(staged), stage=f"{tmp_path}/disk", dry_run=True)
+    assert Path(line[3]).parent == tmp_path / "disk"
+    assert not (tmp_path / "disk").exists()
+
+
+def test_in_a_job_of_slurm_each_node_gets_a_copy_where_the_site_says(
+    bench: Bench, staged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[Staging] = []
+    monkeypatch.setattr(Staging, "copy", lambda self, _: copied.append(self))
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "6"}.items():
+        monkeypatch.setenv(name, value)
+    bench.srun("MPI plugin types are...\npmi2\n")
+    line = bench.line(image=str(staged), stage="auto", ranks=None)
+    assert copied[0].path.parent == Path("/tmp")
+    assert (copied[0].nodes, copied[0].environment["SLURM_JOB_ID"]) == (3, "7")
+    assert line[0] == "srun"
+    assert str(copied[0].path) in line
+    bench.site(Site(name="here", storage=SiteStorage(node_local="/local")))
+    bench.line(image=str(staged), stage="auto", ranks=None)
+    assert copied[1].path == Path("/local", copied[0].path.name)
+
+
+@pytest.mark.parametrize(
+    ("stage", "problem"),
+    [
+        ("disk", "--stage `disk` is not an absolute path"),
+        ("/local", "--stage copies the image to the nodes of a job of Slurm, and this is not one"),
+    ],
+)
+def test_a_copy_that_nothing_can_make(bench: Bench, staged: Path, stage: str, problem: str) -> None:
+    if stage == "/local":
+        bench.site(Site(name="here", scheduler=SiteScheduler(name="slurm", mpi_types=("pmi2",))))
+    with pytest.raises(RequestError) as error:
+        bench.line(image=str(staged), stage=stage)
+    assert error.value.problem == problem

@@ -32,7 +32,7 @@ from envbuild.store import verdicts
 from envbuild.store.report import Report
 from envbuild.store.store import Store
 from envbuild.system import files
-from envbuild.system.apptainer import Apptainer, not_started
+from envbuild.system.apptainer import Apptainer
 from envbuild.system.fingerprint import fingerprint
 from envbuild.system.process import Finished
 from envbuild.workflows import test as testing
@@ -297,7 +297,8 @@ def fail_to_start(
     monkeypatch: pytest.MonkeyPatch, *, problems: list[doctor.Diagnostic], code: int, stderr: str
 ) -> None:
     def probe(*_: object, limit_s: float) -> list[CheckResult]:
-        refusal = not_started(Finished(argv=(), code=code, stdout="", stderr=stderr), "a.sif")
+        done = Finished(argv=(), code=code, stdout="", stderr=stderr)
+        refusal = Apptainer(program=Path("apptainer"), version="1.4.5").not_started(done, "a.sif")
         assert refusal is not None
         raise refusal
 
