@@ -10,7 +10,7 @@ BIN := .venv/bin
 UNIT := tests/unit tests/setup tests/recipes tests/test_architecture.py tests/test_mutants.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 sites pages measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
+.PHONY: help setup venv update-requirements demo unit test test-all man recordings reference knowledge toolkits vendor cluster arm64 sites training pages measure travel travel-peers reframe torture redteam docs lint format bench mutants release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -81,6 +81,9 @@ arm64: setup ## build images for arm64 on this machine, and try them through QEM
 sites: setup ## try each machine with a site file on this one, and write a table (half an hour); ARGS="--only lumi/g --whole"
 	@$(SETUP)/qemu.py
 	@$(BIN)/python setup/sites.py $(ARGS)
+
+training: setup ## type the solutions of docs/training, and compare what they print (five minutes)
+	@$(BIN)/python tests/run.py tests/integration/docs/test_pages.py -n 1 -k training $(ARGS)
 
 pages: setup ## open the pages that envbuild writes in Chromium (five minutes; first it is written below build/)
 	@$(SETUP)/chromium.py

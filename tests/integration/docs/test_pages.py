@@ -32,6 +32,9 @@ SLOW = {
     "tutorials/gpu-image.md": "tests/integration/resolve and recipes; its image is `make toolkits`",
     "tutorials/first-image.md": "`make demo` and tests/integration/main_job",
     "tutorials/share-an-image.md": "tests/integration/registry",
+    "training/ranks.md": "tests/integration/jobs and tests/unit/workflows/test_launch.py",
+    "training/package.md": "tests/integration/extend",
+    "training/maintenance.md": "tests/unit/workflows/test_forecast.py and tests/integration/main_job",
 }
 # What a login shell of a centre has.
 LMOD = "source /usr/share/lmod/lmod/init/bash"
