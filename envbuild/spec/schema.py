@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from envbuild.spec.base import BaseImage
+from envbuild.spec.config import Config
 from envbuild.spec.descriptions import descriptions
 from envbuild.spec.error_messages import one_line
 from envbuild.spec.job import JobHeader
@@ -30,6 +31,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "job": JobHeader,
     "base": BaseImage,
     "site": Site,
+    "config": Config,
 }
 
 

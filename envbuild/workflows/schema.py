@@ -7,7 +7,6 @@ import json
 from envbuild.bench.result import BenchResult
 from envbuild.lock.text import lock_schema
 from envbuild.rules.knowledge import KnowledgeFile
-from envbuild.spec.config import Config
 from envbuild.spec.schema import MODELS, json_schema
 
 
@@ -16,7 +15,7 @@ def schema_text(kind: str) -> str:
     if kind == "lock":
         schema = lock_schema()
     else:
-        others = {"config": Config, "knowledge": KnowledgeFile, "bench": BenchResult}
+        others = {"knowledge": KnowledgeFile, "bench": BenchResult}
         model = others.get(kind) or MODELS[kind]
         schema = json_schema(model, f"envbuild {kind}")
     return json.dumps(schema, indent=2) + "\n"

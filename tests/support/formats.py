@@ -45,7 +45,7 @@ from tests.support.small_images import BASE
 TOP = Path(__file__).resolve().parents[2]
 FORMATS = TOP / "tests/formats"
 EXAMPLES = TOP / "docs/reference/examples"
-TEXTS = ("spec", "recipe", "base", "site", "job", "knowledge", "lock", "lock-image", "lock-root")
+TEXTS = ("spec", "recipe", "base", "site", "config", "job", "knowledge", "lock", "lock-image", "lock-root")
 """Files that people write, and locks: examples of the reference, with every key."""
 ROOT = Path("/apps")
 """Stands for the directory in which the files were written."""

@@ -48,6 +48,7 @@ def images(place: Path) -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in (place / "specs").glob("*.sif")}
 
 
+@pytest.mark.slow  # unit/workflows has several specs, and `make cluster` builds twenty
 def test_specs_of_a_directory_are_locked_planned_and_built(ground: Ground, place: Path) -> None:
     done = ground.run(["lock", "specs", "--json"], place)
     assert done.returncode == 0, done.stderr

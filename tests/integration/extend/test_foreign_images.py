@@ -165,7 +165,7 @@ def root_of(image: Path, scratch: Path) -> Path:
         # In `make test` the other forms of a squashfs are read and written.
         *(pytest.param(name, marks=pytest.mark.slow) if name in FORMS_TOO_MANY else name for name in PACKED),
         pytest.param("odd.sqfs", marks=pytest.mark.slow),
-        "built.sif",
+        pytest.param("built.sif", marks=pytest.mark.slow),
     ],
 )
 def test_all_that_was_there_stays_as_it_was(
@@ -226,6 +226,7 @@ def test_descriptors_of_a_sif_stay(foreign: Callable[[str], Path], ground: Groun
     assert "Squashfs/*System" in listed.stdout
 
 
+@pytest.mark.slow  # extend/test_own_images compares the bytes of extensions
 def test_the_same_request_gives_the_same_bytes(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_another_version_hides_the_old_files(
     assert not any("changing-1.0" in path for path in shown)
 
 
+@pytest.mark.slow  # redteam and unit/system/test_leftovers kill runs
 def test_a_killed_run_leaves_the_old_image_and_nothing_for_long(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

@@ -24,8 +24,8 @@ packages:
 
 @pytest.mark.parametrize(
     "name",
-    # `make toolkits` compares the images of all frameworks.
-    ["small_image", pytest.param("image", marks=pytest.mark.slow)],
+    # `make toolkits` compares the images of all frameworks, and image/test_splice.py layers in `make test`.
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("small_image", "image")],
 )
 def test_an_image_of_wheels(name: str, desk: Desk, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     check(desk, request.getfixturevalue(name), tmp_path)

@@ -84,6 +84,7 @@ def test_ranks_on_two_nodes_are_proven(login: Desk, image_on: Images, mpi: str, 
     assert not list(login.place.glob("envbuild-test-*"))
 
 
+@pytest.mark.slow  # test_launch.py starts ranks in an allocation
 def test_an_allocation_says_how_many(login: Desk, image_on: Images) -> None:
     line: list[str | Path] = [login.command, "test", image_on("mpich"), "--launcher", "srun", "--json"]
     resolved = ["salloc", "--quiet", "-N2", "-n4", "--ntasks-per-node=2"]
@@ -136,6 +137,7 @@ def test_a_pmi_that_the_image_s_mpi_lacks_is_refused_before_anything_starts(
     assert f"PMI.intersection: mpich {version} speaks pmi2, and `srun --mpi` offers pmix" in said
 
 
+@pytest.mark.slow  # jobs/test_containment ends those of one machine
 def test_nothing_is_left_of_ranks_whose_time_is_up(login: Desk, cluster: Cluster, image_on: Images) -> None:
     findings = tried(login, image_on("mpich"), "mpich", "pmi2", "15", "sleep", MARK)
     assert [each[0] for each in findings[:2]] == ["FAIL", "FAIL"]

@@ -12,11 +12,12 @@ from tests.integration.conftest import Desk
 from tests.integration.vendor.test_host_mpi import Hosts, Images, from_host
 
 
+@pytest.mark.slow  # test_host_mpi.py runs on a host's MPI, unit/site/test_probe drafts one
 @pytest.mark.parametrize(
     ("inside", "host", "abis"),
     [
         ("mpich", "intel-mpi", ("mpich", "standard")),
-        pytest.param("openmpi-debian", "openmpi", ("openmpi-40",), marks=pytest.mark.slow),
+        ("openmpi-debian", "openmpi", ("openmpi-40",)),
     ],
 )
 def test_an_image_runs_on_an_mpi_that_was_only_probed(

@@ -41,6 +41,7 @@ def test_a_package_that_does_not_import_fails_and_no_module_requires_it(ground: 
     assert not (work / "modules/modulefiles").exists()
 
 
+@pytest.mark.slow  # unit/jobs/test_imports has such names
 def test_the_spec_names_what_to_import_instead(ground: Ground, work: Path) -> None:
     more = "imports: {demo: [demo.part], alpha: []}\n"
     (passed,) = built(ground, work, more, **{"demo/part.py": "", "other.py": "import gone"})

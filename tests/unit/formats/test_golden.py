@@ -18,6 +18,7 @@ from envbuild.bench import history
 from envbuild.lock.text import dump_file, load_file
 from envbuild.rules.knowledge import KnowledgeFile
 from envbuild.spec.base import BaseImage
+from envbuild.spec.config import Config
 from envbuild.spec.job import JobHeader
 from envbuild.spec.load import load
 from envbuild.spec.model import EnvSpec
@@ -51,6 +52,7 @@ def test_this_version_has_its_files() -> None:
         ("recipe", Recipe, "owns", ("ringflow",)),
         ("base", BaseImage, "suite", "bookworm"),
         ("site", Site, "default_partition", "gpu"),
+        ("config", Config, "retirement_days", 90),
         ("job", JobHeader, "oracle", "averaging"),
         ("knowledge", KnowledgeFile, "schema_", 1),
     ],

@@ -103,13 +103,20 @@ def test_a_record_counts_what_a_rank_and_its_children_use(tmp_path: Path) -> Non
     ids=["not waited for", "daemon"],
 )
 def test_processes_count_though_their_parents_do_not_wait_for_them(tmp_path: Path, script: str) -> None:
-    done = tmp_path / "done"
-    # Their last sample is after their work.
-    work = f"import time\nwhile time.process_time() < 0.8: pass\ntime.sleep(1.2); open({str(done)!r}, 'w')"
+    done, record = tmp_path / "done", tmp_path / "rank-0.jsonl"
+    # It ends when a sample has seen all of its work.
+    work = f"""
+import time
+while time.process_time() < 0.8: pass
+count = lambda: open({str(record)!r}).read().count("\\n")
+before = count()
+while count() < before + 2: time.sleep(0.1)
+open({str(done)!r}, 'w')
+"""
     before = f"import os, time; from subprocess import Popen as start; WORK = {[sys.executable, '-c', work]}"
     wait = f"while not os.path.exists({str(done)!r}): time.sleep(0.1)\nos.unlink({str(done)!r})"
     start(tmp_path, sys.executable, "-c", "\n".join([before, *[script, wait] * 2])).communicate(timeout=60)
-    assert 1.6 < lines(tmp_path / "rank-0.jsonl")[-2]["cpu"] < 3
+    assert 1.6 < lines(record)[-2]["cpu"] < 3
 
 
 def test_a_killed_rank_has_a_record_up_to_its_death(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from envbuild.rules.from_site import stack_facts
 from envbuild.rules.judge import RULES, RuleResult
 from envbuild.rules.knowledge import shipped
@@ -49,6 +51,7 @@ def results() -> Iterator[RuleResult]:
             yield from judge(stack_facts(image, site, host_mpi=site.mpi is not None, host_fabric=True))
 
 
+@pytest.mark.slow  # it judges all sites with all good stacks
 def test_a_rule_that_decides_nowhere_says_why() -> None:
     # A clash that only warns has a remedy; what facts leave open has none.
     decided = {
