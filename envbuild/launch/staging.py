@@ -59,7 +59,7 @@ class Staging:
     nodes: int
     """Nodes of this Slurm job (count); 0 for this machine alone."""
     environment: Mapping[str, str]
-    """What `srun` and `sbcast` need: that of the job."""
+    """Variables of the job, which `srun` and `sbcast` need."""
 
     @property
     def path(self) -> Path:

@@ -24,7 +24,7 @@ from envbuild.system.survey import Survey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """What differs between Apptainer and SingularityCE, which were one program once."""
+    """An Apptainer or a SingularityCE, by what differs between them: they were one program once."""
 
     label: str
     """Its name for people."""
