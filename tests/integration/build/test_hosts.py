@@ -49,7 +49,7 @@ def old_unshare(tmp_path: Path) -> str:
     return f"{program.parent}:{os.environ['PATH']}"
 
 
-@pytest.mark.slow  # bases/test_roots builds on finished roots, unit/system names missing programs
+@pytest.mark.slow  # bases/test_roots builds on finished roots, here with Debian's tools on PATH
 def test_a_host_without_apt_builds_on_a_finished_root(ground: Ground) -> None:
     programs = filter(None, map(shutil.which, _OF_DEBIAN))
     # A device cannot be started.

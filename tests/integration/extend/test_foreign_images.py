@@ -289,7 +289,6 @@ def test_another_version_hides_the_old_files(
     assert not any("changing-1.0" in path for path in shown)
 
 
-@pytest.mark.slow  # redteam and unit/system/test_leftovers kill runs
 def test_a_killed_run_leaves_the_old_image_and_nothing_for_long(
     foreign: Callable[[str], Path], ground: Ground, work: Path
 ) -> None:

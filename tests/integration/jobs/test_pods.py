@@ -238,7 +238,6 @@ def test_a_pod_with_another_secret_does_not_join(jobs: Jobs, mpich: Path) -> Non
     assert "pod 0 has another secret" in outcomes.logs[1]
 
 
-@pytest.mark.slow  # its ranks are those of the first test; unit/jobs/test_pod has wrong indices
 def test_a_pod_that_states_the_index_of_another_does_not_join(jobs: Jobs, mpich: Path) -> None:
     pods = with_variables(jobs.pods(mpich), ENVBUILD_POD_WAIT_S="4")
     outcomes = run([pods[0], *with_variables(pods[1:], JOB_COMPLETION_INDEX="0")])

@@ -136,7 +136,6 @@ def test_ranks_call_the_software_of_the_site(desk: Desk, software: Path, image: 
     assert desk.envbuild(*line).stdout == "/usr/lib/x86_64-linux-gnu/libc.so.6\n"
 
 
-@pytest.mark.slow  # its controls are slow tests, too; unit/site judges libraries
 def test_a_library_that_answers_otherwise_fails_the_test(desk: Desk, software: Path, image: Path) -> None:
     other = compile_library(desk.place / "other", 8)
     site = site_of(desk, software, "other", libraries=[str(other)])

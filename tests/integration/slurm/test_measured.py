@@ -21,7 +21,6 @@ def points_of(result: Any) -> list[tuple[str, int, int]]:
     return [(point["benchmark"], point["nodes"], point["ranks"]) for point in result["points"]]
 
 
-@pytest.mark.slow  # `make measure` does; jobs/test_bench measures here
 def test_a_job_of_its_own_measures_on_one_and_two_nodes(login: Desk, image_on: Images) -> None:
     line: list[str | Path] = ["bench", image_on("mpich"), "--nodes", "1,2", "--ranks", "1,2"]
     only = ["--only", "mpi.start", "--only", "mpi.allreduce"]

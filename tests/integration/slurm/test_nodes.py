@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.integration.conftest import Desk
 from tests.support.images import read_manifest
 
@@ -38,7 +36,6 @@ def test_a_job_of_its_own_gives_a_verdict_that_counts_here(login: Desk, image_on
     login.envbuild("status", "--all", root)
 
 
-@pytest.mark.slow  # `make cluster` vets nodes, of which one is slow
 def test_nodes_are_measured(login: Desk, image_on: Images) -> None:
     # Other work on this machine may slow a node: which one is bad is shown by `make cluster`.
     done = login.envbuild("vet", image_on("mpich"), "--nodes", "2", "--json", code=None)

@@ -34,7 +34,8 @@ TRIALS: dict[str, dict[str, Any]] = {
 
 
 # In `make test` tests/unit has full disks and secrets, tests/integration/resolve has bad mirrors,
-# main_job/test_cache.py has damage, and extend/test_foreign_images.py kills and compares bytes;
+# main_job/test_cache.py has damage, extend/test_foreign_images.py kills, and test_own_images.py beside it
+# compares bytes;
 # `make torture` has all of each.
 LONG = ("crowd", "full", "killed", "matrix", "mirrors", "places", "rot", "secrets")
 
