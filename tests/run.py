@@ -27,7 +27,7 @@ UID = 60_123
 """User and group id of the account."""
 SUBIDS = (1_000_000_000, 65_536)
 """First subordinate id of the account, and how many follow."""
-NOT_COPIED = shutil.ignore_patterns(".git", ".*_cache", ".hypothesis", "__pycache__", "dist")
+NOT_COPIED = shutil.ignore_patterns(".git", ".*_cache", ".hypothesis", "dist")
 GOLDEN = ROOT / "tests/formats"
 """Its images are of a few kilobytes; others are large, and not copied."""
 
@@ -74,7 +74,10 @@ def not_copied(directory: str, names: list[str]) -> set[str]:
     """Return which names in a directory of the checkout are not copied."""
     is_golden = GOLDEN in Path(directory).parents
     images = [] if is_golden else fnmatch.filter(names, "*.sif")
-    return {*NOT_COPIED(directory, names), *images}
+    # pip has compiled the packages; each process of the tests would do it again.
+    is_package = ROOT / ".venv" in Path(directory).parents
+    bytecode = [] if is_package else fnmatch.filter(names, "__pycache__")
+    return {*NOT_COPIED(directory, names), *images, *bytecode}
 
 
 def python_with_uv(release: str, checkout: Path, place: Path) -> Path:
