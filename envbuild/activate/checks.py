@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from envbuild.activate.layout import IMAGE, read_record
 from envbuild.activate.model import Installation
@@ -18,6 +18,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.runnable import Runnable
 from envbuild.quoting import shell_path
 from envbuild.spec.model import CommandName, first_problem
+from envbuild.spec.validators import validator
 from envbuild.store import verdicts
 from envbuild.store.verdicts import TestVerdict
 from envbuild.system import host
@@ -28,7 +29,7 @@ def command_names(texts: Sequence[str]) -> tuple[str, ...]:
     """Return names of commands without repeats; RequestError if one is not a name."""
     for text in texts:
         try:
-            TypeAdapter(CommandName).validate_python(text)
+            validator(CommandName).validate_python(text)
         except ValidationError as error:
             hint = "name a program of the image, without directories"
             raise RequestError(f"--command: {first_problem(error)}", hint=hint) from None

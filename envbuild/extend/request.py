@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from envbuild import __version__
 from envbuild.digests import sha256_of
@@ -26,6 +26,7 @@ from envbuild.lock.model import ToolPin
 from envbuild.quoting import shell_path, shell_quote
 from envbuild.spec.model import ImagePath, Text, VariableName, first_problem
 from envbuild.spec.reserved import search_path_problem
+from envbuild.spec.validators import validator
 from envbuild.system.files import read_input, sha256
 
 _NAMES_SHOWN = 3
@@ -314,7 +315,7 @@ def duplicate_targets(targets: Sequence[str]) -> list[EnvbuildError]:
 
 def _problem(kind: Any, value: str) -> str:  # noqa: ANN401  # an annotated type
     try:
-        TypeAdapter(kind).validate_python(value)
+        validator(kind).validate_python(value)
     except ValidationError as error:
         return first_problem(error)
     return ""

@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from envbuild.digests import canonical_json
 from envbuild.errors import EnvbuildError
@@ -23,6 +22,7 @@ from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import SCAN_FORMAT, ImageScan, scan_file_system, scan_image
 from envbuild.preflight.stranger_facts import facts_of_stranger
 from envbuild.rules.facts import Fact, Facts, Value, fact_type
+from envbuild.spec.validators import validator
 from envbuild.store.store import Store
 
 # Incremented whenever the facts of a lock or of files change, so that the same image gets other facts.
@@ -127,14 +127,8 @@ def _carried(image: ImageFile) -> _Carried | None:
     if descriptor is None or descriptor.size > _MAX_BYTES:
         return None
     with suppress(ValidationError, EnvbuildError):  # facts in no known form are none
-        return _carried_adapter().validate_json(image.data(FACTS), strict=True)
+        return validator(_Carried).validate_json(image.data(FACTS), strict=True)
     return None
-
-
-@cache
-def _carried_adapter() -> TypeAdapter[_Carried]:
-    # Making one takes as long as reading the facts.
-    return TypeAdapter(_Carried)
 
 
 def _entries(facts: Facts) -> list[tuple[str, Value, str]]:
@@ -158,7 +152,7 @@ def _is_known(path: str, value: Value) -> bool:
 
 def _read(image: ImageFile, store: Store) -> _Record | None:
     text = store.read_sealed(_record_name(image), limit_bytes=_MAX_BYTES)
-    return None if text is None else TypeAdapter(_Record).validate_json(text)
+    return None if text is None else validator(_Record).validate_json(text)
 
 
 def _record_name(image: ImageFile) -> str:

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from pydantic import TypeAdapter
-
 from envbuild.elf.gpu import GpuCode, read_gpu_code
 from envbuild.elf.loader import cached_names
 from envbuild.elf.mpi import TELLTALES
@@ -36,6 +34,7 @@ from envbuild.preflight.distributions import (
     libraries_of_record,
     read_distributions,
 )
+from envbuild.spec.validators import validator
 from envbuild.squashfs.format import SquashfsError
 from envbuild.squashfs.reader import Entry, Squashfs
 from envbuild.store.store import Store
@@ -314,7 +313,7 @@ def _record_name(digest: str) -> str:
 
 def _read(store: Store, digest: str) -> _Record | None:
     text = store.read_sealed(_record_name(digest), limit_bytes=_MAX_RECORD_BYTES)
-    return None if text is None else TypeAdapter(_Record).validate_json(text)
+    return None if text is None else validator(_Record).validate_json(text)
 
 
 def _write(store: Store, digest: str, record: _Record) -> None:

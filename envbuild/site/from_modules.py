@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from envbuild.site.libraries import VERSION
 from envbuild.spec.model import NAME, Text
 from envbuild.spec.site import HostVariable, SiteSupply, SuppliedLibrary
+from envbuild.spec.validators import validator
 from envbuild.system.modules import LoadedModule
 from envbuild.system.survey import Survey
 
@@ -64,7 +65,7 @@ def _environment(module: LoadedModule) -> Iterator[tuple[str, str]]:
 
 def _is(kind: Any, text: str) -> bool:  # noqa: ANN401  # an annotated text
     try:
-        TypeAdapter(kind).validate_python(text)
+        validator(kind).validate_python(text)
     except ValidationError:
         return False
     return True

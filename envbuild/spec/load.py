@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from envbuild.errors import MAX_ERRORS, EnvbuildError, Location, RequestError, bounded, raise_all
 from envbuild.formats import NEWER, FormatError, check_format, hint_for
 from envbuild.spec.error_messages import explain, locate_problems, misspelt_keys
 from envbuild.spec.model import EnvSpec
+from envbuild.spec.validators import validator
 from envbuild.spec.yamlfile import MAX_BYTES, Document, read_yaml
 
 M = TypeVar("M")
@@ -71,7 +72,7 @@ def examine(
         return None, [other_format]
     problems = []
     try:
-        value = TypeAdapter(model).validate_python(document.value)
+        value = validator(model).validate_python(document.value)
         if not document.errors:
             return Loaded(value=value, document=document), []
     except ValidationError as error:
@@ -116,6 +117,6 @@ def _without(invalid: set[str], model: type[M], document: Document) -> M | None:
     valid = {key: value for key, value in document.value.items() if key not in invalid}
     try:
         # The required keys need values so that the others can be checked.
-        return TypeAdapter(model).validate_python({"name": "unnamed", "version": "0", **valid})
+        return validator(model).validate_python({"name": "unnamed", "version": "0", **valid})
     except ValidationError:
         return None
