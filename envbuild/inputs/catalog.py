@@ -295,10 +295,10 @@ def _read_below(directory: Path, name: str) -> bytes:
     """Read a file that images see: never one from elsewhere, such as a private key."""
     path = directory / name
     # A link may lead to a job or patch of a recipe beside it.
-    shared = is_below(path, directory.parent) and path.resolve().parent.name in (
-        *("verify", "bench", "patches"),
-    )
-    if not is_below(path, directory) and not shared:
+    shared = ("verify", "bench", "patches")
+    if not is_below(path, directory) and not (
+        is_below(path, directory.parent) and path.resolve().parent.name in shared
+    ):
         raise RequestError(
             f"`{name}` leads out of the recipe's directory",
             at=Location(path=path),

@@ -19,8 +19,10 @@ from envbuild.errors import RequestError
 from envbuild.inputs.spec import read_spec
 from envbuild.spec.draft import SpecDraft
 from envbuild.spec.yamlfile import read_yaml
+from envbuild.workflows import init as workflow
 from envbuild.workflows.init import read_choices, spec_path, spec_text
 from tests.support.schemas import complaints, plain
+from tests.support.shipped import list_recipes_once
 
 COMMAND = Path(sys.executable).with_name("envbuild")
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -31,6 +33,7 @@ BESIDE = {"keras": ["-f", "jax"]}
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let no settings of this machine take part."""
+    monkeypatch.setattr(workflow, "list_recipes", list_recipes_once)
     monkeypatch.delenv("ENVBUILD_RECIPES", raising=False)
     monkeypatch.delenv("ENVBUILD_SITE", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))

@@ -28,6 +28,7 @@ from envbuild.spec.model import EnvSpec
 from envbuild.workflows import import_file as workflow
 from envbuild.workflows.import_file import Imported, import_file
 from envbuild.workflows.recipes import list_recipes
+from tests.support.shipped import list_recipes_once
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "import"
 FILES = {
@@ -46,6 +47,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Take the place of an index; return the requirements of which it has no wheels."""
     without = {"ncl"}
     monkeypatch.setattr(workflow, "without_wheels", lambda texts, *_: without & {*texts})
+    monkeypatch.setattr(workflow, "list_recipes", list_recipes_once)
     return without
 
 
