@@ -88,18 +88,26 @@ def test_load_then_python_runs_inside_the_image(activate, place, system, shell):
     assert (done.stdout, done.stderr) == ("2.13.0\n", "")
 
 
+STEPS = (
+    "module load small/1.0; module unload small",
+    "module load small; module load small; module purge",
+    "module load small/1.0; module swap small/1.0 small/2.0; module unload small",
+    "module load small/1.0; module load small/2.0 || :; module purge",
+    "module load plain small/1.0; module swap small small/2.0; module purge",
+)
+
+
 @both
 @pytest.mark.parametrize(
-    ("shell", "own"), [("bash", {}), ("bash", USERS_OWN), ("zsh", {}), ("dash", USERS_OWN)]
-)
-@pytest.mark.parametrize(
-    "steps",
+    ("shell", "own", "steps"),
     [
-        "module load small/1.0; module unload small",
-        "module load small; module load small; module purge",
-        "module load small/1.0; module swap small/1.0 small/2.0; module unload small",
-        "module load small/1.0; module load small/2.0 || :; module purge",
-        "module load plain small/1.0; module swap small small/2.0; module purge",
+        *(("bash", USERS_OWN, steps) for steps in STEPS),
+        *((shell, own, STEPS[-1]) for shell, own in (("bash", {}), ("zsh", {}), ("dash", USERS_OWN))),
+        *(
+            pytest.param(shell, own, steps, marks=pytest.mark.slow)  # the same module file for each shell
+            for shell, own in (("bash", {}), ("zsh", {}), ("dash", USERS_OWN))
+            for steps in STEPS[:-1]
+        ),
     ],
 )
 def test_unloading_leaves_everything_exactly_as_it_was(activate, place, system, shell, steps, own):

@@ -73,8 +73,9 @@ def test_a_mutated_copy_fails(container: Container, mutated: MutatedJob) -> None
 
 def test_a_harmless_copy_is_reported(container: Container) -> None:
     """The judge of controls can fail, too."""
-    mutated = next(control for control in OF_THE_IMAGE if control.name == "pytorch.ddp: no averaging")
+    mutated = next(control for control in OF_THE_IMAGE if control.name == "mpi.collectives: no large message")
     job = job_of(container, mutated)
     assert job is not None
     missed = undetected(container, job, replace(mutated, fault="a fault that no line is marked for"))
-    assert missed[:2] == ["pytorch.ddp/weight_first did not fail", "pytorch.ddp/weight_last did not fail"]
+    job_id = "mpi.collectives"
+    assert missed[:2] == [f"{job_id}/payload_least did not fail", f"{job_id}/payload_most did not fail"]

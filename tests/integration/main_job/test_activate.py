@@ -16,7 +16,7 @@ def in_login(desk: Desk, script: str, code: int = 0) -> str:
     return finished.stdout + finished.stderr
 
 
-@pytest.mark.slow  # in `make test` docs/tutorials/first-image.md does it
+@pytest.mark.slow  # in `make test` jobs/test_controls.py has one job of the MPI and one of PyTorch
 def test_the_whole_main_job(desk: Desk, image: Path) -> None:
     said = desk.envbuild("module", "install", image, "--root", "modules").stderr
     assert "warning" in said, "an image without a verdict is installed with a warning"
