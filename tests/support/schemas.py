@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from envbuild.workflows.schema import schema_text
@@ -29,7 +30,12 @@ def validator(schema: dict[str, Any]) -> Draft7Validator:
 
 def complaints(name: str, value: object) -> list[str]:
     """Return what a published schema refuses of a value."""
-    return [error.message for error in validator(json.loads(schema_text(name))).iter_errors(value)]
+    return [error.message for error in _published(name).iter_errors(value)]
+
+
+@cache
+def _published(name: str) -> Draft7Validator:
+    return validator(json.loads(schema_text(name)))
 
 
 def bill_complaint(text: str) -> str | None:
