@@ -16,6 +16,12 @@ WHERE = (
 )
 
 
+@pytest.fixture(params=["linked", pytest.param("copied", marks=pytest.mark.slow)])
+def active(request, activate):
+    """An environment names the wrapper, which alone knows where the image lies."""
+    return activate(linked=request.param == "linked")
+
+
 @pytest.fixture
 def work(place):
     return place.directory("work dir")

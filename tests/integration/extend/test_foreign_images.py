@@ -402,7 +402,9 @@ def failed(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["id"], one["expected"]) for one in report["findings"] if one["status"] == "FAIL"]
 
 
-def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground: Ground, work: Path) -> None:
+def test_what_works_passes_check_and_test_and_takes_no_option_for_images_of_ours(
+    extended: Callable[..., Path], foreign: Callable[[str], Path], ground: Ground, work: Path
+) -> None:
     extended(**{"demo/__init__.py": "", "demo/inner.py": "raise SystemExit", "space/part/__init__.py": ""})
     assert judged(ground, work, "check", code=0)["passed"]
     report = judged(ground, work, "test", code=0)
@@ -416,6 +418,14 @@ def test_what_works_passes_check_and_test(extended: Callable[..., Path], ground:
     (work / "other.yaml").write_text(f"name: other\narchitecture: {other}\n")
     report = judged(ground, work, "check", "--site", "other.yaml", code=4)
     assert [one["id"] for one in report["findings"] if one["status"] == "FAIL"] == ["ARCH.same"]
+    for option in (["--mpi", "host"], ["--fabric", "host"]):
+        done = ground.run(["test", "mine.sif", *option], work)
+        assert done.returncode == 2
+        assert f"{' '.join(option)}: only for images that envbuild built" in done.stderr
+    for command in ("check", "test"):
+        done = ground.run([command, foreign("built.sif")], work)
+        assert done.returncode == 2
+        assert "`envbuild extend` adds packages" in done.stderr
 
 
 @pytest.mark.slow  # unit/extend/test_judge compares the findings
@@ -491,9 +501,10 @@ def test_what_was_requested_and_does_not_import_fails(
     assert imports(report) == [("FAIL", f"`import {module}` (demo 1.0)", "ImportError: broken")]
 
 
+@pytest.mark.slow  # the one before fails a module; unit/jobs/test_imports has namespaces and private ones
 @pytest.mark.parametrize(
     ("module", "status", "code"),
-    [("space.part", "FAIL", 4), pytest.param("_under", "SKIP", 0, marks=pytest.mark.slow)],
+    [("space.part", "FAIL", 4), ("_under", "SKIP", 0)],
 )
 def test_a_module_that_fails_beside_one_that_imports(
     module: str, status: str, code: int, extended: Callable[..., Path], ground: Ground, work: Path
@@ -541,17 +552,3 @@ def test_what_the_images_pythonpath_has_is_there(
     assert imports(judged(ground, work, "test", code=0)) == [("PASS", "gamma", "all import")]
     output = extend(ground, work, "centre.sif", "--python", "delta>=0.5", "-o", "new.sif", code=2)
     assert f"delta 0.4 is installed in `{SPACK}`, where `/usr/bin/python3` looks first" in output
-
-
-def test_options_for_images_of_ours_are_refused(
-    extended: Callable[..., Path], foreign: Callable[[str], Path], ground: Ground, work: Path
-) -> None:
-    extended(**{"demo.py": ""})
-    for option in (["--mpi", "host"], ["--fabric", "host"]):
-        done = ground.run(["test", "mine.sif", *option], work)
-        assert done.returncode == 2
-        assert f"{' '.join(option)}: only for images that envbuild built" in done.stderr
-    for command in ("check", "test"):
-        done = ground.run([command, foreign("built.sif")], work)
-        assert done.returncode == 2
-        assert "`envbuild extend` adds packages" in done.stderr
