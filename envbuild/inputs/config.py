@@ -16,6 +16,7 @@ from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host
 from envbuild.system.configured import ConfiguredValue, read_files_by
 from envbuild.system.files import read_input, settings_homes
+from envbuild.system.privacy import check_settings
 
 if TYPE_CHECKING:
     from envbuild.spec.config import Config
@@ -96,6 +97,7 @@ def _read(path: Path) -> Loaded[Config]:
     # At the start of each command the model takes 4 ms, and many users have no file.
     from envbuild.spec.config import Config  # noqa: PLC0415
 
+    check_settings(path)
     hint = f"{VARIABLE} names it; set it to a file that exists, or unset it"
     return load(Config, read_input(path, limit_bytes=MAX_BYTES, hint=hint), path)
 

@@ -21,6 +21,7 @@ from envbuild.spec.partitions import each_partition, in_partition
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.files import environment_paths, exists, is_directory, read_input, settings_homes
+from envbuild.system.privacy import check_settings
 
 _YAML = (".yaml", ".yml")
 
@@ -64,8 +65,8 @@ def read_sites() -> tuple[list[Loaded[Site]], list[EnvbuildError]]:
     """Return all sites that can be named, and the errors of the others and of ``site.yaml``."""
     catalog, reading = find_catalog(), ErrorCollector()
     sites = [reading.collect(partial(_site_named, catalog, name, None)) for name in catalog.site_names()]
-    for path in filter(exists, _own_sites()):
-        reading.collect(partial(load_file, Site, path))
+    for path in _own_sites():
+        reading.collect(partial(_load_own, path))
     return [site for site in sites if site is not None], reading.errors
 
 
@@ -75,11 +76,11 @@ def choose_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | No
     A site without sources of packages gets those of the machine's own.
     """
     site = _chosen_site(catalog, spec, given)
-    own = next(filter(exists, _own_sites()), None)
+    own = next(iter(_own_sites()), None)
     if site is None or site.value.origins or site.value.find_links or own in (None, site.path):
         return site
     # An image for another machine is built from packages that this machine can reach.
-    here = load_file(Site, own).value
+    here = _load_own(own).value
     addresses = {"origins": here.origins, "mirrors": here.mirrors, "find_links": here.find_links}
     return replace(site, value=site.value.model_copy(update=addresses))
 
@@ -91,8 +92,8 @@ def _chosen_site(catalog: Catalog, spec: Loaded[EnvSpec] | None, given: Path | N
         return _site_given(catalog, given if given is not None else listed[0])
     if spec is not None and spec.value.site is not None:
         return _site_named(catalog, spec.value.site, spec.at("site"))
-    own = next(filter(exists, _own_sites()), None)
-    return None if own is None else load_file(Site, own)
+    own = next(iter(_own_sites()), None)
+    return None if own is None else _load_own(own)
 
 
 def _site_given(catalog: Catalog, given: Path) -> Loaded[Site]:
@@ -117,7 +118,7 @@ def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "
         loaded = load_file(Site, path)
         check_name(loaded, loaded.value.name, "site")
     else:
-        own = (load_file(Site, file) for file in filter(exists, _own_sites()))
+        own = (_load_own(file) for file in _own_sites())
         found = next((site for site in own if site.value.name == site_name), None)
         if found is None:
             known = [catalog.site(stem) or Path() for stem in catalog.site_names()]
@@ -129,4 +130,9 @@ def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "
 
 
 def _own_sites() -> tuple[Path, ...]:
-    return tuple(home / "site.yaml" for home in settings_homes())
+    return tuple(filter(exists, (home / "site.yaml" for home in settings_homes())))
+
+
+def _load_own(path: Path) -> Loaded[Site]:
+    check_settings(path)
+    return load_file(Site, path)

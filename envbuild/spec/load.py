@@ -64,7 +64,7 @@ def examine(
     as a whole or not at all.
     """
     try:
-        document = read_yaml(content, path, max_bytes=max_bytes)
+        document = read_yaml(content, path, max_bytes=max_bytes, may_be_empty=_may_be_empty(model))
     except EnvbuildError as error:
         return None, bounded([error])
     other_format = None if document.errors else _other_format(model, document)
@@ -93,6 +93,12 @@ def examine(
 def load_spec(text: bytes, path: Path) -> EnvSpec:
     """Read a spec; raises all of its errors (RequestError) at once."""
     return load(EnvSpec, text, path).value
+
+
+def _may_be_empty(model: type[M]) -> bool:
+    """Return whether no key of a model is required: such a file may have all its lines commented out."""
+    fields = getattr(model, "__pydantic_fields__", {}).values()
+    return bool(fields) and not any(field.is_required() for field in fields)
 
 
 def _other_format(model: type[M], document: Document) -> RequestError | None:

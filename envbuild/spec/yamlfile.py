@@ -26,6 +26,7 @@ _Event = Any  # of PyYAML; its attributes depend on its class
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_EXAMPLES = "docs/reference has an example of each kind of file"
 _CORE = "tag:yaml.org,2002:"
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
@@ -96,15 +97,18 @@ def name_of(loc: Loc) -> str:
     return shorten(".".join(step for step in loc if isinstance(step, str)))
 
 
-def read_yaml(content: bytes, path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
+def read_yaml(
+    content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, may_be_empty: bool = False
+) -> Document:
     """Read one YAML mapping; errors that leave the rest readable are in the document.
 
+    A file with nothing but comments is an error unless it `may_be_empty`: then it is a mapping without keys.
     A file that is too large, not UTF-8, not YAML or not a mapping raises these and all errors up to there.
     """
     text = _decode(content, path, max_bytes)
     document = Document(path=path)
     try:
-        _Builder(text, document).build()
+        _Builder(text, document, may_be_empty=may_be_empty).build()
     except EnvbuildError as error:
         document.errors.append(error)
         raise_all(document.errors)
@@ -158,24 +162,31 @@ def _after(before: str, path: Path) -> Location:
 
 
 class _Builder:
-    def __init__(self, text: str, document: Document) -> None:
+    def __init__(self, text: str, document: Document, *, may_be_empty: bool) -> None:
         self._events: Iterator[_Event] = yaml.parse(text, Loader=_Loader)
         self._document = document
+        self._may_be_empty = may_be_empty
         self._aliases: set[str] = set()  # in the errors already
 
     def build(self) -> None:
         next(self._events)  # begin of the stream
         if isinstance(next(self._events), yaml.StreamEndEvent):
-            raise self._empty()
+            self._check_may_be_empty()
+            return
         event = next(self._events)
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and not event.value:
-            raise self._empty()
+            self._check_may_be_empty()
+            self._end()
+            return
         if isinstance(event, yaml.ScalarEvent | yaml.SequenceStartEvent):
             problem = "the file is not a mapping of keys to values"
-            hint = "it begins with lines such as `name: pytorch-mpi`"
+            hint = f"write a line such as `key: value` for each key; {_EXAMPLES}"
             raise RequestError(problem, at=self._at(event), hint=hint)
         value = self._value(event, ())
         self._document.value.update(value if isinstance(value, dict) else {})
+        self._end()
+
+    def _end(self) -> None:
         next(self._events)  # end of the document
         after = next(self._events)
         if not isinstance(after, yaml.StreamEndEvent):
@@ -299,9 +310,9 @@ class _Builder:
     def _error(self, problem: str, event: _Event, *, hint: str) -> None:
         self._document.errors.append(RequestError(problem, at=self._at(event), hint=hint))
 
-    def _empty(self) -> RequestError:
-        hint = "docs/reference has an example of each kind of file"
-        return RequestError("the file is empty", at=Location(path=self._document.path), hint=hint)
+    def _check_may_be_empty(self) -> None:
+        if not self._may_be_empty:
+            raise RequestError("the file is empty", at=Location(path=self._document.path), hint=_EXAMPLES)
 
     def _at(self, event: _Event) -> Location:
         mark = event.start_mark

@@ -11,7 +11,8 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from envbuild.errors import MachineError
+from envbuild.errors import MachineError, RequestError
+from envbuild.quoting import shell_path
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
@@ -71,6 +72,24 @@ def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple
         elif not status.st_mode & _OTHERS_PASS:
             break
     return tuple(opened)
+
+
+def check_settings(path: Path) -> None:
+    """Refuse a file of settings that everybody can write to or replace; RequestError.
+
+    It names programs that this user runs, and whose work is trusted. If it cannot be examined, its reader
+    reports that.
+    """
+    for entry in (path, path.resolve().parent):
+        try:
+            mode = entry.stat().st_mode
+        except OSError:
+            continue
+        if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            raise RequestError(
+                f"everybody can write to `{entry}`, and so decides what envbuild runs",
+                hint=f"if its content is what you expect, `chmod o-w {shell_path(entry)}`",
+            )
 
 
 def private_temporary_directory() -> Path:

@@ -14,6 +14,7 @@ from envbuild.cli import submission
 from envbuild.cli.main import main
 from envbuild.errors import MachineError, ManyErrors, RequestError
 from envbuild.inputs.catalog import find_catalog
+from envbuild.inputs.sites import choose_site
 from envbuild.system import apptainer, files, host
 from envbuild.system.references import Reference
 from envbuild.system.registry import Repository
@@ -242,3 +243,38 @@ def test_values_that_mean_nothing_are_refused(centre: Path, line: str) -> None:
     with pytest.raises((RequestError, ManyErrors)) as caught:
         Settings.of()
     assert str(caught.value.each()[0].at).startswith(f"{centre}:1:")
+
+
+@pytest.mark.parametrize("text", ["", "# store: /scratch/$USER/envbuild\n", "---\n"])
+def test_a_file_whose_keys_are_commented_out_sets_nothing(
+    centre: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    centre.write_text(text)
+    code, printed, said = show(capsys)
+    assert (code, "unknown" in printed, "error" in said) == (0, False, False)
+    assert "/etc/config.yaml: exists" in said
+    centre.write_text(f"---\n{text}---\nstore: /s\n")
+    with pytest.raises(RequestError, match="a second document begins here"):
+        Settings.of()
+
+
+def test_a_file_of_settings_that_everybody_can_write_to_is_refused(user: Path, centre: Path) -> None:
+    site = "name: lab\narchitecture: amd64\nscheduler: {name: none}\n"
+    for name, text, read in (
+        ("config.yaml", "store: /s\n", Settings.of),
+        ("site.yaml", site, lambda: choose_site(find_catalog(), None, None)),
+    ):
+        for path in (user.with_name(name), centre.with_name(name)):
+            path.write_text(text)
+            read()
+            for opened, mode in ((path, 0o646), (path.parent, 0o757)):
+                before = opened.stat().st_mode
+                opened.chmod(mode)
+                with pytest.raises(RequestError, match=f"everybody can write to `{opened}`") as caught:
+                    read()
+                assert caught.value.hint.endswith(f"`chmod o-w {opened}`")
+                opened.chmod(before)
+            path.parent.chmod(0o1777)  # such as /tmp: no other user can replace the file there
+            read()
+            path.parent.chmod(0o755)
+            path.unlink()
