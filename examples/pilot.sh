@@ -55,8 +55,8 @@ if [ -z "$nodes" ]; then
 fi
 mkdir -- "$results" || wrong "\`$results\` cannot be made: name another directory with -o"
 results=$(cd -- "$results" && pwd -P)
-page=$results/pilot.md
-failed=0
+page=$results/pilot.html
+failed=0 rows=''
 
 queue=()
 [ -z "$partition" ] || queue+=(--partition "$partition")
@@ -64,61 +64,109 @@ queue=()
 
 shown() { printf '%q ' "$@" | sed 's/ $//'; }
 
-row() { printf '| %s | %s | `%s` | [%s](%s) |\n' "$1" "$2" "${3//|/\\|}" "$4" "$4" >>"$page"; }
+escaped() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g; s/"/\&quot;/g' <<<"$1"; }
+
+# row NAME CLASS OUTCOME TEXT [FILE]: a row of the page, with a link to the step's output.
+row() {
+    local link=''
+    [ $# -lt 5 ] || link="<a href=\"$5\">$5</a>"
+    rows+="<tr><td>$1</td><td class=\"$2\">$3</td><td>$4</td><td>$link</td></tr>"$'\n'
+    write_page 'The pilot has not ended.'
+}
+
+# write_page SENTENCE: the page with the rows so far. A full disk leaves the page that was there.
+write_page() {
+    local name
+    {
+        cat <<END
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Pilot of envbuild</title>
+<style>
+:root { color-scheme: light dark; --bad: #b3261e; --good: #1a6e37; --line: #d5dae0; }
+@media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; --good: #6fcf8e; --line: #38414b; } }
+body { margin: 0 auto; padding: 1.5rem 1.25rem; max-width: 76rem; font: 1rem/1.5 system-ui, sans-serif; }
+table { width: 100%; border-collapse: collapse; }
+th, td { padding: .5rem .75rem .5rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+td { overflow-wrap: anywhere; }
+pre { margin: .5rem 0; white-space: pre-wrap; }
+td:first-child, .bad, .good { white-space: nowrap; font-weight: 600; }
+.bad { color: var(--bad); } .good { color: var(--good); }
+@media (max-width: 40rem) { tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  td { display: block; padding: 0; border: 0; } thead { display: none; } }
+</style>
+</head>
+<body>
+<h1>Pilot of envbuild</h1>
+<p>$(escaped "$version, on $(uname -n)")<br>$(escaped "nodes of jobs: $nodes${partition:+, partition $partition}")</p>
+<p><strong>$1</strong></p>
+<table>
+<thead><tr><th>step</th><th>result</th><th>command</th><th>output</th></tr></thead>
+<tbody>
+$rows</tbody>
+</table>
+END
+        if [ -f "$results/site.yaml" ]; then
+            printf '<p>Review <a href="site.yaml">site.yaml</a>, and run the pilot again with <code>%s</code>.</p>\n' \
+                "$(escaped "ENVBUILD_SITE=$(shown "$results/site.yaml")")"
+        fi
+        for name in test nodes bench; do
+            [ ! -f "$results/$name.html" ] || printf '<p><a href="%s.html">Page of %s</a></p>\n' "$name" "$name"
+        done
+        printf '%s\n' '<p>The files name this machine, its users and its paths: read them before you send them on.</p>' \
+            '</body>' '</html>'
+    } >"$page.new" && mv -- "$page.new" "$page"
+}
 
 # step NAME COMMAND…: runs it, keeps what it prints, and notes how it ended.
 step() {
-    local name=$1 file=$1.txt code=0 outcome
+    local name=$1 file=$1.txt code=0 mark=good outcome text
     shift
     printf '%-16s %s\n' "$name" "$(shown "$@")" >&2
     timeout --foreground --signal=INT --kill-after=60 "${minutes}m" "$@" </dev/null >"$results/$file" 2>&1 || code=$?
     case $code in
         0) outcome='worked' ;;
-        124) outcome="**took more than $minutes minutes**" ;;
-        130) outcome='**interrupted**' ;;
-        *) outcome="**ended with $code**" ;;
+        124 | 137) outcome="took more than $minutes minutes" ;; # by SIGINT, or by SIGKILL a minute later
+        130) outcome='interrupted' ;;
+        *) outcome="ended with $code" ;;
     esac
-    [ "$code" = 0 ] || failed=$((failed + 1))
-    row "$name" "$outcome" "$(shown "$@")" "$file"
-    printf '%-16s %s\n' '' "${outcome//\*/}" >&2
+    text="<code>$(escaped "$(shown "$@")")</code>"
+    if [ "$code" != 0 ]; then
+        failed=$((failed + 1)) mark=bad
+        text+="<pre>$(escaped "$(tail -c 4000 "$results/$file" | tail -n 15 | tr -d '\000-\010\013-\037')")</pre>"
+    fi
+    row "$name" "$mark" "$outcome" "$text" "$file"
+    printf '%-16s %s\n' '' "$outcome" >&2
     [ "$code" != 130 ] || finish
     return "$code"
 }
 
+# skip REASON NAME…: steps that cannot be tried.
 skip() {
-    printf '%-16s not tried: %s\n' "$1" "$2" >&2
-    printf '| %s | not tried | %s | |\n' "$1" "$2" >>"$page"
+    local reason=$1 name
+    shift
+    for name; do
+        printf '%-16s not tried: %s\n' "$name" "$reason" >&2
+        row "$name" open 'not tried' "$(escaped "$reason")"
+    done
 }
 
 finish() {
-    {
-        printf '\n'
-        if [ "$failed" = 0 ]; then printf 'Every step that was tried ended well.\n'; else
-            printf '%s of the steps did not end well: their files say why, and what to do.\n' "$failed"
-        fi
-        if [ -f "$results/site.yaml" ]; then
-            printf '\nReview [site.yaml](site.yaml), and run the pilot again with `ENVBUILD_SITE=%s`.\n' \
-                "$results/site.yaml"
-        fi
-        for name in test nodes bench; do
-            if [ -f "$results/$name.html" ]; then printf '\n[Page of %s](%s.html)\n' "$name" "$name"; fi
-        done
-        printf '\nThe files name this machine, its users and its paths: read them before you send them on.\n'
-    } >>"$page"
+    local sentence="Every step that was tried ended well."
+    [ "$failed" = 0 ] || sentence="$failed of the steps did not end well: their files say why, and what to do."
+    if ! write_page "$sentence"; then
+        printf 'error: `%s` was not written, or lacks steps; the steps above count\n' "$page" >&2
+        exit 4
+    fi
     printf '\nresults: %s\n' "$page" >&2
     if [ "$failed" = 0 ]; then exit 0; fi
     exit 4
 }
 
-cat >"$page" <<END
-# Pilot of envbuild
-
-- $("$envbuild" --version </dev/null 2>&1 | head -n 1), on $(uname -n)
-- nodes of jobs: $nodes${partition:+, partition $partition}
-
-| step | result | command | output |
-|---|---|---|---|
-END
+version=$("$envbuild" --version </dev/null 2>&1 | head -n 1)
 
 if [ -z "$spec" ]; then
     spec=$results/pilot.yaml
@@ -141,7 +189,7 @@ if [ "$nodes" -gt 0 ]; then
     step probe-node srun --nodes=1 --ntasks=1 ${queue[@]+"${queue[@]}"} --time="$minutes" \
         "$envbuild" site check "$results/site.yaml"
 else
-    skip probe-node 'no nodes of Slurm'
+    skip 'no nodes of Slurm' probe-node
 fi
 
 if step build "$envbuild" build "$spec" -o "$built"; then
@@ -153,7 +201,7 @@ if step build "$envbuild" build "$spec" -o "$built"; then
         step vet "$envbuild" vet "$built" "${job[@]}"
         step bench "$envbuild" bench "$built" "${job[@]}" --results "$results/results" --report "$results/bench.html"
     else
-        skip nodes 'no nodes of Slurm'
+        skip 'no nodes of Slurm' nodes
         step vet "$envbuild" vet "$built"
         step bench "$envbuild" bench "$built" --results "$results/results" --report "$results/bench.html"
     fi
@@ -165,17 +213,21 @@ module use $(printf %q "$results/modules/modulefiles") && module load $label &&
     python -c 'import sys; print(sys.version, sys.prefix)'
 END
         step load bash -l "$results/load.sh"
+    else
+        skip 'there is no module' load
     fi
     step kernel "$envbuild" kernel install "$built" --prefix "$results/jupyter"
 else
-    skip test 'there is no image'
+    skip 'there is no image' check test nodes vet bench module load kernel
 fi
 
 if [ -n "$image" ]; then
     if step extend "$envbuild" extend "$image" tabulate -o "$results/extended.sif"; then
         step extended "$envbuild" test "$results/extended.sif"
+    else
+        skip 'there is no extended image' extended
     fi
 else
-    skip extend 'no image was named'
+    skip 'no image was named' extend extended
 fi
 finish

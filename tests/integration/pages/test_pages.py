@@ -13,7 +13,7 @@ from tests.support import chromium
 pytestmark = pytest.mark.slow
 
 WIDTHS = (1280, 390)
-PAGES = ("test", "bench", "observed", "killed", "forecast")
+PAGES = ("test", "bench", "observed", "killed", "forecast", "trial/pilot")
 UNEVEN = """\
 import sys, time
 from mpi4py import MPI
@@ -44,6 +44,12 @@ def pages(desk: Desk, small_image: Path) -> Path:
     desk.envbuild("observe", "killed", "--report", "pages/killed.html")
     forecast = ("forecast", "--all", desk.place, "--site", "pages/here.yaml", "--change", "pmi.offered=pmix")
     desk.envbuild(*forecast, "--html", "pages/forecast.html", code=None)
+    # Two steps fail, for a page with all kinds of rows.
+    desk.write(
+        "failing", '#!/bin/sh\ncase $1 in doctor | bench) printf "%0300d\\n" 1; exit 5 ;; esac\n'
+    ).chmod(0o755)
+    pilot = (ROOT / "examples/pilot.sh", "-n", "0", "-o", place / "trial")
+    desk.run(pilot, code=4, env={"ENVBUILD": str(desk.place / "failing")})
     return place
 
 
@@ -69,6 +75,6 @@ def test_it_fits_a_window_and_its_letters_can_be_read(pages: Path, name: str, wi
     shots = ROOT / "build/pages"
     shots.mkdir(parents=True, exist_ok=True)
     for is_dark in (False, True):
-        shot = shots / f"{name}-{width}-{'dark' if is_dark else 'light'}.png"
+        shot = shots / f"{Path(name).name}-{width}-{'dark' if is_dark else 'light'}.png"
         chromium.screenshot(pages / f"{name}.html", shot, width, is_dark=is_dark)
         assert shot.stat().st_size > 10_000

@@ -20,8 +20,9 @@ SPEC = 'name: pilot\nversion: "1"\nmpi: mpich\npackages: {python: [numpy, ipyker
 
 def rows(page: Path) -> dict[str, str]:
     """Return how each step of a page ended."""
-    found = re.findall(r"^\| ([a-z-]+) \| ([^|]+) \|", page.read_text(), re.MULTILINE)
-    return {name: outcome for name, outcome in found if name != "step"}
+    return dict(
+        re.findall(r"^<tr><td>([a-z-]+)</td><td class=\"[a-z]+\">([^<]+)</td>", page.read_text(), re.M)
+    )
 
 
 @pytest.mark.slow  # it builds, tests on two nodes, vets and measures: minutes
@@ -32,36 +33,66 @@ def test_a_pilot_on_two_nodes(login: Desk, build_once: Callable[[str], Path]) ->
     line: list[str | Path] = [SCRIPT, "-p", "all", "-n", "2", "-o", "trial", "-s", "on-pilot.yaml"]
     done = login.run(line, code=None, env={"ENVBUILD": str(login.command)})
     results = login.place / "trial"
-    ended = rows(results / "pilot.md")
-    assert tuple(ended) == (*STEPS, "extend"), done.stderr
+    ended = rows(results / "pilot.html")
+    assert tuple(ended) == (*STEPS, "extend", "extended"), done.stderr
     # Other work on this machine may slow a node.
     well = {name for name, outcome in ended.items() if outcome == "worked"}
     assert well >= {*STEPS} - {"vet"}, done.stderr
     assert done.returncode == (0 if well == {*STEPS} else 4)
-    assert "partition all" in (results / "pilot.md").read_text()
+    assert "partition all" in (results / "pilot.html").read_text()
     assert (results / "site.yaml").read_text().startswith("#")
     for name in ("test", "nodes", "bench"):
         assert (results / f"{name}.html").exists()
     assert "certificate: passed" in (results / "nodes.txt").read_text()
 
 
-def test_a_failed_step_is_noted_and_the_next_goes_on(desk: Desk, tmp_path: Path) -> None:
-    program = tmp_path / "envbuild"
-    program.write_text('#!/bin/sh\necho "$*"\ncase $1 in build) exit 3 ;; doctor) exit 5 ;; esac\n')
-    program.chmod(0o755)
+FAKE = """\
+#!/bin/sh
+echo "$*"
+case $1 in build) exit 3 ;; doctor) echo 'error: <b> & "c"'; exit 5 ;; esac
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program `envbuild` of which two commands fail."""
+    path = tmp_path / "envbuild"
+    path.write_text(FAKE)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_failed_step_is_noted_and_the_next_goes_on(desk: Desk, tmp_path: Path, program: Path) -> None:
     image = tmp_path / "centre.sif"
     image.touch()
     line: list[str | Path] = [SCRIPT, "-n", "0", "-o", tmp_path / "trial", image]
     done = desk.run(line, code=4, env={"ENVBUILD": str(program)})
-    ended = rows(tmp_path / "trial/pilot.md")
-    assert (ended["doctor"], ended["build"]) == ("**ended with 5**", "**ended with 3**")
+    page = tmp_path / "trial/pilot.html"
+    ended = rows(page)
+    # Each step has a row, also one that could not be tried.
+    assert tuple(ended) == (*STEPS, "extend", "extended")
+    assert (ended["doctor"], ended["build"]) == ("ended with 5", "ended with 3")
     assert (ended["probe"], ended["extend"], ended["extended"]) == ("worked", "worked", "worked")
-    assert (ended["test"], ended["probe-node"]) == ("not tried", "not tried")
-    assert "2 of the steps did not end well" in (tmp_path / "trial/pilot.md").read_text()
-    assert (tmp_path / "trial/doctor.txt").read_text() == "doctor\n"
+    assert {ended[name] for name in (*STEPS[2:3], *STEPS[4:])} == {"not tried"}
+    text = page.read_text()
+    assert "2 of the steps did not end well" in text
+    assert "error: &lt;b&gt; &amp; &quot;c&quot;</pre>" in text
+    assert (tmp_path / "trial/doctor.txt").read_text().startswith("doctor\n")
     assert "results: " in done.stderr
     refused = desk.run(line, code=2, env={"ENVBUILD": str(program)}).stderr
     assert "name another directory with -o" in refused
+
+
+def test_a_page_that_cannot_be_written_is_not_called_a_result(
+    desk: Desk, tmp_path: Path, program: Path
+) -> None:
+    trial = tmp_path / "trial"
+    program.write_text(f"#!/bin/sh\ncase $1 in kernel) mkdir -p {trial}/pilot.html.new ;; esac\n")
+    done = desk.run([SCRIPT, "-n", "0", "-o", trial], code=4, env={"ENVBUILD": str(program)})
+    assert "was not written, or lacks steps" in done.stderr
+    assert "results: " not in done.stderr
+    # That of the step before is there.
+    assert "The pilot has not ended." in (trial / "pilot.html").read_text()
 
 
 @pytest.mark.parametrize("words", [["-t", "0"], ["-n", "x"], ["-x"], ["a", "b"], ["absent.sif"]])
