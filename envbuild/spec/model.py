@@ -77,7 +77,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     moved_keys: ClassVar[Mapping[str, str]] = {}
-    """Key that belongs in another file → the hint that says so."""
+    """Key that belongs elsewhere → the hint that says so."""
 
 
 def first_problem(error: ValidationError) -> str:
@@ -599,6 +599,8 @@ SourceRequest = Annotated[
 
 class Packages(Model):
     """Packages in addition to the frameworks."""
+
+    moved_keys = {"file": "write `python: [{file: requirements.txt}]`"}
 
     python: Annotated[tuple[PythonRequest, ...], Field(max_length=MAX_PACKAGES)] = ()
     """PEP 508 requirements without addresses, files with requirements, wheels, and commits of git
