@@ -94,6 +94,14 @@ class Installation:
     python: str = ""
     """The Python in the image that `python`, `python3` and `pip` start; empty for the one on its PATH."""
 
+    def __post_init__(self) -> None:
+        """RequestError: a deprecated module names itself as the one to load instead."""
+        if self.deprecation is not None and self.deprecation.use == self.layout.label:
+            raise RequestError(
+                f"the module `{self.layout.label}` cannot be loaded in its own place",
+                hint="name another one with --use, as `module load` takes it",
+            )
+
     @property
     def layout(self) -> Layout:
         """The paths of the module."""

@@ -201,6 +201,13 @@ def test_a_replacement_has_the_name_of_a_module(use: str) -> None:
         Deprecation.of(DAY, use)
 
 
+def test_a_module_does_not_replace_itself(put: Any, manifest: Any, root: Path) -> None:
+    day = Deprecation.of(DAY, "pytorch-mpi/2026.10")
+    with pytest.raises(RequestError, match="`pytorch-mpi/2026.10` cannot be loaded in its own place"):
+        put(runnable=manifest(version="2026.10"), deprecation=day)
+    assert not root.exists()
+
+
 @pytest.mark.parametrize("words", [["--deprecate", "2027-01-31"], ["--use", "x/1"]])
 def test_a_deprecation_names_day_and_replacement(
     words: list[str], root: Path, capsys: pytest.CaptureFixture[str]
