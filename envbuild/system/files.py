@@ -315,10 +315,15 @@ def append_line(path: Path, line: bytes) -> None:
     """
     # Without waiting: a pipe without a reader would never open.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o644)
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise IrregularError(errno.EINVAL, "it is a symbolic link", str(path)) from None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise IrregularError(errno.EINVAL, "it is not a regular file", str(path))
         if os.write(descriptor, line + b"\n") != len(line) + 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:

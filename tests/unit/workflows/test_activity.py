@@ -86,8 +86,16 @@ def test_lines_of_many_do_not_mix_and_are_bounded(log: Path) -> None:
     assert all(len(line) < 16_384 for line in log.read_bytes().splitlines())
 
 
-@pytest.mark.parametrize("kind", ["no directory", "directory", "pipe", "link"])
-def test_a_log_that_cannot_be_written_is_a_warning(log: Path, config: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("no directory", "No such file"),
+        ("directory", "Is a directory"),
+        ("pipe", "No such device"),  # which has no reader
+        ("link", "it is a symbolic link"),
+    ],
+)
+def test_a_log_that_cannot_be_written_is_a_warning(log: Path, config: Path, kind: str, reason: str) -> None:
     if kind == "no directory":
         config.write_text("log: /absent/log.jsonl\n")
     elif kind == "directory":
@@ -100,7 +108,7 @@ def test_a_log_that_cannot_be_written_is_a_warning(log: Path, config: Path, kind
     log_activity(events.append, "build", **SMALL)
     (warning,) = events
     assert isinstance(warning, Warned)
-    assert "was not written" in warning.text
+    assert f"was not written: {reason}" in warning.text
     assert f"{config}:1:6" in (warning.hint or "")
 
 
