@@ -203,7 +203,7 @@ def test_a_replacement_has_the_name_of_a_module(use: str) -> None:
 
 def test_a_module_does_not_replace_itself(put: Any, manifest: Any, root: Path) -> None:
     day = Deprecation.of(DAY, "pytorch-mpi/2026.10")
-    with pytest.raises(RequestError, match="`pytorch-mpi/2026.10` cannot be loaded in its own place"):
+    with pytest.raises(RequestError, match=r"`pytorch-mpi/2026\.10` cannot be loaded in its own place"):
         put(runnable=manifest(version="2026.10"), deprecation=day)
     assert not root.exists()
 
