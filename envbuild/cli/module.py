@@ -83,11 +83,11 @@ def install(
         typer.Option("--version", metavar="VERSION", help="Its version [the image's]."),
     ] = None,
     deprecate: Annotated[
-        datetime | None,
+        date | None,
         typer.Option(
             "--deprecate",
             metavar="DATE",
-            formats=["%Y-%m-%d"],
+            parser=options.day,
             help="Say at each load that it is deprecated on this day, and which module to load (with --use).",
         ),
     ] = None,
@@ -103,7 +103,7 @@ def install(
     json: options.Json = False,
 ) -> None:
     """Install images as modules: wrappers for their commands, and modulefiles."""
-    deprecation = workflows.module.read_deprecation(deprecate.date() if deprecate else None, use)
+    deprecation = workflows.module.read_deprecation(deprecate, use)
     with session(json=json, store=store, apptainer=apptainer, site=site) as settings:
         for image in images if link else ():
             workflows.images.check_is_a_file(image)
@@ -237,11 +237,11 @@ def retire(
     ],
     root: RootOption,
     until: Annotated[
-        datetime | None,
+        date | None,
         typer.Option(
             "--on",
             metavar="DATE",
-            formats=["%Y-%m-%d"],
+            parser=options.day,
             help="The day on which they are to be uninstalled [after the configured `retirement_days`].",
         ),
     ] = None,
@@ -256,8 +256,7 @@ def retire(
         if undo:
             retired = workflows.module.end_retirement(members, settings)
         else:
-            last_day = until.date() if until else None
-            retired = workflows.module.retire_modules(members, settings, today=today(), until=last_day)
+            retired = workflows.module.retire_modules(members, settings, today=today(), until=until)
     if retired.many:
         finish_members(retired, row=_retired_row, data=_retired_data, json=json)
         return

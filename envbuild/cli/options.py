@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,6 +31,14 @@ def _image_word(text: str) -> Path:
     if not text:
         raise RequestError("the name of an image is empty", hint="name a file, a directory or a module")
     return Path(text)
+
+
+def day(text: str) -> date:
+    """Read a day of the calendar."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").date()  # noqa: DTZ007  # a day has no time zone
+    except ValueError:
+        raise RequestError(f"`{text}` is not a day", hint="write one as 2027-01-31") from None
 
 
 # The owner of the MPI or fabric libraries that an image uses.

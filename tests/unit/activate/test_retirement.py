@@ -217,6 +217,21 @@ def test_a_deprecation_names_day_and_replacement(
     assert "--deprecate and --use need each other" in said
 
 
+@pytest.mark.parametrize(
+    "text", ["tomorrow", "2027-02-30", "20270131", "2027-01-31T00:00:00", "31.1.2027", ""]
+)
+@pytest.mark.parametrize(
+    "words", [("install", "x.sif", "--use", "x/2", "--deprecate"), ("retire", "x/1", "--on")]
+)
+def test_a_day_is_one_of_the_calendar(
+    words: tuple[str, ...], text: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = run(capsys, "module", *words, text, "--root", root)
+    assert code == 2
+    assert f"`{text}` is not a day" in said
+    assert "2027-01-31" in said
+
+
 def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         main([str(word) for word in words])
