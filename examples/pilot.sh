@@ -92,7 +92,7 @@ body { margin: 0 auto; padding: 1.5rem 1.25rem; max-width: 76rem; font: 1rem/1.5
 table { width: 100%; border-collapse: collapse; }
 th, td { padding: .5rem .75rem .5rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 td { overflow-wrap: anywhere; }
-pre { margin: .5rem 0; white-space: pre-wrap; }
+pre { margin: .25rem 0; padding: .25rem .5rem; white-space: pre-wrap; border-left: 3px solid var(--line); }
 td:first-child, .bad, .good { white-space: nowrap; font-weight: 600; }
 .bad { color: var(--bad); } .good { color: var(--good); }
 @media (max-width: 40rem) { tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
@@ -104,7 +104,7 @@ td:first-child, .bad, .good { white-space: nowrap; font-weight: 600; }
 <p>$(escaped "$version, on $(uname -n)")<br>$(escaped "nodes of jobs: $nodes${partition:+, partition $partition}")</p>
 <p><strong>$1</strong></p>
 <table>
-<thead><tr><th>step</th><th>result</th><th>command</th><th>output</th></tr></thead>
+<thead><tr><th>step</th><th>result</th><th>command, and the end of its output</th><th>whole output</th></tr></thead>
 <tbody>
 $rows</tbody>
 </table>
@@ -123,7 +123,7 @@ END
 
 # step NAME COMMAND…: runs it, keeps what it prints, and notes how it ended.
 step() {
-    local name=$1 file=$1.txt code=0 mark=good outcome text
+    local name=$1 file=$1.txt code=0 mark=good lines=3 outcome text
     shift
     printf '%-16s %s\n' "$name" "$(shown "$@")" >&2
     timeout --foreground --signal=INT --kill-after=60 "${minutes}m" "$@" </dev/null >"$results/$file" 2>&1 || code=$?
@@ -133,12 +133,10 @@ step() {
         130) outcome='interrupted' ;;
         *) outcome="ended with $code" ;;
     esac
-    text="<code>$(escaped "$(shown "$@")")</code>"
-    if [ "$code" != 0 ]; then
-        failed=$((failed + 1)) mark=bad
-        text+="<pre>$(escaped "$(tail -c 4000 "$results/$file" | tail -n 15 | tr -d '\000-\010\013-\037')")</pre>"
-    fi
-    row "$name" "$mark" "$outcome" "$text" "$file"
+    if [ "$code" != 0 ]; then failed=$((failed + 1)) mark=bad lines=15; fi
+    text=$(tail -c 4000 "$results/$file" | grep -av '^next: ' | tail -n "$lines" | tr -d '\000-\010\013-\037')
+    [ -z "$text" ] || text="<pre>$(escaped "$text")</pre>"
+    row "$name" "$mark" "$outcome" "<code>$(escaped "$(shown "$@")")</code>$text" "$file"
     printf '%-16s %s\n' '' "$outcome" >&2
     [ "$code" != 130 ] || finish
     return "$code"
