@@ -93,7 +93,8 @@ table { width: 100%; border-collapse: collapse; }
 th, td { padding: .5rem .75rem .5rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 td { overflow-wrap: anywhere; }
 pre { margin: .25rem 0; padding: .25rem .5rem; white-space: pre-wrap; border-left: 3px solid var(--line); }
-td:first-child, .bad, .good { white-space: nowrap; font-weight: 600; }
+td:first-child, td:last-child, .bad, .good, .open { white-space: nowrap; }
+td:first-child, .bad, .good { font-weight: 600; }
 .bad { color: var(--bad); } .good { color: var(--good); }
 @media (max-width: 40rem) { tr { display: block; padding: .5rem 0; border-bottom: 1px solid var(--line); }
   td { display: block; padding: 0; border: 0; } thead { display: none; } }
@@ -104,7 +105,7 @@ td:first-child, .bad, .good { white-space: nowrap; font-weight: 600; }
 <p>$(escaped "$version, on $(uname -n)")<br>$(escaped "nodes of jobs: $nodes${partition:+, partition $partition}")</p>
 <p><strong>$1</strong></p>
 <table>
-<thead><tr><th>step</th><th>result</th><th>command, and the end of its output</th><th>whole output</th></tr></thead>
+<thead><tr><th>step</th><th>result</th><th>command, and the end of its output</th><th>output</th></tr></thead>
 <tbody>
 $rows</tbody>
 </table>
