@@ -32,7 +32,7 @@ from typing import Any
 import common
 import manpages
 from common import SetupError
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
@@ -68,6 +68,7 @@ test "$(/opt/envbuild/bin/envbuild --version)" = "envbuild {__version__}"
 printf 'packages:\\n  numpy: "1.26.4"\\n' > facts.yaml
 /opt/envbuild/bin/envbuild explain --facts facts.yaml >/dev/null
 test -s /opt/envbuild/share/man/man1/envbuild-build.1
+{STEM}-bundle/pilot.sh -h | grep -q pilot.sh
 """
 
 
@@ -168,6 +169,7 @@ def _bundle(work: Path, distributions: Sequence[Path], wheels: Sequence[Path], e
     contents = {
         "install.sh": (INSTALL.read_bytes(), 0o755),
         "requirements.txt": (requirements.encode(), 0o644),
+        "pilot.sh": ((ROOT / "examples/pilot.sh").read_bytes(), 0o755),
         "LICENSE": ((ROOT / "LICENSE").read_bytes(), 0o644),
         **{f"wheels/{path.name}": (path.read_bytes(), 0o644) for path in (wheel, *wheels)},
     }
