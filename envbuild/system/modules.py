@@ -7,6 +7,7 @@ Sources: Lmod's shells (shells/Python.lua); Environment Modules, modulecmd(1): t
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.system import process
 
 _TIMEOUT_S = 120.0
+_MAX_VARIABLE_BYTES = 32 * 4096
+"""MAX_ARG_STRLEN of Linux, with the zero byte at the end."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=@:-]{0,254}")
 _REASON_LINES = 2
 _HINT = "`module avail` lists the modules"
@@ -69,9 +72,22 @@ def load_module(name: str, variables: Mapping[str, str]) -> LoadedModule:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = " ".join(lines[:_REASON_LINES]) or "no reason given"
         raise RequestError(f"the module `{name}` cannot be loaded: {reason}", hint=_HINT)
+    for variable, text in changes.items():
+        if not _can_be_set(variable, text or ""):
+            problem = f"the module `{name}` cannot be loaded: no program can have its `{variable[:60]}`"
+            raise RequestError(problem, hint=f"`module show {name}` shows what it sets")
     kept = {variable: text for variable, text in variables.items() if variable not in changes}
     loaded = {variable: text for variable, text in changes.items() if text is not None}
     return LoadedModule(name=name, before=variables, variables={**kept, **loaded})
+
+
+def _can_be_set(variable: str, text: str) -> bool:
+    """Return whether the kernel passes a variable to programs; execve(2) has the limits."""
+    try:
+        entry = os.fsencode(f"{variable}={text}")
+    except UnicodeEncodeError:
+        return False
+    return bool(variable) and "=" not in variable and b"\0" not in entry and len(entry) < _MAX_VARIABLE_BYTES
 
 
 def _changes(text: str) -> dict[str, str | None] | None:

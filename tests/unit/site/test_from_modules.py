@@ -14,6 +14,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.site.probe import SiteDraft, probe
 from envbuild.spec.load import load
 from envbuild.spec.site import Site
+from envbuild.system import process
 from envbuild.system.modules import LoadedModule, load_module
 from tests.support.elves import Elf
 from tests.unit.site.machines import OPENMPI, Machine
@@ -92,6 +93,29 @@ def test_a_module_that_cannot_be_loaded(
     with pytest.raises(RequestError) as caught:
         load_module("tok/1", variables)
     assert caught.value.problem == f"the module `tok/1` cannot be loaded: {reason}"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '"TOK"] = "a\\0b"',
+        '"TOK\\0"] = "a"',
+        '"TO=K"] = "a"',
+        '""] = "a"',
+        '"TOK"] = "\\ud800"',
+        f'"TOK"] = "{"x" * 131_068}"',
+    ],
+)
+def test_a_variable_that_no_program_can_have(tmp_path: Path, entry: str) -> None:
+    variables = {"PATH": PATH, "LMOD_CMD": program(tmp_path, f"os.environ[{entry}\n")}
+    with pytest.raises(RequestError, match="no program can have its"):
+        load_module("tok/1", variables)
+
+
+def test_the_longest_variable_reaches_programs(tmp_path: Path) -> None:
+    longest = "x" * 131_067
+    loaded = load_module("tok/1", {"LMOD_CMD": program(tmp_path, f'os.environ["TOK"] = "{longest}"\n')})
+    assert process.run(["/bin/sh", "-c", "echo ${#TOK}"], env=loaded.variables).stdout == "131067\n"
 
 
 @pytest.mark.parametrize("name", ["", "-f", "a b", "a;b", "$(id)", "../x"])
