@@ -32,6 +32,9 @@ PASSPHRASE = "ENVBUILD_KEY_PASSPHRASE"  # noqa: S105  # the name of a variable
 """The variable with the passphrase of a private key; without it, a terminal is asked."""
 
 MAX_KEY_BYTES = 64 << 10
+_HINT_CONFIGURED = (
+    "put the public key there, or correct that line: until then its signatures cannot be judged"
+)
 _HINT_KEY = "`envbuild sign --new-key FILE` makes a private key, and the public key `FILE.pub`"
 _ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
@@ -43,15 +46,16 @@ class PublicKey:
     _key: Ed25519PublicKey
 
     @staticmethod
-    def read(path: Path) -> PublicKey:
-        """Read a public key; RequestError if the file is not one."""
-        content = read_input(path, limit_bytes=MAX_KEY_BYTES, hint=_HINT_KEY)
+    def read(path: Path, *, at: Location | None = None) -> PublicKey:
+        """Read a public key, which a file may name `at` a place; RequestError if it is not one."""
+        hint = _HINT_KEY if at is None else _HINT_CONFIGURED
+        content = read_input(path, limit_bytes=MAX_KEY_BYTES, at=at, hint=hint)
         try:
             key = serialization.load_pem_public_key(content)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise _not_a_key(path, "public") from error
+            raise _not_a_key(path, "public", at=at, hint=hint) from error
         if not isinstance(key, Ed25519PublicKey):
-            raise _not_a_key(path, "public")
+            raise _not_a_key(path, "public", at=at, hint=hint)
         return PublicKey(key)
 
     @property
@@ -160,6 +164,6 @@ def _passphrase(prompt: str, *, repeat: bool = False) -> bytes:
     return typed.encode()
 
 
-def _not_a_key(path: Path, kind: str) -> RequestError:
+def _not_a_key(path: Path, kind: str, *, at: Location | None = None, hint: str = _HINT_KEY) -> RequestError:
     problem = f"`{path}` is not a {kind} Ed25519 key in PEM form"
-    return RequestError(problem, at=Location(path=path), hint=_HINT_KEY)
+    return RequestError(problem, at=at or Location(path=path), hint=hint)

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuild.errors import RequestError
+from envbuild.errors import Location, RequestError
 from envbuild.events import Emit, task
 from envbuild.image.file import ImageFile
 from envbuild.image.statements import judge_image
-from envbuild.inputs.config import file_values, read_configs
+from envbuild.inputs.config import read_configs
 from envbuild.system.envelopes import Verifier
 
 
@@ -29,22 +29,33 @@ def requirements() -> tuple[Requirement, ...]:
     RequestError: a key cannot be read. MachineError: one is named, and `cryptography` is not installed.
     """
     return tuple(
-        Requirement(keys=valid_keys(config.value.require_signature), require_pass=config.value.require_pass)
+        Requirement(
+            keys=valid_keys(
+                (file, config.at("require_signature", number))
+                for number, file in enumerate(config.value.require_signature)
+            ),
+            require_pass=config.value.require_pass,
+        )
         for config in read_configs()
         if config.value.require_signature
     )
 
 
-def valid_keys(files: Iterable[str]) -> tuple[Verifier, ...]:
-    """Return the public keys in files, without those that are revoked; raises as `requirements`."""
+def valid_keys(files: Iterable[tuple[str, Location | None]]) -> tuple[Verifier, ...]:
+    """Return the public keys in files, without those that are revoked; raises as `requirements`.
+
+    Each comes with its place in a configuration file.
+    """
     # Only signatures need the package `cryptography`.
     from envbuild.system.keys import PublicKey  # noqa: PLC0415
 
     revoked = {
-        entry.value if entry.value.startswith("SHA256:") else PublicKey.read(Path(entry.value)).fingerprint
-        for entry in file_values("revoked")
+        entry if entry.startswith("SHA256:") else PublicKey.read(Path(entry), at=at).fingerprint
+        for config in read_configs()
+        for number, entry in enumerate(config.value.revoked)
+        for at in [config.at("revoked", number)]
     }
-    keys = [PublicKey.read(Path(file)) for file in files]
+    keys = [PublicKey.read(Path(file), at=at) for file, at in files]
     return tuple(key for key in keys if key.fingerprint not in revoked)
 
 

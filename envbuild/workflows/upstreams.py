@@ -51,7 +51,7 @@ def _opened(entry: AnyUpstream, settings: Settings, *, offline: bool) -> list[Up
     if isinstance(entry, UpstreamRegistry):
         if offline:
             return []
-        keys = valid_keys([entry.trust])
+        keys = valid_keys([(entry.trust, None)])
         if not keys:
             problem = f"its key `{entry.trust}` is revoked, which signs the layers of `{entry.registry}`"
             raise RequestError(problem, hint="name the key that its owner has now as `trust` in config.yaml")

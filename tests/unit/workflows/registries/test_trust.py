@@ -25,6 +25,7 @@ from envbuild.workflows.pull import pull_image
 from envbuild.workflows.push import push_image
 from envbuild.workflows.settings import Settings
 from envbuild.workflows.sign import make_key, sign_image
+from envbuild.workflows.trust import requirements
 from tests.support.images import read_manifest
 from tests.support.registry import Registry
 
@@ -204,9 +205,19 @@ def test_a_key_that_cannot_be_read_lets_nothing_in(
         (tmp_path / "k.pub").write_text(text)
     push_image(image, f"{registry.host}/lab/one:1", ignore)
     require(config, tmp_path / "k")
-    with pytest.raises(RequestError, match=r"k\.pub"):
+    with pytest.raises(RequestError, match=r"k\.pub") as caught:
         pull_image(f"{registry.host}/lab/one:1", tmp_path / "got.sif", settings)
     assert not (tmp_path / "got.sif").exists()
+    # A user can correct neither by a key of their own.
+    assert str(caught.value.at) == f"{config}:1:21"
+    assert "correct that line" in caught.value.hint
+
+
+def test_a_revoked_key_that_cannot_be_read_is_named_with_its_line(key: Path, config: Path) -> None:
+    require(config, key, more="revoked: [SHA256:bufp2CDa2CpMTyyFquzahG17FARgWHbyX8X+D6cFxe8, /absent.pub]\n")
+    with pytest.raises(RequestError, match=r"there is no file `/absent\.pub`") as caught:
+        requirements()
+    assert str(caught.value.at) == f"{config}:2:63"
 
 
 def test_without_cryptography_nothing_comes_in(
