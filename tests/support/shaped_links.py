@@ -20,7 +20,7 @@ def shaped_links(cluster: Cluster, megabits_per_s: int, latency_s: float) -> Ite
 
     The cluster keeps them until it ends: start one for this. AssertionError: they could not be made.
     """
-    words = ["sh", _SCRIPT, f"{megabits_per_s}mbit", str(latency_s), _DELAY]
+    words: list[str | Path] = ["sh", _SCRIPT, f"{megabits_per_s}mbit", str(latency_s), _DELAY]
     with subprocess.Popen(
         cluster.on_login(words, cwd=Path("/"), root=True),
         env={**os.environ, **cluster.environment},
