@@ -176,16 +176,16 @@ def command(
             result = workflows.bench_bisect.bisect_images(request, settings, value=value)
         else:
             result = workflows.bench.bench_image(request, settings)
-    _show(result, report, json=json)
+    _show(result, report, files[-1], json=json)
     if result.interrupted:
         raise KeyboardInterrupt
     raise typer.Exit(4 if result.failed else 0)
 
 
-def _show(result: BenchResult, report: Path | None, *, json: bool) -> None:
+def _show(result: BenchResult, report: Path | None, image: Path, *, json: bool) -> None:
     # First: standard output may be closed.
     if report is not None:
-        workflows.bench_page.write_report(report, result)
+        workflows.bench_page.write_report(report, result, image)
     if json:
         print_data(result.to_json())
     else:

@@ -123,8 +123,8 @@ class Pair:
                 needs=tuple(
                     sorted({names[other] for part in group for other in needs[part]} - {names[min(group)]})
                 ),
-                before=tuple(self._contents(group, self.first, self.second)),
-                after=tuple(self._contents(group, self.second, self.first)),
+                before=tuple(dict.fromkeys(self._contents(group, self.first, self.second))),
+                after=tuple(dict.fromkeys(self._contents(group, self.second, self.first))),
             )
             for group in groups
         )
@@ -279,7 +279,10 @@ class Pair:
     # What differs, in words
 
     def _contents(self, group: Set[str], source: Ingredients, other: Ingredients) -> Iterator[str]:
-        """Yield what one image has of a difference, and the other has not or otherwise."""
+        """Yield what one image has of a difference, and the other has not or otherwise.
+
+        The recipe of an MPI and its package may be the same text.
+        """
         if BASE in group:
             yield from _debs(source.lock.base_debs, other.lock.base_debs) or (
                 f"base {source.lock.base.name}",

@@ -251,8 +251,8 @@ class _Trial:
         if missing:
             self._check_tools(missing)
             locate = self._fetched(missing)
-            names = some(sorted({layer.name for layer in missing}))
-            settings.emit(Note(text=f"the store lacks {names}, for compositions: built when needed"))
+            text = f"the store lacks {_names(missing)}, for compositions: built when needed"
+            settings.emit(Note(text=text))
         self.context = BuildContext(
             store=settings.store, apptainer=settings.find_apptainer(), locate=locate, emit=settings.emit
         )
@@ -272,25 +272,24 @@ class _Trial:
         tools = sorted({tool for layer in missing for tool in layer.step.tools})
         here = tool_pins([tool.name for tool in tools])
         if others := [tool.name for tool in tools if tool not in here]:
-            names = some([layer.name for layer in missing])
+            problem = f"the store lacks {_names(missing)}, and {some(others)} of this machine did not"
             raise RequestError(
-                f"the store lacks {names}, and {some(others)} of this machine did not make the images",
+                f"{problem} make the images",
                 hint="name the store in which both were built with --store DIR, or build both again",
             )
 
     def _fetched(self, missing: Sequence[Layer]) -> Callable[[InputFile], Path]:
         """Fetch the files of missing layers; return a function that locates them."""
+        # An unknown base image is an error of its own: to build the specs again would not help.
+        origins = [origins_of_image(subject.image, self.settings) for subject in self.subjects]
         try:
-            for subject in self.subjects:
+            for subject, of_image in zip(self.subjects, origins, strict=True):
                 pins = needed_pins(missing, all_pins(subject.image.lock))
-                origins = origins_of_image(subject.image, self.settings)
-                fetch_pins(pins, origins, self.settings, sources=(), offline=False)
+                fetch_pins(pins, of_image, self.settings, sources=(), offline=False)
         except EnvbuildError as error:
-            names = some([layer.name for layer in missing])
-            raise RequestError(
-                f"the store lacks {names}, and what it is built from is not here: {error.problem}",
-                hint="`envbuild build SPEC` of both specs, with this store, brings the layers",
-            ) from error
+            problem = f"the store lacks {_names(missing)}, and what it is built from is not here"
+            hint = "`envbuild build SPEC` of both specs, with this store, brings files and layers"
+            raise RequestError(f"{problem}: {error.problem}", hint=hint) from error
         locks = [subject.image.lock for subject in self.subjects]
         pins = needed_pins(missing, [pin for lock in locks for pin in all_pins(lock)])
         return locator(pins, self.settings, self.work)
@@ -373,6 +372,11 @@ class _Trial:
             judged = judge_composition(*values)
             if judged.state != "not decidable" or len(values[0]) >= MOST_ROUNDS * self.request.repeats:
                 return judged, len(values[0])
+
+
+def _names(layers: Sequence[Layer]) -> str:
+    # A composition on another base has layers of the same name.
+    return some(sorted({layer.name for layer in layers}))
 
 
 def _without_files(file: InputFile) -> Path:

@@ -23,6 +23,7 @@ from envbuild.workflows.bench_report import (
 from envbuild.workflows.pages import Line, Mark, Page, Section
 from envbuild.workflows.pages.chart import Chart, ChartPoint
 from envbuild.workflows.settings import Settings
+from envbuild.workflows.verdict_page import contents
 
 _FOOT = (
     "Written by `envbuild bench`. A run starts all ranks anew; of several ranks the worst value counts. The"
@@ -36,8 +37,8 @@ _VERDICTS: dict[str, Mark] = {
 }
 
 
-def bench_page(result: BenchResult) -> Page:
-    """Return the page of a result: the image and the machine, charts and tables of each benchmark."""
+def bench_page(result: BenchResult, image: Path) -> Page:
+    """Return the page of a result: charts and tables of each benchmark, the image's contents, the machine."""
     compared = [table for table in (bisected_table(result), compared_table(result)) if table is not None]
     about = {
         "image": f"{result.image.name}/{result.image.version}",
@@ -66,6 +67,7 @@ def bench_page(result: BenchResult) -> Page:
             *map(_section, compared),
             *(_section(table, charts=tuple(_charts(result, table.benchmark))) for table in tables(result)),
             *([unmeasured] if result.unmeasured else []),
+            *contents(image, result.image.digest),
             machine,
         ),
         foot=_FOOT,
@@ -128,10 +130,10 @@ def _looks_like_report(path: Path) -> bool:
     return not start or is_json or pages.MARK.encode() in start or mllog.MARK.encode() in start
 
 
-def write_report(path: Path, result: BenchResult) -> None:
-    """Write a result by the name of its file: ``….html``, ``….log`` with MLPerf's lines, else JSON."""
+def write_report(path: Path, result: BenchResult, image: Path) -> None:
+    """Write the result of an image by its file's name: ``….html``, ``….log`` of MLPerf's lines, else JSON."""
     if path.suffix.lower() == ".html":
-        text = pages.html(bench_page(result))
+        text = pages.html(bench_page(result, image))
     elif path.suffix.lower() == ".log":
         text = "".join(f"{line}\n" for line in mllog.mllog_lines(result))
     else:

@@ -127,7 +127,7 @@ def _over_time(found: Observed) -> Section:
         ),
     ]
     count = sum(record.kind == "rank" for record in found.records)
-    note = "CPU, memory and network, a second after the other; the faster direction of an interface."
+    note = "CPU, memory and network, once a second; of an interface the faster direction."
     if count > len(ranks):
         note += f" {len(ranks)} of {count} ranks, from the one with the least CPU time to that with the most."
     return Section(

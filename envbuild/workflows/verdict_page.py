@@ -39,13 +39,13 @@ def verdict_page(report: Report, *, image: Path, site: str) -> Page:
     return Page(
         title=report_page.title(report),
         lead=(Line(text=report.last_line, mark=mark),),
-        sections=(*sections, *_contents(image, report.digest), machine),
+        sections=(*sections, *contents(image, report.digest), machine),
         foot=report_page.remark(report),
     )
 
 
-def _contents(path: Path, digest: str) -> Iterator[Section]:
-    """Yield layers and bill of an image; nothing if it has no manifest, or is not the one of a digest."""
+def contents(path: Path, digest: str) -> Iterator[Section]:
+    """Yield layers and bill of an image; nothing if another tool built it or its digest differs."""
     try:
         with ImageFile.open(path) as image:
             if not image.built_by_envbuild or image.manifest.digest != digest:

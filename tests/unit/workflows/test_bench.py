@@ -14,9 +14,10 @@ import pytest
 
 from envbuild.bench import history
 from envbuild.bench.mllog import mllog_lines
-from envbuild.bench.result import BenchResult
+from envbuild.bench.result import BenchResult, MeasuredImage
 from envbuild.errors import EnvbuildError, MachineError, RequestError
 from envbuild.events import Warned
+from envbuild.image.file import ImageFile
 from envbuild.inputs.catalog import read_benchmarks
 from envbuild.jobs.judge import Job, measured_by
 from envbuild.jobs.rank_reports import Reports
@@ -28,6 +29,7 @@ from envbuild.launch.start import Container
 from envbuild.workflows import bench, bench_page, bench_report
 from envbuild.workflows.pages.chart import Chart, ChartPoint, svg
 from tests.support.schemas import complaints
+from tests.support.small_images import BASE, small_image
 from tests.unit.cli.test_command import run
 from tests.unit.jobs.stage import manifest_of_stage, report, reports
 from tests.unit.workflows.test_test import BAD, GOOD, Stage
@@ -517,7 +519,7 @@ def test_the_page_has_charts_and_tables_and_nothing_that_is_fetched_or_run(
     result = machine.bench(ranks=(1, 2, 4), repeats=5)
     points = [point.model_copy(update={"unit": hostile, "network": hostile}) for point in result.points]
     result = result.model_copy(update={"points": tuple(points), "site": hostile})
-    bench_page.write_report(tmp_path / "r.html", result)
+    bench_page.write_report(tmp_path / "r.html", result, tmp_path / "a.sif")
     page = (tmp_path / "r.html").read_text()
     # Rates by ranks, and times by size: the second has a series for 2 and one for 4 ranks.
     assert page.count("<svg") == 2
@@ -532,6 +534,24 @@ def test_the_page_has_charts_and_tables_and_nothing_that_is_fetched_or_run(
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RequestError):
         bench_page.check_report(tmp_path / "notes.txt", [], machine.settings)
+
+
+def test_the_page_has_layers_and_bill_of_the_image_that_was_measured_and_of_no_other(tmp_path: Path) -> None:
+    image = small_image(tmp_path, BASE, recipes={"mpich": "5"}, mpi="mpich")
+    with ImageFile.open(image) as opened:
+        digest = opened.manifest.digest
+    for measured, has_contents in ((digest, True), ("sha256:" + "0" * 64, False)):
+        result = BenchResult(
+            image=MeasuredImage(name="small", version="1", digest=measured),
+            fingerprint="sha256:" + "cd" * 32,
+            facts={"kernel": "6.1.0"},
+            when="2026-11-27T11:00:00Z",
+            repeats=5,
+            points=(),
+        )
+        bench_page.write_report(tmp_path / "r.html", result, image)
+        page = (tmp_path / "r.html").read_text()
+        assert [text in page for text in ("layer-0", "Bill of materials")] == [has_contents] * 2
 
 
 def test_a_chart_of_one_point_and_of_none_is_no_error() -> None:

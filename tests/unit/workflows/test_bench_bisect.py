@@ -349,7 +349,8 @@ def test_layers_that_cannot_be_had_are_named_before_any_run(
     first, second = machine.image("a.sif", all_at("1.0", FEW)), machine.image("b.sif", all_at("2.0", FEW))
     interpreter = Interpreter(abi="cp311", architecture="amd64")
     absent = wheel_layer(wheel("part03", "2.0"), interpreter, (), _layer("base"))
-    monkeypatch.setattr(bench_bisect, "missing_layers", lambda *_: (absent,))
+    # On another base, too.
+    monkeypatch.setattr(bench_bisect, "missing_layers", lambda *_: (absent, absent))
 
     def unreachable(*_: object, **__: object) -> None:
         raise MachineError("the index cannot be reached", hint="try again")
