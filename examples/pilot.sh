@@ -1,7 +1,7 @@
 #!/bin/bash
 # A pilot of envbuild on a machine of yours: each command that a centre needs, once, and one page of results.
 #
-#   examples/pilot.sh [-o DIR] [-s SPEC] [-p PARTITION] [-A ACCOUNT] [-n NODES] [-t MINUTES] [IMAGE.sif]
+#   pilot.sh [-o DIR] [-s SPEC] [-p PARTITION] [-A ACCOUNT] [-n NODES] [-t MINUTES] [IMAGE.sif]
 #
 # A step that fails is noted, and the next one goes on. Everything is written below DIR, but for the store
 # (ENVBUILD_STORE). docs/howto/pilot.md explains the steps.
@@ -23,14 +23,14 @@ END
 }
 
 wrong() {
-    printf 'error: %s\n\nhint: examples/pilot.sh -h\n' "$1" >&2
+    printf 'error: %s\n\nhint: %s -h\n' "$1" "$0" >&2
     exit 2
 }
 
 results=pilot spec='' partition='' account='' nodes='' minutes=15
 while getopts ho:s:p:A:n:t: option; do
     case $option in
-        h) usage && exit 0 ;;
+        h) usage; exit 0 ;;
         o) results=$OPTARG ;;
         s) spec=$OPTARG ;;
         p) partition=$OPTARG ;;
