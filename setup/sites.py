@@ -4,9 +4,10 @@
     make sites ARGS="--only alps-daint --only lumi/g --whole"
 
 For each machine an image of PyTorch for its processor and GPUs is locked; an image of MPI and NumPy for its
-processor is built, checked against its site file, and tried here; and the command is shown that would start
-it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
-reached. The table is left in build/sites/sites.md, with the output of each command beside it.
+processor is built, checked against its site file, and tested here; and the batch script is written that would
+start it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
+reached. Layers are kept in build/sites/store: without it, the table says of each layer that it was built.
+The table is left in build/sites/sites.md, with the output of each command beside it.
 
 Exit codes: 0 done, 1 a command ended in another way than by success or with a reason.
 """
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -46,6 +48,8 @@ class Machine:
     name: str
     site: dict[str, Any]
     cells: dict[str, str] = field(default_factory=dict)
+    start: str = ""
+    """The command of a batch job that starts the ranks there, if one can be written."""
 
     @property
     def architecture(self) -> str:
@@ -79,14 +83,19 @@ class Desk:
         self.faults = 0
         self.reasons: list[str] = []
 
-    def refusal(self, output: str) -> str:
-        """Return the cell of a command that was refused: the number of its reason below the table."""
+    def refusal(self, machine: Machine, output: str) -> str:
+        """Return the cell of a command that was refused: the number of its reason below the table.
+
+        The reason is the first error without its facts, which name files of this machine, and is the same for
+        all machines that it holds for.
+        """
         text = output[output.find("error: ") :].removeprefix("error: ").partition("\nerror: ")[0]
-        problem, _, hint = (" ".join(part.split()) for part in text.partition("\nhint: "))
-        reason = f"{problem} ({hint})" if hint else problem
+        text, _, hint = text.partition("\nhint: ")
+        problem, hint = text.partition("\n")[0], " ".join(hint.split())
+        reason = (f"{problem} ({hint})" if hint else problem).replace(f"`{machine.name}`", "`SITE`")
         if reason not in self.reasons:
             self.reasons.append(reason)
-        return f"no [{self.reasons.index(reason) + 1}]"
+        return f"refused [{self.reasons.index(reason) + 1}]"
 
     def run(self, machine: str, step: str, words: Sequence[str], *, limit_s: int = 3600) -> tuple[int, str]:
         """Return exit code and output of a command, which is shown."""
@@ -94,7 +103,7 @@ class Desk:
         line = [str(ROOT / ".venv/bin/envbuild"), *words]
         # A site of this machine's user or administrator must not take part.
         variables = {key: value for key, value in os.environ.items() if key != "ENVBUILD_SITE"}
-        variables["PATH"] = f"{QEMU}:{variables['PATH']}"
+        variables |= {"PATH": f"{QEMU}:{variables['PATH']}", "ENVBUILD_STORE": str(OUTPUT / "store")}
         done = subprocess.run(
             line,
             cwd=OUTPUT,
@@ -113,13 +122,22 @@ class Desk:
 
 
 def machines(only: Sequence[str]) -> list[Machine]:
-    """Return the machines with a site file; one with partitions is one row for each."""
-    found = []
+    """Return the machines with a site file; one with partitions is one row for each.
+
+    `only` names sites or partitions; a name that none has ends the program.
+    """
+    found, unknown = [], {*only}
     for entry in json.loads(asked(["site", "ls", "--json"])):
-        site = json.loads(asked(["site", "show", entry["name"], "--json"]))["site"]
-        has_partitions = bool(site.get("partitions")) and "/" not in entry["name"]
-        if entry["name"] not in NOT_MACHINES and not has_partitions and (not only or entry["name"] in only):
-            found.append(Machine(entry["name"], site))
+        name = entry["name"]
+        named = {name, name.partition("/")[0]} & {*only}
+        unknown -= named
+        if name in NOT_MACHINES or (only and not named):
+            continue
+        site = json.loads(asked(["site", "show", name, "--json"]))["site"]
+        if not site.get("partitions") or "/" in name:
+            found.append(Machine(name, site))
+    if unknown:
+        sys.exit(f"there is no machine of these names: {', '.join(sorted(unknown))}")
     return found
 
 
@@ -137,42 +155,62 @@ def try_machine(desk: Desk, machine: Machine, *, whole: bool) -> None:
         spec = text.format(name=kind, accelerator=machine.accelerator)
         (OUTPUT / f"{name}.{kind}.yaml").write_text(spec)
     code, output = desk.run(machine.name, "lock", ["lock", f"{name}.pytorch.yaml", *site])
-    cells["resolves"] = f"ran: PyTorch, {machine.accelerator}" if code == DONE else desk.refusal(output)
+    resolved = code == DONE
+    cells["resolves"] = f"ran: PyTorch, {machine.accelerator}" if resolved else desk.refusal(machine, output)
 
     image = f"{name}.small.sif"
     build = ["build", f"{name}.small.yaml", "-o", image, *site, "--architecture", machine.architecture]
     code, output = desk.run(machine.name, "build", build)
-    how = "ran" if machine.architecture == HERE else "ran, base by QEMU"
-    cells["builds"] = f"{how}: MPI, NumPy" if code == DONE else desk.refusal(output)
+    cells["builds"] = f"ran: MPI, NumPy{layers(output)}" if code == DONE else desk.refusal(machine, output)
     if code == DONE:
         try_image(desk, machine, image)
-    if whole and cells["resolves"].startswith("ran"):
+    if whole and resolved:
         image = f"{name}.pytorch.sif"
         build = ["build", f"{name}.pytorch.yaml", "-o", image, *site]
         code, output = desk.run(machine.name, "build-pytorch", build)
-        cells["builds"] += "; PyTorch" if code == DONE else f"; PyTorch {desk.refusal(output)}"
+        done = f"PyTorch{layers(output)}" if code == DONE else f"PyTorch {desk.refusal(machine, output)}"
+        cells["builds"] += f"; {done}"
         if code == DONE:
             cells["checks"] += f"; PyTorch: {judged(desk, machine, 'check-pytorch', image)}"
 
 
+def layers(output: str) -> str:
+    """Return how many layers a build made, as it says itself."""
+    counts = re.search(r"^layers: ([0-9]+) built, ([0-9]+) reused$", output, re.MULTILINE)
+    return f" ({counts[1]} layers built, {counts[2]} reused)" if counts else ""
+
+
 def try_image(desk: Desk, machine: Machine, image: str) -> None:
-    """Check an image for a machine, show how it starts there, and try it here."""
-    cells, site = machine.cells, ["--site", machine.name]
+    """Check an image for a machine, write the script that starts it there, and test it here."""
+    cells = machine.cells
     cells["checks"] = f"ran: {judged(desk, machine, 'check', image)}"
-    launch = ["launch", image, *site, "-n", "2", "--dry-run", "--", "python3", "-c", "import mpi4py.MPI"]
-    code, output = desk.run(machine.name, "launch", launch)
-    cells["starts"] = "expected text" if code == DONE else desk.refusal(output)
+    cells["starts"] = started(desk, machine, image)
     emulate = [] if machine.architecture == HERE else ["--emulate"]
-    code, _ = desk.run(machine.name, "test", ["test", image, *emulate])
-    how = "QEMU" if emulate else "ran here"
-    cells["tests"] = f"{how}: {'PASS' if code == DONE else 'FAIL'}"
+    code, output = desk.run(machine.name, "test", ["test", image, *emulate])
+    how = "ran here under QEMU" if emulate else "ran here"
+    verdicts = {DONE: f"{how}: PASS", FAILED: f"{how}: FAIL"}
+    cells["tests"] = verdicts.get(code) or desk.refusal(machine, output)
+
+
+def started(desk: Desk, machine: Machine, image: str) -> str:
+    """Return the cell of the batch script for a machine, and keep the line that starts the ranks."""
+    script = OUTPUT / f"{machine.name.replace('/', '-')}.job.sh"
+    script.unlink(missing_ok=True)
+    form = "pbs" if machine.site.get("scheduler", {}).get("name") == "pbs" else "sbatch"
+    words = ["export", image, "--format", form, "--site", machine.name, "--image", "IMAGE", "-o", script.name]
+    code, output = desk.run(machine.name, "start", words)
+    if code != DONE:
+        return desk.refusal(machine, output)
+    machine.start = script.read_text().rstrip().rpartition("\n")[2].removeprefix("exec ")
+    runtimes = machine.site.get("runtimes")
+    return f"expected text: {runtimes[0]['name'] if runtimes else 'apptainer (runtime unknown)'}"
 
 
 def judged(desk: Desk, machine: Machine, step: str, image: str) -> str:
     """Return the verdict of a check of an image against a machine's site file."""
     code, output = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
     if code not in (DONE, FAILED):
-        return desk.refusal(output)
+        return desk.refusal(machine, output)
     counts = json.loads(output)["counts"]
     return (
         f"{'PASS' if code == DONE else 'FAIL'}, {counts['PASS']} of {sum(counts.values())} could be decided"
@@ -180,12 +218,21 @@ def judged(desk: Desk, machine: Machine, step: str, image: str) -> str:
 
 
 def table(rows: Sequence[Machine], reasons: Sequence[str]) -> str:
-    """Return the table as Markdown, and below it the numbered reasons."""
-    lines = [[*COLUMNS, *STEPS], ["---"] * (len(COLUMNS) + len(STEPS))]
-    lines += [[*row.facts(), *(row.cells.get(step, "") for step in STEPS)] for row in rows]
-    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    """Return as Markdown the table, the commands that start ranks, and the numbered reasons."""
+    steps = [[*row.facts(), *(row.cells.get(step, "") for step in STEPS)] for row in rows]
+    starts = [[row.name, f"`{row.start}`"] for row in rows if row.start]
     notes = [f"[{number}] {reason}\n" for number, reason in enumerate(reasons, start=1)]
-    return "\n".join([text + "\n", *notes])
+    parts = [markdown([*COLUMNS, *STEPS], steps)]
+    if starts:
+        parts.append(markdown(["machine", "last line of its batch script"], starts))
+    return "\n".join([*parts, *notes])
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def main() -> int:
@@ -196,8 +243,6 @@ def main() -> int:
     options = parser.parse_args()
     OUTPUT.mkdir(parents=True, exist_ok=True)
     rows, desk = machines(options.only), Desk()
-    if not rows:
-        sys.exit(f"there is no machine of these names: {', '.join(options.only)}")
     for machine in rows:
         print(f"\n--- {machine.name}", flush=True)
         try_machine(desk, machine, whole=options.whole)
