@@ -6,8 +6,8 @@
 For each machine an image of PyTorch for its processor and GPUs is locked; an image of MPI and NumPy for its
 processor is built, checked against its site file, and tested here; and the batch script is written that would
 start it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
-reached. Layers are kept in build/sites/store: without it, the table says of each layer that it was built.
-The table is left in build/sites/sites.md, with the output of each command beside it.
+reached. The store is empty at first, so all layers are built, each once. The table is left in
+build/sites/sites.md, with the output of each command beside it.
 
 Exit codes: 0 done, 1 a command ended in another way than by success or with a reason.
 """
@@ -20,6 +20,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +80,8 @@ class Machine:
 class Desk:
     """Runs envbuild, keeps what it prints and why it refused, and counts commands that end as none should."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path) -> None:
+        self.store = store
         self.faults = 0
         self.reasons: list[str] = []
 
@@ -103,7 +105,7 @@ class Desk:
         line = [str(ROOT / ".venv/bin/envbuild"), *words]
         # A site of this machine's user or administrator must not take part.
         variables = {key: value for key, value in os.environ.items() if key != "ENVBUILD_SITE"}
-        variables |= {"PATH": f"{QEMU}:{variables['PATH']}", "ENVBUILD_STORE": str(OUTPUT / "store")}
+        variables |= {"PATH": f"{QEMU}:{variables['PATH']}", "ENVBUILD_STORE": str(self.store)}
         done = subprocess.run(
             line,
             cwd=OUTPUT,
@@ -242,10 +244,12 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="build and check the images of PyTorch")
     options = parser.parse_args()
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    rows, desk = machines(options.only), Desk()
-    for machine in rows:
-        print(f"\n--- {machine.name}", flush=True)
-        try_machine(desk, machine, whole=options.whole)
+    rows = machines(options.only)
+    with tempfile.TemporaryDirectory(prefix="envbuild-sites-", dir="/var/tmp") as store:
+        desk = Desk(Path(store))
+        for machine in rows:
+            print(f"\n--- {machine.name}", flush=True)
+            try_machine(desk, machine, whole=options.whole)
     text = table(rows, desk.reasons)
     (OUTPUT / "sites.md").write_text(text)
     print(f"\n{text}")

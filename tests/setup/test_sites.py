@@ -30,7 +30,7 @@ class Answers(sites.Desk):
     """A desk whose commands do nothing, and answer by their first word."""
 
     def __init__(self, **answers: tuple[int, str]) -> None:
-        super().__init__()
+        super().__init__(Path("store"))
         self.answers = {
             "lock": (0, ""),
             "build": (0, BUILT),
