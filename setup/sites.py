@@ -6,18 +6,21 @@
 For each machine an image of PyTorch for its processor and GPUs is locked; an image of MPI and NumPy for its
 processor is built, checked against its site file, and tested here; and the batch script is written that would
 start it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
-reached. The store is empty at first, so all layers are built, each once. The table is left in
-build/sites/sites.md, with the output of each command beside it.
+reached. The store is empty at first, so all layers are built, each once, unless `--store` names one with
+layers; the table says how many were built. It is left in build/sites/sites.md, with the output of each
+command beside it.
 
 Exit codes: 0 done, 1 a command ended in another way than by success or with a reason.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,11 +35,12 @@ NOT_MACHINES = ("example", "local")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
 SMALL = (
-    'name: {name}\nversion: "1"\nmpi: mpich\npackages: {{python: [numpy]}}\narchitectures: [amd64, arm64]\n'
+    'name: small\nversion: "1"\nmpi: mpich\npackages: {{python: [numpy]}}\narchitectures: [amd64, arm64]\n'
 )
-PYTORCH = 'name: {name}\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
+PYTORCH = 'name: pytorch\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
 # Exit codes of envbuild: with the others it says why.
 DONE, FAILED, REFUSED = 0, 4, (2, 3, 5)
+LIMIT_S = 3600
 QEMU = ROOT / "build/qemu"
 COLUMNS = ("machine", "processor", "accelerator", "runtime", "fabric")
 STEPS = ("resolves", "builds", "checks", "starts", "tests")
@@ -84,6 +88,8 @@ class Desk:
         self.store = store
         self.faults = 0
         self.reasons: list[str] = []
+        self.tested: dict[str, str] = {}
+        """Cells of tests by the digest of their image: machines with the same processor have one image."""
 
     def refusal(self, machine: Machine, output: str) -> str:
         """Return the cell of a command that was refused: the number of its reason below the table.
@@ -99,8 +105,8 @@ class Desk:
             self.reasons.append(reason)
         return f"refused [{self.reasons.index(reason) + 1}]"
 
-    def run(self, machine: str, step: str, words: Sequence[str], *, limit_s: int = 3600) -> tuple[int, str]:
-        """Return exit code and output of a command, which is shown."""
+    def run(self, machine: str, step: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command, which is shown, and return how it ended; its output is kept in a file."""
         print("$", shlex.join(["envbuild", *words]), flush=True)
         line = [str(ROOT / ".venv/bin/envbuild"), *words]
         # A site of this machine's user or administrator must not take part.
@@ -114,13 +120,13 @@ class Desk:
             stdin=subprocess.DEVNULL,
             text=True,
             check=False,
-            timeout=limit_s,
+            timeout=LIMIT_S,
         )
         (OUTPUT / f"{machine.replace('/', '-')}.{step}.txt").write_text(done.stderr + done.stdout)
         if done.returncode not in (DONE, *REFUSED, FAILED):
             self.faults += 1
             print(f"  this must not end with exit code {done.returncode}:\n{done.stderr}")
-        return done.returncode, done.stdout if done.returncode in (DONE, FAILED) else done.stderr
+        return done
 
 
 def machines(only: Sequence[str]) -> list[Machine]:
@@ -153,27 +159,32 @@ def try_machine(desk: Desk, machine: Machine, *, whole: bool) -> None:
     """Fill the cells of a machine."""
     name, cells = machine.name.replace("/", "-"), machine.cells
     site = ["--site", machine.name]
-    for kind, text in (("small", SMALL), ("pytorch", PYTORCH)):
-        spec = text.format(name=kind, accelerator=machine.accelerator)
-        (OUTPUT / f"{name}.{kind}.yaml").write_text(spec)
-    code, output = desk.run(machine.name, "lock", ["lock", f"{name}.pytorch.yaml", *site])
-    resolved = code == DONE
-    cells["resolves"] = f"ran: PyTorch, {machine.accelerator}" if resolved else desk.refusal(machine, output)
+    # One lock for all machines, whose images are the same bytes.
+    (OUTPUT / "small.yaml").write_text(SMALL)
+    (OUTPUT / f"{name}.pytorch.yaml").write_text(PYTORCH.format(accelerator=machine.accelerator))
+    done = desk.run(machine.name, "lock", ["lock", f"{name}.pytorch.yaml", *site])
+    resolved = done.returncode == DONE
+    cells["resolves"] = (
+        f"ran: PyTorch, {machine.accelerator}" if resolved else desk.refusal(machine, done.stderr)
+    )
 
     image = f"{name}.small.sif"
-    build = ["build", f"{name}.small.yaml", "-o", image, *site, "--architecture", machine.architecture]
-    code, output = desk.run(machine.name, "build", build)
-    cells["builds"] = f"ran: MPI, NumPy{layers(output)}" if code == DONE else desk.refusal(machine, output)
-    if code == DONE:
+    build = ["build", "small.yaml", "-o", image, *site, "--architecture", machine.architecture]
+    done = desk.run(machine.name, "build", build)
+    if done.returncode == DONE:
+        cells["builds"] = f"ran: MPI, NumPy{layers(done.stderr)}"
         try_image(desk, machine, image)
+    else:
+        cells["builds"] = desk.refusal(machine, done.stderr)
     if whole and resolved:
         image = f"{name}.pytorch.sif"
         build = ["build", f"{name}.pytorch.yaml", "-o", image, *site]
-        code, output = desk.run(machine.name, "build-pytorch", build)
-        done = f"PyTorch{layers(output)}" if code == DONE else f"PyTorch {desk.refusal(machine, output)}"
-        cells["builds"] += f"; {done}"
-        if code == DONE:
+        done = desk.run(machine.name, "build-pytorch", build)
+        if done.returncode == DONE:
+            cells["builds"] += f"; PyTorch{layers(done.stderr)}"
             cells["checks"] += f"; PyTorch: {judged(desk, machine, 'check-pytorch', image)}"
+        else:
+            cells["builds"] += f"; PyTorch {desk.refusal(machine, done.stderr)}"
 
 
 def layers(output: str) -> str:
@@ -184,14 +195,22 @@ def layers(output: str) -> str:
 
 def try_image(desk: Desk, machine: Machine, image: str) -> None:
     """Check an image for a machine, write the script that starts it there, and test it here."""
-    cells = machine.cells
-    cells["checks"] = f"ran: {judged(desk, machine, 'check', image)}"
-    cells["starts"] = started(desk, machine, image)
+    machine.cells["checks"] = f"ran: {judged(desk, machine, 'check', image)}"
+    machine.cells["starts"] = started(desk, machine, image)
+    with (OUTPUT / image).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest not in desk.tested:
+        desk.tested[digest] = tested(desk, machine, image)
+    machine.cells["tests"] = desk.tested[digest]
+
+
+def tested(desk: Desk, machine: Machine, image: str) -> str:
+    """Return the cell of the test of an image on this machine."""
     emulate = [] if machine.architecture == HERE else ["--emulate"]
-    code, output = desk.run(machine.name, "test", ["test", image, *emulate])
+    done = desk.run(machine.name, "test", ["test", image, *emulate])
     how = "ran here under QEMU" if emulate else "ran here"
     verdicts = {DONE: f"{how}: PASS", FAILED: f"{how}: FAIL"}
-    cells["tests"] = verdicts.get(code) or desk.refusal(machine, output)
+    return verdicts.get(done.returncode) or desk.refusal(machine, done.stderr)
 
 
 def started(desk: Desk, machine: Machine, image: str) -> str:
@@ -200,9 +219,9 @@ def started(desk: Desk, machine: Machine, image: str) -> str:
     script.unlink(missing_ok=True)
     form = "pbs" if machine.site.get("scheduler", {}).get("name") == "pbs" else "sbatch"
     words = ["export", image, "--format", form, "--site", machine.name, "--image", "IMAGE", "-o", script.name]
-    code, output = desk.run(machine.name, "start", words)
-    if code != DONE:
-        return desk.refusal(machine, output)
+    done = desk.run(machine.name, "start", words)
+    if done.returncode != DONE:
+        return desk.refusal(machine, done.stderr)
     machine.start = script.read_text().rstrip().rpartition("\n")[2].removeprefix("exec ")
     runtimes = machine.site.get("runtimes")
     return f"expected text: {runtimes[0]['name'] if runtimes else 'apptainer (runtime unknown)'}"
@@ -210,13 +229,12 @@ def started(desk: Desk, machine: Machine, image: str) -> str:
 
 def judged(desk: Desk, machine: Machine, step: str, image: str) -> str:
     """Return the verdict of a check of an image against a machine's site file."""
-    code, output = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
-    if code not in (DONE, FAILED):
-        return desk.refusal(machine, output)
-    counts = json.loads(output)["counts"]
-    return (
-        f"{'PASS' if code == DONE else 'FAIL'}, {counts['PASS']} of {sum(counts.values())} could be decided"
-    )
+    done = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
+    if done.returncode not in (DONE, FAILED):
+        return desk.refusal(machine, done.stderr)
+    counts = json.loads(done.stdout)["counts"]
+    verdict = "PASS" if done.returncode == DONE else "FAIL"
+    return f"{verdict}, {counts['PASS']} of {sum(counts.values())} could be decided"
 
 
 def table(rows: Sequence[Machine], reasons: Sequence[str]) -> str:
@@ -242,11 +260,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", default=[], metavar="SITE", help="a name of `site ls`")
     parser.add_argument("--whole", action="store_true", help="build and check the images of PyTorch")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="reuse the layers of this store")
     options = parser.parse_args()
-    OUTPUT.mkdir(parents=True, exist_ok=True)
     rows = machines(options.only)
-    with tempfile.TemporaryDirectory(prefix="envbuild-sites-", dir="/var/tmp") as store:
-        desk = Desk(Path(store))
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    OUTPUT.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="envbuild-sites-", dir="/var/tmp") as empty:
+        desk = Desk((options.store or Path(empty)).absolute())
         for machine in rows:
             print(f"\n--- {machine.name}", flush=True)
             try_machine(desk, machine, whole=options.whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,25 +28,28 @@ REASON = (
 
 
 class Answers(sites.Desk):
-    """A desk whose commands do nothing, and answer by their first word."""
+    """A desk whose commands do nothing, and answer by their first word: exit code, stdout, stderr."""
 
-    def __init__(self, **answers: tuple[int, str]) -> None:
+    def __init__(self, **answers: tuple[int, str, str]) -> None:
         super().__init__(Path("store"))
         self.answers = {
-            "lock": (0, ""),
-            "build": (0, BUILT),
-            "check": (0, COUNTS),
-            "export": (0, ""),
-            "test": (0, ""),
+            "lock": (0, "", ""),
+            "build": (0, "", BUILT),
+            "check": (0, COUNTS, ""),
+            "export": (0, "", ""),
+            "test": (0, "", ""),
             **answers,
         }
         self.commands: list[list[str]] = []
 
-    def run(self, machine: str, step: str, words: Sequence[str], *, limit_s: int = 3600) -> tuple[int, str]:
+    def run(self, machine: str, step: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         self.commands.append([*words])
-        if words[0] == "export" and self.answers["export"][0] == 0:
+        code, output, errors = self.answers[words[0]]
+        if words[0] == "export" and code == 0:
             Path(sites.OUTPUT, words[-1]).write_text('#!/bin/sh\n\nexec srun engine IMAGE "$@"\n')
-        return self.answers[words[0]]
+        if words[0] == "build" and code == 0:
+            Path(sites.OUTPUT, words[3]).write_text(words[-1])
+        return subprocess.CompletedProcess(words, code, output, errors)
 
 
 @pytest.fixture(autouse=True)
@@ -88,18 +92,29 @@ def test_an_emulated_test_is_marked() -> None:
     desk = Answers()
     assert tried(desk, architecture="arm64").cells["tests"] == "ran here under QEMU: PASS"
     assert desk.commands[-1][-1] == "--emulate"
-    assert tried(Answers(test=(4, ""))).cells["tests"] == "ran here: FAIL"
+    assert tried(Answers(test=(4, "", ""))).cells["tests"] == "ran here: FAIL"
+
+
+def test_an_image_that_several_machines_share_is_tested_once() -> None:
+    desk = Answers()
+    cells = [tried(desk, name=name).cells["tests"] for name in ("alps", "lumi/g")]
+    assert cells == ["ran here: PASS", "ran here: PASS"]
+    tried(desk, name="roihu", architecture="arm64")
+    assert [words[1:] for words in desk.commands if words[0] == "test"] == [
+        ["alps.small.sif"],
+        ["roihu.small.sif", "--emulate"],
+    ]
 
 
 def test_a_test_that_was_refused_did_not_fail() -> None:
-    refused = tried(Answers(test=(3, "error: no QEMU\n\nhint: install it\n")))
+    refused = tried(Answers(test=(3, "", "error: no QEMU\n\nhint: install it\n")))
     assert refused.cells["tests"] == "refused [1]"
 
 
 def test_a_reason_that_machines_share_has_one_number_and_no_path() -> None:
-    desk = Answers(export=(2, NO_PMI.format(name="alps")))
+    desk = Answers(export=(2, "", NO_PMI.format(name="alps")))
     first = tried(desk)
-    desk.answers["export"] = (2, NO_PMI.format(name="lumi/g"))
+    desk.answers["export"] = (2, "", NO_PMI.format(name="lumi/g"))
     second = tried(desk, name="lumi/g")
     assert first.cells["starts"] == second.cells["starts"] == "refused [1]"
     assert desk.reasons == [REASON]
