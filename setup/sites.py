@@ -35,7 +35,7 @@ NOT_MACHINES = ("example", "local")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
 SMALL = (
-    'name: small\nversion: "1"\nmpi: mpich\npackages: {{python: [numpy]}}\narchitectures: [amd64, arm64]\n'
+    'name: small\nversion: "1"\nmpi: mpich\npackages: {python: [numpy]}\narchitectures: [amd64, arm64]\n'
 )
 PYTORCH = 'name: pytorch\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
 # Exit codes of envbuild: with the others it says why.

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from envbuild.spec.load import load_spec
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "setup"))
 import sites
 
@@ -62,6 +64,11 @@ def tried(desk: sites.Desk, **facts: Any) -> sites.Machine:
     machine = sites.Machine(facts.pop("name", "alps"), facts)
     sites.try_machine(desk, machine, whole=False)
     return machine
+
+
+def test_the_specs_are_specs() -> None:
+    for text in (sites.SMALL, sites.PYTORCH.format(accelerator="cuda")):
+        assert load_spec(text.encode(), Path("spec.yaml")).mpi is not None
 
 
 def test_a_start_is_the_last_line_of_the_script_for_the_runtime_of_the_site() -> None:
