@@ -34,9 +34,7 @@ OUTPUT = ROOT / "build/sites"
 NOT_MACHINES = ("example", "local")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
-SMALL = (
-    'name: small\nversion: "1"\nmpi: mpich\npackages: {python: [numpy]}\narchitectures: [amd64, arm64]\n'
-)
+SMALL = 'name: small\nversion: "1"\nmpi: mpich\npackages: {python: [numpy]}\narchitectures: [amd64, arm64]\n'
 PYTORCH = 'name: pytorch\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
 # Exit codes of envbuild: with the others it says why.
 DONE, FAILED, REFUSED = 0, 4, (2, 3, 5)
@@ -232,9 +230,23 @@ def judged(desk: Desk, machine: Machine, step: str, image: str) -> str:
     done = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
     if done.returncode not in (DONE, FAILED):
         return desk.refusal(machine, done.stderr)
-    counts = json.loads(done.stdout)["counts"]
-    verdict = "PASS" if done.returncode == DONE else "FAIL"
-    return f"{verdict}, {counts['PASS']} of {sum(counts.values())} could be decided"
+    return judgement(json.loads(done.stdout))
+
+
+def judgement(report: dict[str, Any]) -> str:
+    """Return the cell of a check's report: a rule without its facts is not one that passed."""
+    ids: dict[str, list[str]] = {"PASS": [], "FAIL": [], "warned": [], "unknown": []}
+    for finding in report["findings"]:
+        status = finding["status"]
+        if status not in ids:
+            status = "unknown" if finding["missing"] else "warned"
+        ids[status].append(finding["id"])
+    parts = [f"{len(ids['PASS'])} passed"]
+    parts += [f"failed {', '.join(ids['FAIL'])}"] if ids["FAIL"] else []
+    parts += [f"warned {', '.join(ids['warned'])}"] if ids["warned"] else []
+    verdict = "PASS" if report["passed"] else "FAIL"
+    parts.append(f"{len(ids['unknown'])} lack facts")
+    return f"{verdict} ({'; '.join(parts)})"
 
 
 def table(rows: Sequence[Machine], reasons: Sequence[str]) -> str:

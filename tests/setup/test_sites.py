@@ -17,7 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "setup"))
 import sites
 
 BUILT = "alps.small.sif: built (98 MB, 6 layers, sha256:7bd0)\nlayers: 4 built, 2 reused\n"
-COUNTS = '{"counts": {"PASS": 21, "FAIL": 0, "SKIP": 1, "UNKNOWN": 18}}'
+CHECKED: dict[str, Any] = {
+    "passed": True,
+    "findings": [
+        {"id": "loader.objects", "status": "PASS", "missing": []},
+        {"id": "FABRIC.slow", "status": "SKIP", "missing": []},
+        {"id": "MPI.of-ucx", "status": "SKIP", "missing": ["mpi.ucx"]},
+    ],
+}
 NO_PMI = (
     "warning: FABRIC.x: not known\nerror: the site `{name}` names no type of `srun --mpi`\n"
     "  gpus.vendor = nvidia (/home/someone/sites/{name}.yaml:7:11)\n\n"
@@ -37,7 +44,7 @@ class Answers(sites.Desk):
         self.answers = {
             "lock": (0, "", ""),
             "build": (0, "", BUILT),
-            "check": (0, COUNTS, ""),
+            "check": (0, json.dumps(CHECKED), ""),
             "export": (0, "", ""),
             "test": (0, "", ""),
             **answers,
@@ -93,6 +100,14 @@ def test_a_script_for_pbs_is_written_where_jobs_start_by_it() -> None:
 
 def test_layers_that_were_there_already_are_not_said_to_be_built() -> None:
     assert tried(Answers()).cells["builds"] == "ran: MPI, NumPy (4 layers built, 2 reused)"
+
+
+def test_a_rule_without_its_facts_is_not_called_passed() -> None:
+    assert tried(Answers()).cells["checks"] == "ran: PASS (1 passed; warned FABRIC.slow; 1 lack facts)"
+    failed = {"id": "ARCH.same", "status": "FAIL", "missing": []}
+    report = {"passed": False, "findings": [failed, *CHECKED["findings"]]}
+    refused = tried(Answers(check=(4, json.dumps(report), ""))).cells["checks"]
+    assert refused == "ran: FAIL (1 passed; failed ARCH.same; warned FABRIC.slow; 1 lack facts)"
 
 
 def test_an_emulated_test_is_marked() -> None:
