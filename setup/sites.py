@@ -7,8 +7,7 @@ For each machine an image of PyTorch for its processor and GPUs is locked; an im
 processor is built, checked against its site file, and tested here; and the batch script is written that would
 start it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
 reached. The store is empty at first, so all layers are built, each once, unless `--store` names one with
-layers; the table says how many were built. It is left in build/sites/sites.md, with the output of each
-command beside it.
+layers. The table is left in build/sites/sites.md, with the output of each command beside it.
 
 Exit codes: 0 done, 1 a command ended in another way than by success or with a reason.
 """
@@ -180,7 +179,8 @@ def try_machine(desk: Desk, machine: Machine, *, whole: bool) -> None:
         done = desk.run(machine.name, "build-pytorch", build)
         if done.returncode == DONE:
             cells["builds"] += f"; PyTorch{layers(done.stderr)}"
-            cells["checks"] += f"; PyTorch: {judged(desk, machine, 'check-pytorch', image)}"
+            small, pytorch = cells.get("checks", ""), judged(desk, machine, "check-pytorch", image)
+            cells["checks"] = f"{small}; PyTorch: {pytorch}".removeprefix("; ")
         else:
             cells["builds"] += f"; PyTorch {desk.refusal(machine, done.stderr)}"
 
@@ -214,7 +214,6 @@ def tested(desk: Desk, machine: Machine, image: str) -> str:
 def started(desk: Desk, machine: Machine, image: str) -> str:
     """Return the cell of the batch script for a machine, and keep the line that starts the ranks."""
     script = OUTPUT / f"{machine.name.replace('/', '-')}.job.sh"
-    script.unlink(missing_ok=True)
     form = "pbs" if machine.site.get("scheduler", {}).get("name") == "pbs" else "sbatch"
     words = ["export", image, "--format", form, "--site", machine.name, "--image", "IMAGE", "-o", script.name]
     done = desk.run(machine.name, "start", words)

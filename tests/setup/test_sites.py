@@ -142,6 +142,18 @@ def test_a_reason_that_machines_share_has_one_number_and_no_path() -> None:
     assert desk.reasons == [REASON]
 
 
+def test_pytorch_is_built_whole_where_the_small_image_was_refused() -> None:
+    class Refused(Answers):
+        def run(self, machine: str, step: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+            self.answers["build"] = (2, "", NO_PMI) if step == "build" else (0, "", BUILT)
+            return super().run(machine, step, words)
+
+    machine = sites.Machine("alps", {})
+    sites.try_machine(Refused(), machine, whole=True)
+    assert machine.cells["builds"] == "refused [1]; PyTorch (4 layers built, 2 reused)"
+    assert machine.cells["checks"] == "PyTorch: PASS (1 passed; warned FABRIC.slow; 1 lack facts)"
+
+
 def test_each_partition_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[str, dict[str, Any]] = {
         "alps": {},
