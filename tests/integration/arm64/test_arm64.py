@@ -94,5 +94,5 @@ def test_the_two_commands_of_the_page_build_the_image_for_alps_without_starting_
     assert [command.split()[0] for command in commands] == ["lock", "build"]
     for command in commands:
         arm.envbuild(*shlex.split(command))
-    assert ": passed;" in arm.envbuild("check", "alps-arm64.sif", "--site", "alps-daint").stdout
-    assert "base:        debian-12 (arm64, Python 3.11)" in arm.envbuild("inspect", "alps-arm64.sif").stdout
+    assert ": passed;" in arm.envbuild("check", "alps.sif", "--site", "alps-daint").stdout
+    assert "base:        debian-12 (arm64, Python 3.11)" in arm.envbuild("inspect", "alps.sif").stdout
