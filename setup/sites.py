@@ -4,20 +4,25 @@
     make sites ARGS="--only alps-daint --only lumi/g --whole"
 
 For each machine an image of PyTorch for its processor and GPUs is locked; an image of MPI and NumPy for its
-processor is built, checked against its site file, and tried here; and the command is shown that would start
-it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
-reached. The table is left in build/sites/sites.md, with the output of each command beside it.
+processor is built, checked against its site file, and tested here; and the batch script is written that would
+start it there. With `--whole`, the images of PyTorch are built and checked, too (several GB). No machine is
+reached. The store is empty at first, so all layers are built, each once, unless `--store` names one with
+layers. The table is left in build/sites/sites.md, with the output of each command beside it.
 
 Exit codes: 0 done, 1 a command ended in another way than by success or with a reason.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
+import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +33,11 @@ OUTPUT = ROOT / "build/sites"
 NOT_MACHINES = ("example", "local")
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 ACCELERATORS = {"nvidia": "cuda", "amd": "rocm"}
-SMALL = (
-    'name: {name}\nversion: "1"\nmpi: mpich\npackages: {{python: [numpy]}}\narchitectures: [amd64, arm64]\n'
-)
-PYTORCH = 'name: {name}\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
+SMALL = 'name: small\nversion: "1"\nmpi: mpich\npackages: {python: [numpy]}\narchitectures: [amd64, arm64]\n'
+PYTORCH = 'name: pytorch\nversion: "1"\nmpi: mpich\nframeworks: [pytorch]\naccelerator: {accelerator}\n'
 # Exit codes of envbuild: with the others it says why.
 DONE, FAILED, REFUSED = 0, 4, (2, 3, 5)
+LIMIT_S = 3600
 QEMU = ROOT / "build/qemu"
 COLUMNS = ("machine", "processor", "accelerator", "runtime", "fabric")
 STEPS = ("resolves", "builds", "checks", "starts", "tests")
@@ -46,6 +50,8 @@ class Machine:
     name: str
     site: dict[str, Any]
     cells: dict[str, str] = field(default_factory=dict)
+    start: str = ""
+    """The command of a batch job that starts the ranks there, if one can be written."""
 
     @property
     def architecture(self) -> str:
@@ -75,26 +81,34 @@ class Machine:
 class Desk:
     """Runs envbuild, keeps what it prints and why it refused, and counts commands that end as none should."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path) -> None:
+        self.store = store
         self.faults = 0
         self.reasons: list[str] = []
+        self.tested: dict[str, str] = {}
+        """Cells of tests by the digest of their image: machines with the same processor have one image."""
 
-    def refusal(self, output: str) -> str:
-        """Return the cell of a command that was refused: the number of its reason below the table."""
+    def refusal(self, machine: Machine, output: str) -> str:
+        """Return the cell of a command that was refused: the number of its reason below the table.
+
+        The reason is the first error without its facts, which name files of this machine, and is the same for
+        all machines that it holds for.
+        """
         text = output[output.find("error: ") :].removeprefix("error: ").partition("\nerror: ")[0]
-        problem, _, hint = (" ".join(part.split()) for part in text.partition("\nhint: "))
-        reason = f"{problem} ({hint})" if hint else problem
+        text, _, hint = text.partition("\nhint: ")
+        problem, hint = text.partition("\n")[0], " ".join(hint.split())
+        reason = (f"{problem} ({hint})" if hint else problem).replace(f"`{machine.name}`", "`SITE`")
         if reason not in self.reasons:
             self.reasons.append(reason)
-        return f"no [{self.reasons.index(reason) + 1}]"
+        return f"refused [{self.reasons.index(reason) + 1}]"
 
-    def run(self, machine: str, step: str, words: Sequence[str], *, limit_s: int = 3600) -> tuple[int, str]:
-        """Return exit code and output of a command, which is shown."""
+    def run(self, machine: str, step: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command, which is shown, and return how it ended; its output is kept in a file."""
         print("$", shlex.join(["envbuild", *words]), flush=True)
         line = [str(ROOT / ".venv/bin/envbuild"), *words]
         # A site of this machine's user or administrator must not take part.
         variables = {key: value for key, value in os.environ.items() if key != "ENVBUILD_SITE"}
-        variables["PATH"] = f"{QEMU}:{variables['PATH']}"
+        variables |= {"PATH": f"{QEMU}:{variables['PATH']}", "ENVBUILD_STORE": str(self.store)}
         done = subprocess.run(
             line,
             cwd=OUTPUT,
@@ -103,23 +117,32 @@ class Desk:
             stdin=subprocess.DEVNULL,
             text=True,
             check=False,
-            timeout=limit_s,
+            timeout=LIMIT_S,
         )
         (OUTPUT / f"{machine.replace('/', '-')}.{step}.txt").write_text(done.stderr + done.stdout)
         if done.returncode not in (DONE, *REFUSED, FAILED):
             self.faults += 1
             print(f"  this must not end with exit code {done.returncode}:\n{done.stderr}")
-        return done.returncode, done.stdout if done.returncode in (DONE, FAILED) else done.stderr
+        return done
 
 
 def machines(only: Sequence[str]) -> list[Machine]:
-    """Return the machines with a site file; one with partitions is one row for each."""
-    found = []
+    """Return the machines with a site file; one with partitions is one row for each.
+
+    `only` names sites or partitions; a name that none has ends the program.
+    """
+    found, unknown = [], {*only}
     for entry in json.loads(asked(["site", "ls", "--json"])):
-        site = json.loads(asked(["site", "show", entry["name"], "--json"]))["site"]
-        has_partitions = bool(site.get("partitions")) and "/" not in entry["name"]
-        if entry["name"] not in NOT_MACHINES and not has_partitions and (not only or entry["name"] in only):
-            found.append(Machine(entry["name"], site))
+        name = entry["name"]
+        named = {name, name.partition("/")[0]} & {*only}
+        unknown -= named
+        if name in NOT_MACHINES or (only and not named):
+            continue
+        site = json.loads(asked(["site", "show", name, "--json"]))["site"]
+        if not site.get("partitions") or "/" in name:
+            found.append(Machine(name, site))
+    if unknown:
+        sys.exit(f"there is no machine of these names: {', '.join(sorted(unknown))}")
     return found
 
 
@@ -133,59 +156,114 @@ def try_machine(desk: Desk, machine: Machine, *, whole: bool) -> None:
     """Fill the cells of a machine."""
     name, cells = machine.name.replace("/", "-"), machine.cells
     site = ["--site", machine.name]
-    for kind, text in (("small", SMALL), ("pytorch", PYTORCH)):
-        spec = text.format(name=kind, accelerator=machine.accelerator)
-        (OUTPUT / f"{name}.{kind}.yaml").write_text(spec)
-    code, output = desk.run(machine.name, "lock", ["lock", f"{name}.pytorch.yaml", *site])
-    cells["resolves"] = f"ran: PyTorch, {machine.accelerator}" if code == DONE else desk.refusal(output)
+    # One lock for all machines, whose images are the same bytes.
+    (OUTPUT / "small.yaml").write_text(SMALL)
+    (OUTPUT / f"{name}.pytorch.yaml").write_text(PYTORCH.format(accelerator=machine.accelerator))
+    done = desk.run(machine.name, "lock", ["lock", f"{name}.pytorch.yaml", *site])
+    resolved = done.returncode == DONE
+    cells["resolves"] = (
+        f"ran: PyTorch, {machine.accelerator}" if resolved else desk.refusal(machine, done.stderr)
+    )
 
     image = f"{name}.small.sif"
-    build = ["build", f"{name}.small.yaml", "-o", image, *site, "--architecture", machine.architecture]
-    code, output = desk.run(machine.name, "build", build)
-    how = "ran" if machine.architecture == HERE else "ran, base by QEMU"
-    cells["builds"] = f"{how}: MPI, NumPy" if code == DONE else desk.refusal(output)
-    if code == DONE:
+    build = ["build", "small.yaml", "-o", image, *site, "--architecture", machine.architecture]
+    done = desk.run(machine.name, "build", build)
+    if done.returncode == DONE:
+        cells["builds"] = f"ran: MPI, NumPy{layers(done.stderr)}"
         try_image(desk, machine, image)
-    if whole and cells["resolves"].startswith("ran"):
+    else:
+        cells["builds"] = desk.refusal(machine, done.stderr)
+    if whole and resolved:
         image = f"{name}.pytorch.sif"
         build = ["build", f"{name}.pytorch.yaml", "-o", image, *site]
-        code, output = desk.run(machine.name, "build-pytorch", build)
-        cells["builds"] += "; PyTorch" if code == DONE else f"; PyTorch {desk.refusal(output)}"
-        if code == DONE:
-            cells["checks"] += f"; PyTorch: {judged(desk, machine, 'check-pytorch', image)}"
+        done = desk.run(machine.name, "build-pytorch", build)
+        if done.returncode == DONE:
+            cells["builds"] += f"; PyTorch{layers(done.stderr)}"
+            small, pytorch = cells.get("checks", ""), judged(desk, machine, "check-pytorch", image)
+            cells["checks"] = f"{small}; PyTorch: {pytorch}".removeprefix("; ")
+        else:
+            cells["builds"] += f"; PyTorch {desk.refusal(machine, done.stderr)}"
+
+
+def layers(output: str) -> str:
+    """Return how many layers a build made, as it says itself."""
+    counts = re.search(r"^layers: ([0-9]+) built, ([0-9]+) reused$", output, re.MULTILINE)
+    return f" ({counts[1]} layers built, {counts[2]} reused)" if counts else ""
 
 
 def try_image(desk: Desk, machine: Machine, image: str) -> None:
-    """Check an image for a machine, show how it starts there, and try it here."""
-    cells, site = machine.cells, ["--site", machine.name]
-    cells["checks"] = f"ran: {judged(desk, machine, 'check', image)}"
-    launch = ["launch", image, *site, "-n", "2", "--dry-run", "--", "python3", "-c", "import mpi4py.MPI"]
-    code, output = desk.run(machine.name, "launch", launch)
-    cells["starts"] = "expected text" if code == DONE else desk.refusal(output)
+    """Check an image for a machine, write the script that starts it there, and test it here."""
+    machine.cells["checks"] = f"ran: {judged(desk, machine, 'check', image)}"
+    machine.cells["starts"] = started(desk, machine, image)
+    with (OUTPUT / image).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest not in desk.tested:
+        desk.tested[digest] = tested(desk, machine, image)
+    machine.cells["tests"] = desk.tested[digest]
+
+
+def tested(desk: Desk, machine: Machine, image: str) -> str:
+    """Return the cell of the test of an image on this machine."""
     emulate = [] if machine.architecture == HERE else ["--emulate"]
-    code, _ = desk.run(machine.name, "test", ["test", image, *emulate])
-    how = "QEMU" if emulate else "ran here"
-    cells["tests"] = f"{how}: {'PASS' if code == DONE else 'FAIL'}"
+    done = desk.run(machine.name, "test", ["test", image, *emulate])
+    how = "ran here under QEMU" if emulate else "ran here"
+    verdicts = {DONE: f"{how}: PASS", FAILED: f"{how}: FAIL"}
+    return verdicts.get(done.returncode) or desk.refusal(machine, done.stderr)
+
+
+def started(desk: Desk, machine: Machine, image: str) -> str:
+    """Return the cell of the batch script for a machine, and keep the line that starts the ranks."""
+    script = OUTPUT / f"{machine.name.replace('/', '-')}.job.sh"
+    form = "pbs" if machine.site.get("scheduler", {}).get("name") == "pbs" else "sbatch"
+    words = ["export", image, "--format", form, "--site", machine.name, "--image", "IMAGE", "-o", script.name]
+    done = desk.run(machine.name, "start", words)
+    if done.returncode != DONE:
+        return desk.refusal(machine, done.stderr)
+    machine.start = script.read_text().rstrip().rpartition("\n")[2].removeprefix("exec ")
+    runtimes = machine.site.get("runtimes")
+    return f"expected text: {runtimes[0]['name'] if runtimes else 'apptainer (runtime unknown)'}"
 
 
 def judged(desk: Desk, machine: Machine, step: str, image: str) -> str:
     """Return the verdict of a check of an image against a machine's site file."""
-    code, output = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
-    if code not in (DONE, FAILED):
-        return desk.refusal(output)
-    counts = json.loads(output)["counts"]
-    return (
-        f"{'PASS' if code == DONE else 'FAIL'}, {counts['PASS']} of {sum(counts.values())} could be decided"
-    )
+    done = desk.run(machine.name, step, ["check", image, "--site", machine.name, "--json"])
+    if done.returncode not in (DONE, FAILED):
+        return desk.refusal(machine, done.stderr)
+    return judgement(json.loads(done.stdout))
+
+
+def judgement(report: dict[str, Any]) -> str:
+    """Return the cell of a check's report: a rule without its facts is not one that passed."""
+    ids: dict[str, list[str]] = {"PASS": [], "FAIL": [], "warned": [], "unknown": []}
+    for finding in report["findings"]:
+        status = finding["status"]
+        if status not in ids:
+            status = "unknown" if finding["missing"] else "warned"
+        ids[status].append(finding["id"])
+    parts = [f"{len(ids['PASS'])} passed"]
+    parts += [f"failed {', '.join(ids['FAIL'])}"] if ids["FAIL"] else []
+    parts += [f"warned {', '.join(ids['warned'])}"] if ids["warned"] else []
+    verdict = "PASS" if report["passed"] else "FAIL"
+    parts.append(f"{len(ids['unknown'])} lack facts")
+    return f"{verdict} ({'; '.join(parts)})"
 
 
 def table(rows: Sequence[Machine], reasons: Sequence[str]) -> str:
-    """Return the table as Markdown, and below it the numbered reasons."""
-    lines = [[*COLUMNS, *STEPS], ["---"] * (len(COLUMNS) + len(STEPS))]
-    lines += [[*row.facts(), *(row.cells.get(step, "") for step in STEPS)] for row in rows]
-    text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    """Return as Markdown the table, the commands that start ranks, and the numbered reasons."""
+    steps = [[*row.facts(), *(row.cells.get(step, "") for step in STEPS)] for row in rows]
+    starts = [[row.name, f"`{row.start}`"] for row in rows if row.start]
     notes = [f"[{number}] {reason}\n" for number, reason in enumerate(reasons, start=1)]
-    return "\n".join([text + "\n", *notes])
+    parts = [markdown([*COLUMNS, *STEPS], steps)]
+    if starts:
+        parts.append(markdown(["machine", "last line of its batch script"], starts))
+    return "\n".join([*parts, *notes])
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in escaped)
 
 
 def main() -> int:
@@ -193,14 +271,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", default=[], metavar="SITE", help="a name of `site ls`")
     parser.add_argument("--whole", action="store_true", help="build and check the images of PyTorch")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="reuse the layers of this store")
     options = parser.parse_args()
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    rows, desk = machines(options.only), Desk()
-    if not rows:
-        sys.exit(f"there is no machine of these names: {', '.join(options.only)}")
-    for machine in rows:
-        print(f"\n--- {machine.name}", flush=True)
-        try_machine(desk, machine, whole=options.whole)
+    rows = machines(options.only)
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    OUTPUT.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="envbuild-sites-", dir="/var/tmp") as empty:
+        desk = Desk((options.store or Path(empty)).absolute())
+        for machine in rows:
+            print(f"\n--- {machine.name}", flush=True)
+            try_machine(desk, machine, whole=options.whole)
     text = table(rows, desk.reasons)
     (OUTPUT / "sites.md").write_text(text)
     print(f"\n{text}")

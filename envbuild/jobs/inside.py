@@ -44,6 +44,8 @@ from envbuild.jobs.run import JobResult, ranks_on_gpus, run_job
 MANIFEST = "/.envbuild/manifest.json"
 _GRACE_S = 3.0
 _TAIL_BYTES = 64 * 1024
+# As a shell's.
+_NOT_STARTED = 127
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,16 +169,27 @@ def words_on_one_host(job: Job, family: str, ranks: int) -> list[str]:
 def start_ranks(
     argv: Sequence[str], directory: Path, variables: Mapping[str, str], limit_s: float
 ) -> LaunchResult:
-    """Run a launcher whose ranks report to a directory; after the limit, or an exception, all of it ends."""
-    process = subprocess.Popen(
-        argv,
-        env=environment_of_ranks({**variables, "ENVBUILD_RESULTS": str(directory)}),
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    """Run a launcher whose ranks report to a directory; after the limit, or an exception, all of it ends.
+
+    A launcher that does not start is a failed run: the caller may have started the judge with another PATH.
+    """
+    environment = environment_of_ranks({**variables, "ENVBUILD_RESULTS": str(directory)})
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        text = (
+            f"`{argv[0]}` does not start: {error.strerror}; PATH is `{environment.get('PATH', '')}`: "
+            "the test needs the image's own variables, as `apptainer test` sets them"
+        )
+        return LaunchResult(code=_NOT_STARTED, timed_out=False, limit_s=limit_s, output=text)
     tail = bytearray()
     reader = threading.Thread(target=_keep_tail, args=(process.stdout, tail), daemon=True)
     reader.start()

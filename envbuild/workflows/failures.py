@@ -66,9 +66,9 @@ def _explanation(
     if cause is None:
         return None
     who = "" if cause.who == "you" else f"{cause.who} can fix it: "
-    # The rest of the tool's message is in its log, and is often misleading.
-    first_line = error.problem.partition("\n")[0]
+    # The rest of mmdebstrap's message is in its log, and is often misleading. Apptainer has no log.
+    words = error.problem if isinstance(error, NotStartedError) else error.problem.partition("\n")[0]
     return MachineError(
-        f"{cause.problem}: {cause.why}\n{first_line}",
+        f"{cause.problem}: {cause.why}\n{words}",
         hint=f"{who}{cause.fix}; `envbuild doctor {verb}` shows all problems of this machine",
     )

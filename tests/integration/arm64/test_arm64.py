@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import ROOT, Desk, make_desk
+from tests.support.pages import File, steps
 
 # A base takes five minutes through QEMU; the last test fetches 3 GB.
 pytestmark = pytest.mark.slow
@@ -22,15 +25,7 @@ mpi: mpich
 architectures: [amd64, arm64]
 packages: {python: [numpy]}
 """
-ALPS = """\
-name: gh200
-version: "1"
-base: debian-12
-mpi: mpich
-frameworks: [pytorch]
-accelerator: cuda@13.0
-architectures: [amd64, arm64]
-"""
+PAGE = ROOT / "docs/howto/arm64.md"
 WITH_QEMU = {"PATH": f"{QEMU}:{os.environ['PATH']}"}
 FOR_ARM64 = ("--architecture", "arm64")
 
@@ -89,9 +84,15 @@ def test_without_qemu_the_missing_base_is_named(arm: Desk) -> None:
     assert "envbuild layer import" in done.stderr
 
 
-def test_pytorch_for_gh200_is_built_and_checked_without_starting_its_programs(arm: Desk) -> None:
-    arm.write("gh200.yaml", ALPS)
-    arm.envbuild("build", "gh200.yaml", *FOR_ARM64)
-    checked = arm.envbuild("check", "gh200-arm64.sif").stdout
-    assert ": passed;" in checked
-    assert "base:        debian-12 (arm64, Python 3.11)" in arm.envbuild("inspect", "gh200-arm64.sif").stdout
+def test_the_two_commands_of_the_page_build_the_image_for_alps_without_starting_its_programs(
+    arm: Desk,
+) -> None:
+    """There is no QEMU on PATH: the base is in the store, and the one for this machine compiles."""
+    (spec,) = (step for step in steps(PAGE) if isinstance(step, File))
+    arm.write(spec.name, spec.text)
+    commands = re.findall(r"^envbuild (.* --site alps-daint)$", PAGE.read_text(), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["lock", "build"]
+    for command in commands:
+        arm.envbuild(*shlex.split(command))
+    assert ": passed;" in arm.envbuild("check", "alps.sif", "--site", "alps-daint").stdout
+    assert "base:        debian-12 (arm64, Python 3.11)" in arm.envbuild("inspect", "alps.sif").stdout

@@ -40,6 +40,18 @@ def test_what_left_its_group_is_ended_by_its_token() -> None:
     child.stdout.close()
 
 
+def test_a_launcher_that_is_not_on_path_is_a_failed_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere:/bin")
+    ended = inside.start_ranks(["mpiexec-of-no-image", "-n", "2"], tmp_path, {"ENVBUILD_TOKEN": "t"}, 5.0)
+    assert (ended.code, ended.timed_out) == (127, False)
+    assert ended.output == (
+        "`mpiexec-of-no-image` does not start: No such file or directory; PATH is `/nowhere:/bin`: "
+        "the test needs the image's own variables, as `apptainer test` sets them"
+    )
+
+
 def test_an_image_without_jobs_says_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

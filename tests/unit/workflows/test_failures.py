@@ -14,6 +14,8 @@ from envbuild.doctor import checks
 from envbuild.doctor.model import Diagnostic
 from envbuild.errors import BuildError, EnvbuildError, MachineError, ManyErrors, RequestError
 from envbuild.store.store import Store
+from envbuild.system.apptainer import NotStartedError
+from envbuild.system.process import Finished
 from envbuild.system.survey import Survey
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.settings import Settings
@@ -54,6 +56,16 @@ def test_the_problem_of_the_machine_is_reported_in_its_place(monkeypatch: pytest
     assert error.hint == (
         "an administrator can fix it: `sysctl -w user.max_user_namespaces=15000`;"
         " `envbuild doctor build` shows all problems of this machine"
+    )
+
+
+def test_apptainers_own_words_stay_as_no_log_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv, words = ("apptainer", "exec", "a.sif", "true"), "FATAL: squashfuse: fuse: failed to open"
+    done = Finished(argv=argv, code=255, stdout="", stderr=f"{words}\n")
+    own = NotStartedError("Apptainer", "a.sif", done, early=False)
+    assert raised(monkeypatch, own, FORBIDDEN).problem == (
+        "this user may not make a user namespace: roots are made in one\nApptainer cannot start a.sif here\n"
+        "FATAL: squashfuse: fuse: failed to open\nrepeat it: apptainer exec a.sif true"
     )
 
 
