@@ -23,7 +23,7 @@ JOBS = {
         "deepspeed.zero/parameters-as-one-rank",
     ),
 }
-CONTROLS = {"ray": "ray.sums: one node alone", "deepspeed": "deepspeed.zero: all held by each"}
+CONTROLS = {"ray": "ray.sums: one node alone", "deepspeed": "deepspeed.zero: gradients not weighed"}
 
 
 @pytest.fixture(scope="module", params=JOBS)
