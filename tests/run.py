@@ -75,8 +75,8 @@ def not_copied(directory: str, names: list[str]) -> set[str]:
     is_golden = GOLDEN in Path(directory).parents
     images = [] if is_golden else fnmatch.filter(names, "*.sif")
     # pip has compiled the packages; each process of the tests would do it again.
-    is_package = ROOT / ".venv" in Path(directory).parents
-    bytecode = [] if is_package else fnmatch.filter(names, "__pycache__")
+    in_environment = ROOT / ".venv" in Path(directory).parents
+    bytecode = [] if in_environment else fnmatch.filter(names, "__pycache__")
     return {*NOT_COPIED(directory, names), *images, *bytecode}
 
 

@@ -80,7 +80,8 @@ def check_settings(path: Path) -> None:
     It names programs that this user runs, and whose work is trusted. If it cannot be examined, its reader
     reports that.
     """
-    for entry in (path, path.resolve().parent):
+    # A link can be replaced where it lies, and its file where that lies.
+    for entry in (path, path.parent, path.resolve().parent):
         try:
             mode = entry.stat().st_mode
         except OSError:

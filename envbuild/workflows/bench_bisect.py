@@ -281,11 +281,11 @@ class _Trial:
     def _fetched(self, missing: Sequence[Layer]) -> Callable[[InputFile], Path]:
         """Fetch the files of missing layers; return a function that locates them."""
         # An unknown base image is an error of its own: to build the specs again would not help.
-        origins = [origins_of_image(subject.image, self.settings) for subject in self.subjects]
+        origins_by_image = [origins_of_image(subject.image, self.settings) for subject in self.subjects]
         try:
-            for subject, of_image in zip(self.subjects, origins, strict=True):
+            for subject, origins in zip(self.subjects, origins_by_image, strict=True):
                 pins = needed_pins(missing, all_pins(subject.image.lock))
-                fetch_pins(pins, of_image, self.settings, sources=(), offline=False)
+                fetch_pins(pins, origins, self.settings, sources=(), offline=False)
         except EnvbuildError as error:
             problem = f"the store lacks {_names(missing)}, and what it is built from is not here"
             hint = "`envbuild build SPEC` of both specs, with this store, brings files and layers"

@@ -30,9 +30,9 @@ class Link:
         allreduce of two ranks takes one or two ways; a large one, which is announced and sent in two parts,
         eight. The model has one latency for all sizes.
         """
-        of_rate = (model["bytes_per_s"] or 0.0) / (self.megabits_per_s * 1e6 / 8)
+        share_of_rate = (model["bytes_per_s"] or 0.0) / (self.megabits_per_s * 1e6 / 8)
         ways = model["latency_s"] / self.latency_s
-        return 0.6 <= of_rate <= 1.0 and 1.0 <= ways <= 4.0 and bool(model["error"] <= 0.3)
+        return 0.6 <= share_of_rate <= 1.0 and 1.0 <= ways <= 4.0 and bool(model["error"] <= 0.3)
 
 
 LINKS = (Link(200, 0.005), Link(50, 0.01))

@@ -274,6 +274,15 @@ def test_a_file_of_settings_that_everybody_can_write_to_is_refused(user: Path, c
                     read()
                 assert caught.value.hint.endswith(f"`chmod o-w {opened}`")
                 opened.chmod(before)
+            # A link to a file that only its owner can write to.
+            kept = path.rename(centre.parent.parent / f"kept-{name}")
+            path.symlink_to(kept)
+            read()
+            path.parent.chmod(0o757)
+            with pytest.raises(RequestError, match=f"everybody can write to `{path.parent}`"):
+                read()
+            path.unlink()
+            kept.rename(path)
             path.parent.chmod(0o1777)  # such as /tmp: no other user can replace the file there
             read()
             path.parent.chmod(0o755)
