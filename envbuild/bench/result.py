@@ -55,7 +55,7 @@ class MeasuredPoint(Model):
     coverage: Number | None = None
     """Probability with which the interval covers the median."""
     oversubscribed: bool = False
-    """Whether a node had more threads of ranks than cores: then there is no efficiency."""
+    """Whether a machine had more threads of ranks than cores: then there is no efficiency."""
     efficiency: Number | None = None
     """Rate for each core (ranks times threads), or GPU, against the first point; null without `scaling`."""
     bandwidth: Number | None = None

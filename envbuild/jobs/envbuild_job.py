@@ -94,6 +94,7 @@ def report(rank, size, **values):
         "pid": os.getpid(),
         "python": platform.python_version(),
         "cpus": _cpus(),
+        "boot": _boot(),
         "received": _received_since(_before),
         "libraries": libraries,
         "mpi": [loaded_mpi(name) for name in libraries if _is_of(("mpi",), name)],
@@ -235,6 +236,16 @@ def _cpus():
     # type: () -> list[int]
     """Return the CPUs that this process may run on; empty if Python does not know."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _boot():
+    # type: () -> str
+    """Return the id of the running kernel, which tells machines apart; empty if it is not shown."""
+    try:
+        with io.open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except EnvironmentError:
+        return ""
 
 
 def _received():

@@ -515,14 +515,17 @@ def value_of(result: JobResult, name: str) -> float:
 
 
 def is_oversubscribed(reports: Reports, threads: int) -> bool:
-    """Return whether a node had more threads of ranks than CPUs that they could run on."""
+    """Return whether a machine had more threads of ranks than CPUs that they could run on.
+
+    Nodes that one kernel runs share its CPUs: pods, or a Slurm whose nodes are one machine.
+    """
     ranks: dict[object, int] = {}
     cpus: dict[object, set[object]] = {}
     for report in reports.good:
-        host = report["host"]
-        ranks[host] = ranks.get(host, 0) + 1
-        cpus.setdefault(host, set()).update(list_of(report, "cpus"))
-    return any(count * threads > len(cpus[host]) for host, count in ranks.items() if cpus[host])
+        machine = report.get("boot") or report["host"]
+        ranks[machine] = ranks.get(machine, 0) + 1
+        cpus.setdefault(machine, set()).update(list_of(report, "cpus"))
+    return any(count * threads > len(cpus[machine]) for machine, count in ranks.items() if cpus[machine])
 
 
 def network_of(reports: Reports) -> str:

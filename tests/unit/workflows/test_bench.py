@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class Machine(Stage):
         self.files: list[Mapping[str, bytes]] = []
         self.cpus = range(2)
         self.hosts = 1
+        self.boots: Sequence[str] = ("",)
         self.received: dict[str, int] = {}
         self.factor: dict[str, float] = {}
         self.interrupt_at = -1
@@ -106,6 +107,7 @@ class Machine(Stage):
                     shape.ranks,
                     host=f"n{rank % self.hosts}",
                     cpus=list(self.cpus),
+                    boot=self.boots[rank % len(self.boots)],
                     received=self.received,
                     values=values,
                 )
@@ -158,6 +160,19 @@ def test_more_ranks_than_cores_have_no_efficiency(machine: Machine) -> None:
     ]
     (table,) = bench_report.tables(result)
     assert table.rows[-1][-1] == "oversubscribed"
+
+
+@pytest.mark.parametrize(
+    ("boots", "oversubscribed"),
+    [(("one", "one"), True), (("one", "two"), False), (("", ""), False)],
+    ids=["one kernel", "a kernel each", "not shown"],
+)
+def test_nodes_of_one_kernel_share_its_cores(
+    machine: Machine, boots: tuple[str, str], oversubscribed: bool
+) -> None:
+    machine.hosts, machine.boots = 2, boots
+    (point,) = machine.bench(ranks=(4,), repeats=1).points
+    assert (point.nodes, point.oversubscribed) == (2, oversubscribed)
 
 
 @pytest.mark.parametrize(
