@@ -50,6 +50,21 @@ of the run had. *Exact* counts test results without tolerance. *Difference* is t
 deviation from the result of one rank, and the permitted one.
 
 """
+SCALING = """
+## Scaling
+
+`make measure` runs `envbuild bench` in a job of a Slurm of two nodes: words per second of an LSTM language
+model (a generated corpus with the vocabulary of the Penn Treebank) in PyTorch on MPICH, and times of an
+allreduce over MPI. The two nodes are network namespaces of one machine of two cores, so rows with more than
+two threads are oversubscribed and have no efficiency: they show that the commands work together, not how
+fast a cluster is. The interval holds the median with 94 %, by order statistics.
+
+"""
+MODELS = """
+A model of message times, latency and bytes divided by a rate, is fitted to all sizes but one. The error at
+that size says how far to trust it.
+
+"""
 OBSERVED = """
 ## Recorded ranks
 
@@ -172,8 +187,8 @@ def write() -> None:
 
 def text() -> str:
     """Return the page."""
-    bench, toolkits, vendor, torture, travel, peers, stores = map(
-        newest, ("bench", "toolkits", "vendor", "torture", "travel", "travel-peers", "large-store")
+    bench, toolkits, vendor, torture, travel, peers, stores, scaling = map(
+        newest, ("bench", "toolkits", "vendor", "torture", "travel", "travel-peers", "large-store", "scaling")
     )
     sections = (
         (BENCH, bench_lines(bench)),
@@ -184,6 +199,8 @@ def text() -> str:
         (TRAVEL, _travel_lines(travel)),
         (PEERS, _peer_lines(peers)),
         (LARGE_STORE, _store_lines(stores)),
+        (SCALING, _scaling_lines(scaling)),
+        (MODELS, _model_lines(scaling)),
         (OBSERVED, _observed_lines(newest("observe"))),
         (TORTURE, _torture_lines(torture)),
         ("\n## Problems\n\n", _problem_lines({**toolkits, **vendor, **torture, **travel, **peers})),
@@ -354,6 +371,53 @@ def _store_lines(rows: Mapping[str, Row]) -> list[str]:
         for row in sorted(rows.values(), key=lambda row: (row["command"], row["layers"]))
     ]
     return _table(("command", "layers", "images", "seconds", "CPU seconds", "MB", "date"), table)
+
+
+def _scaling_lines(rows: Mapping[str, Row]) -> list[str]:
+    """Return the table of the language model: rates in words/s, and shares of a step in percent."""
+    table = []
+    for name, row in rows.items():
+        if name.startswith("model/"):
+            continue
+        unit = "%" if row["name"] == "communication" else " words/s"
+        interval = f"{row['low']:,.0f} to {row['high']:,.0f}" if row["low"] is not None else NONE
+        efficiency = "oversubscribed" if row["oversubscribed"] else NONE
+        if row["efficiency"] is not None:
+            efficiency = f"{row['efficiency']:.0%}"
+        table.append(
+            (
+                *(f"`{row['name']}`", row["nodes"], row["ranks"], row["threads"]),
+                *(f"{row['median']:,.0f}{unit}", interval, efficiency),
+                *(row["network"] or NONE, row["repeats"], row["date"]),
+            )
+        )
+    head = (
+        "value",
+        "nodes",
+        "ranks",
+        "threads",
+        "median",
+        "interval",
+        "efficiency",
+        "network",
+        "runs",
+        "date",
+    )
+    return _table(head, [tuple(map(str, line)) for line in table]) if table else []
+
+
+def _model_lines(rows: Mapping[str, Row]) -> list[str]:
+    table = [
+        (
+            *(str(row["nodes"]), str(row["ranks"]), f"{1e6 * row['latency_s']:.1f}"),
+            f"{_mb(row['bytes_per_s'])} MB/s" if row["bytes_per_s"] else NONE,
+            *(f"{row['held_out_bytes']:,} B", f"{row['error']:.0%}", row["date"]),
+        )
+        for name, row in rows.items()
+        if name.startswith("model/")
+    ]
+    head = ("nodes", "ranks", "latency µs", "rate", "left out of the fit", "error there", "date")
+    return _table(head, table) if table else []
 
 
 def _observed_lines(rows: Mapping[str, Row]) -> list[str]:

@@ -4,10 +4,12 @@
     make measure ARGS="--only scaling --repeats 3"
 
 The cluster's nodes are namespaces on this machine, which share its cores: the values show that the commands
-work together, not how fast a cluster is. Pages and documents are left in build/measure.
+work together, not how fast a cluster is. Pages and documents are left in build/measure; the values of scaling
+are added to benchmarks/results, from which benchmarks/page.py writes docs/reference/benchmarks.md.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -15,12 +17,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from cluster import Desk  # noqa: E402  # the path comes first
 
 from benchmarks import observe  # noqa: E402
+from benchmarks.results import record  # noqa: E402
 from tests.support.slurm import Cluster, slurm_cluster  # noqa: E402
 from tests.support.users import as_root  # noqa: E402
 
@@ -46,6 +50,30 @@ def show_scaling(desk: Desk, repeats: int) -> None:
     points = ["--nodes", "1,2", "--ranks", "1,2,4", "--repeats", str(repeats), "--results", "results"]
     only = ["--only", "pytorch.lstm", "--only", "mpi.allreduce", "--report", "bench.html"]
     desk.run(["bench", "lm.sif", *only, *points], code=0, says="left out of the fit")
+    (result,) = desk.place.glob("results/*.json")
+    record_scaling(json.loads(result.read_text()))
+
+
+def record_scaling(result: dict[str, Any]) -> None:
+    """Add the language model's points and the models of message times to the results of benchmarks."""
+    shown = (
+        "name",
+        "nodes",
+        "ranks",
+        "threads",
+        "median",
+        "low",
+        "high",
+        "efficiency",
+        "network",
+        "oversubscribed",
+    )
+    for point in result["points"]:
+        if point["benchmark"] == "pytorch.lstm":
+            row = {key: point[key] for key in shown} | {"repeats": result["repeats"]}
+            record("scaling", f"{point['name']}/{point['nodes']}/{point['ranks']}", row)
+    for model in result["models"]:
+        record("scaling", f"model/{model['nodes']}/{model['ranks']}", model)
 
 
 def show_observed(desk: Desk) -> None:
