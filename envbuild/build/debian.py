@@ -142,7 +142,7 @@ def make_root(
             hooks = [*(_MERGED_USR_HOOKS_BEFORE_BOOKWORM if is_older else _MERGED_USR_HOOKS)]
         if is_older:
             hooks.append(stable_bytecode.hook(work))
-        emulator = _emulator_of_scripts(architecture)
+        emulator = emulator_of_scripts(architecture)
         # The check wants a tool that starts a program for the architecture; `emulator_of` did that.
         skipped = ["--skip=check/qemu"] if emulator is not None else []
         # The mode is unshare for root too, so that the bytes are the same.
@@ -172,7 +172,7 @@ def make_root(
     normalize_root(tree, texts)
 
 
-def _emulator_of_scripts(architecture: str) -> Emulator | None:
+def emulator_of_scripts(architecture: str) -> Emulator | None:
     """Return what starts the scripts of packages; MachineError as `emulator_of`."""
     try:
         return emulator_of(architecture)

@@ -11,7 +11,7 @@ import typer
 from envbuild import workflows
 from envbuild.cli import options, submission
 from envbuild.cli.members import finish_members
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
 from envbuild.errors import RequestError, pluralize
 from envbuild.quoting import shell_path
@@ -128,7 +128,7 @@ def command(
         return
     if json:
         print_json(_data(images.only))
-    _show(images.only)
+    _show(images.only, options.given_again(site=site))
 
 
 def _row(built: Built) -> list[str]:
@@ -150,7 +150,7 @@ def _total_lines(images: Sequence[Built]) -> list[str]:
     return [f"layers pushed: {sent_bytes / 1e6:.1f} MB sent"] if any(built.pushed for built in images) else []
 
 
-def _show(built: Built) -> None:
+def _show(built: Built, given: str) -> None:
     """Write at most six lines: the image, what was built and pushed, what `check` says, what to do next."""
     path, preflight = shell_path(built.path), built.preflight
     state = "is up to date" if built.unchanged else "built"
@@ -168,7 +168,7 @@ def _show(built: Built) -> None:
             pluralize(preflight.distributions, "Python distribution"),
         )
         print_message(f"check: passed ({', '.join(seen)})")
-        print_message(f"next: envbuild test {path}")
+        print_next(f"test {path}{given}")
         return
     fail_preflight(built.path, preflight)
 

@@ -52,7 +52,7 @@ def add(
         edited = workflows.edit.add_packages(
             spec, names, settings, system=system, from_source=from_source, lock=not no_lock
         )
-    _print(spec, edited, json=json)
+    _print(spec, edited, options.given_again(recipes=recipes, site=site), json=json)
 
 
 def remove(
@@ -67,10 +67,10 @@ def remove(
     """Remove packages from a spec, and lock it. Comments and order of the spec stay."""
     with session(json=json, store=store, recipes=recipes, site=site) as settings:
         edited = workflows.edit.remove_packages(spec, names, settings, lock=not no_lock)
-    _print(spec, edited, json=json)
+    _print(spec, edited, options.given_again(recipes=recipes, site=site), json=json)
 
 
-def _print(spec: Path, edited: Edited, *, json: bool) -> None:
+def _print(spec: Path, edited: Edited, given: str, *, json: bool) -> None:
     locked = edited.locked
     if json:
         entries = {"spec": spec, "edited": edited.changes}
@@ -92,4 +92,4 @@ def _print(spec: Path, edited: Edited, *, json: bool) -> None:
         state = "written" if locked.changes else "unchanged"
         print_message(f"{locked.path}: {len(locked.lock.pins)} packages, {state}")
     if edited.changes or (locked is not None and locked.changes):
-        print_next(f"{'build' if locked is not None else 'lock'} {shell_path(spec)}")
+        print_next(f"{'build' if locked is not None else 'lock'} {shell_path(spec)}{given}")

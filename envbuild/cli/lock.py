@@ -118,7 +118,8 @@ def command(
             lines=tuple(_change_lines(locked)),
         )
     else:
-        _show(locked.only, state, json=json)
+        given = options.given_again(recipes=recipes, site=site, architecture=architecture)
+        _show(locked.only, state, given, json=json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ class _State:
         return 4 if self.outdated and summary.changes else 0
 
 
-def _show(summary: LockSummary, state: _State, *, json: bool) -> None:
+def _show(summary: LockSummary, state: _State, given: str, *, json: bool) -> None:
     """Print what the lock of one spec chose and how it differs from the one before."""
     if json:
         print_json(_data(summary))
@@ -151,7 +152,7 @@ def _show(summary: LockSummary, state: _State, *, json: bool) -> None:
         raise typer.Exit(state.code(summary))
     print_message(f"{summary.path}: {summary.packages} packages, {state.word(summary)}")
     if summary.changes and not state.dry_run:
-        print_next(f"build {shell_path(summary.spec)}")
+        print_next(f"build {shell_path(summary.spec)}{given}")
 
 
 def _row(summary: LockSummary, state: _State) -> list[str]:

@@ -14,6 +14,7 @@ from envbuild import workflows
 from envbuild.cli import completion
 from envbuild.cli.output import ask_for_json
 from envbuild.errors import RequestError
+from envbuild.quoting import shell_path
 from envbuild.workflows.choices import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -185,6 +186,16 @@ def check_key(key: Path | None, *, sign: bool) -> None:
         problem = "--sign needs a private key" if sign else "--key has nothing to sign"
         hint = "write `--sign --key PEM`; `envbuild sign --new-key FILE` makes a key"
         raise RequestError(problem, hint=hint)
+
+
+def given_again(
+    *, recipes: Sequence[Path] | None = None, site: Path | None = None, architecture: str | None = None
+) -> str:
+    """Return options of this command that the next one needs, too, each with a space before it."""
+    given = [("--recipes", path) for path in recipes or ()]
+    given += [("--site", site)] if site is not None else []
+    words = [f" {option} {shell_path(path)}" for option, path in given]
+    return "".join([*words, f" --architecture {architecture}" if architecture is not None else ""])
 
 
 def names_to_upgrade(words: Sequence[str] | None) -> tuple[str, ...] | None:

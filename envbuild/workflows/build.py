@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from envbuild.build.debian import emulator_of_scripts
 from envbuild.build.run import BuildContext, missing_layers
 from envbuild.errors import CheckError, EnvbuildError, MachineError, RequestError
 from envbuild.events import Note, Warned, task
@@ -20,7 +21,7 @@ from envbuild.image.verify import tables_are_right
 from envbuild.inputs.spec import check_is_spec
 from envbuild.lock.model import Lock, all_pins
 from envbuild.plan.graph import LayerGraph
-from envbuild.plan.model import BuildPlan, Compression, Layer, WheelStep
+from envbuild.plan.model import BaseStep, BuildPlan, Compression, Layer, SourceStep, SystemStep, WheelStep
 from envbuild.plan.space import needed_space
 from envbuild.preflight.report import PreflightReport, run_preflight
 from envbuild.preflight.scan import ImageScan, scan_image
@@ -190,6 +191,7 @@ def _build(
 ) -> Members[PlannedImage]:
     """Build the layers that are missing, and write the images that are not what they should be."""
     store = settings.store
+    planned = planned.each(lambda member, own: _check_processor(member.get(), request, own), settings)
     if not images_to_build(planned):
         return planned.each(lambda member, _: member.get(), settings, last=last)
     with store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))):
@@ -206,6 +208,16 @@ def _build(
                 lambda member, own: _write(member.get(), failures, made, own), settings, last=last
             )
         store.freshen(graph.layers)
+    return planned
+
+
+def _check_processor(planned: PlannedImage, request: BuildRequest, settings: Settings) -> PlannedImage:
+    """Return a planned image; MachineError if programs of a layer that is to be built cannot start here."""
+    missing = missing_layers(LayerGraph.of([planned.plan]), settings.store, rebuild=request.rebuild)
+    # Scripts of packages and compilers; a finished root and wheels are only unpacked.
+    starts = any(isinstance(layer.step, BaseStep | SystemStep | SourceStep) for layer in missing)
+    if planned.built is None and starts:
+        emulator_of_scripts(planned.locked.lock.architecture)
     return planned
 
 

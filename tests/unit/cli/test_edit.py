@@ -90,6 +90,11 @@ def test_packages_to_build_are_named_twice_unless_a_file_asks_for_them(
     ]
 
 
+def test_the_next_command_gets_the_options_that_it_needs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    run("add", "jax", "--site", "alps-daint", "--recipes", ".")
+    assert "next: envbuild lock spec.yaml --recipes . --site alps-daint" in capsys.readouterr().err
+
+
 def test_what_is_there_already_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     run("add", "SciPy", "mpich", "torch")
     assert Path("spec.yaml").read_text() == SPEC

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from envbuild.plan.model import BaseStep
 from envbuild.squashfs.format import Compressor
+from envbuild.system import emulation, host
 from tests.support.images import file_system, read_manifest, read_sif
 from tests.support.json_documents import result_of
 from tests.support.planned_builds import Bench
@@ -105,6 +107,23 @@ def test_a_store_of_an_earlier_version_is_refused(build: Run, bench: Bench) -> N
     assert "an earlier version of envbuild made the store" in err
     assert "delete it with `rm -rf " in err
     assert not bench.image.exists()
+
+
+def test_a_processor_whose_programs_cannot_start_here_is_refused_before_any_layer_is_built(
+    build: Run, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "architecture", lambda: "amd64")
+    monkeypatch.setattr(emulation, "_QEMU", ("no-such-qemu",))
+    # The machine itself may have a handler.
+    monkeypatch.setattr(emulation, "_program_that_exits", lambda: b"\x7fELF of another processor")
+    emulation.emulator_of.cache_clear()
+    bench.architecture = "arm64"
+    bench.steps["root"] = BaseStep(suite="bookworm", architecture="arm64", debs=(), texts={}, tools=())
+    code, _, err = build()
+    emulation.emulator_of.cache_clear()
+    assert (code, built_layers(err)) == (5, [])
+    assert "programs for arm64 cannot start on amd64" in err
+    assert "`--upstream`, `envbuild layer import`" in err
 
 
 @pytest.mark.parametrize("harm", ["cut", "tables", "gone"])
