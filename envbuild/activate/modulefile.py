@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from envbuild.activate.layout import DEPRECATED, MADE_BY
 from envbuild.activate.model import Installation
+from envbuild.spec.python_platform import MACHINES
 
 _FAMILY = "envbuild"
 # Loaded later, a host's Python hides the image's on PATH; a host's CUDA sets paths that no image has.
@@ -88,6 +89,7 @@ def modulefile_text(installation: Installation) -> str:
     return environment.get_template("module.tcl.j2").render(
         made_by=_Literal(MADE_BY),
         label=layout.label,
+        machine=MACHINES.get(runnable.architecture),
         help="\n".join(_help(installation, summary=summary, contents=contents)),
         whatis=(
             f"Name: {layout.name}",

@@ -144,8 +144,12 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         default: bool = False,
         binds: tuple[SiteBind, ...] = (),
         deprecation: Deprecation | None = None,
+        processor: str | None = None,
     ) -> Layout:
         image = images[version]
+        runnable = read_manifest(image)
+        if processor is not None:
+            runnable = runnable.model_copy(update={"architecture": processor})
         if linked:
             image = place.path / "images" / image.name
             image.parent.mkdir(exist_ok=True)
@@ -155,7 +159,7 @@ def activate(images: dict[str, Path], place: Place) -> Activate:
         installation = Installation(
             root=place.path / root,
             image=image,
-            runnable=read_manifest(image),
+            runnable=runnable,
             commands=(*OWN_COMMANDS, *TOOLS_OF_IMAGE),
             linked=linked,
             stamp=stamp_of(image) if linked else "",

@@ -19,7 +19,9 @@ from envbuild.activate.layout import Deprecation, Layout
 from envbuild.activate.model import OWN_COMMANDS, Installation
 from envbuild.activate.modulefile import ascii_literal, tcl_literal
 from envbuild.activate.retirement import choose_default, retire
+from envbuild.spec.python_platform import MACHINES
 from envbuild.system.apptainer import find
+from envbuild.system.host import architecture
 from tests.integration.activate.conftest import CHANGES, TOOLS_OF_IMAGE, Place, image_of
 from tests.support.images import read_manifest
 from tests.support.module_systems import LMOD, OTHERS, OWN_STATE, SYSTEMS, ModuleSystem
@@ -311,6 +313,22 @@ def told(done: subprocess.CompletedProcess[str]) -> str:
     """Return what was said of an image, where a module system may have wrapped it."""
     words = " ".join(done.stderr.split())
     return words[words.index("the image of") :].split(".sif")[0] + ".sif"
+
+
+@both
+def test_a_node_with_another_processor_does_not_load_it_and_nothing_changes(activate, place, system):
+    ours = architecture()
+    (theirs,) = MACHINES.keys() - {ours}
+    active = activate(processor=theirs)
+    steps = [snapshot("before", "bash"), "module load small/1.0 && exit 9", snapshot("after", "bash")]
+    done = run(place, active, system, "\n".join(steps))
+    assert done.returncode == 0, done.stderr
+    said = f"the image of small/1.0 is for {MACHINES[theirs]}, and this node is {MACHINES[ours]}"
+    assert said in " ".join(done.stderr.split())
+    assert kept(place, "after") == kept(place, "before")
+    # Its help can be read anywhere.
+    shown = run(place, active, system, "module help small/1.0 2>&1")
+    assert "Contents:" in shown.stdout
 
 
 @both

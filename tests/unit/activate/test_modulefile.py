@@ -28,9 +28,15 @@ conflict "tensorflow"
 # The path as Tcl finds it, and as it is shown: in Lmod they differ if it is not ASCII.
 set image "/sw/envs/pytorch-mpi/2026.11/image.sif"
 set shown "/sw/envs/pytorch-mpi/2026.11/image.sif"
-# The image may be missing, or have changed, since the module was installed.
+# The node may have another processor; the image may be missing, or have changed, since it was installed.
 if {[module-info mode load]} {
     set label "pytorch-mpi/2026.11"
+    set machine "x86_64"
+    if {$::tcl_platform(machine) ne $machine} {
+        puts stderr "the image of $label is for $machine, and this node is $::tcl_platform(machine)"
+        puts stderr "load it in a job on nodes with that processor"
+        break
+    }
     if {![file isfile $image]} {
         puts stderr "the image of $label is missing: $shown"
         break
@@ -100,6 +106,18 @@ def test_a_linked_image_is_compared_where_it_lies(installation):
     assert (
         """puts stderr "envbuild module install '/my \\"images\\"/image.sif' --root /sw --link"\n""" in text
     )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [("amd64", 'set machine "x86_64"'), ("arm64", 'set machine "aarch64"'), ("riscv64", "")],
+)
+def test_nodes_with_another_processor_are_told_apart_where_their_name_is_known(
+    installation, manifest, architecture, expected
+):
+    text = modulefile_text(replace(installation, runnable=manifest(architecture=architecture)))
+    assert expected in text
+    assert ("tcl_platform" in text) == bool(expected)
 
 
 def test_without_recipes_there_are_no_extensions(installation, manifest):
