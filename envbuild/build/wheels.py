@@ -22,6 +22,7 @@ from zlib_ng import zlib_ng
 from envbuild.errors import BuildError
 from envbuild.squashfs.writer import Content, Stream
 from envbuild.system import process
+from envbuild.system.files import sha256
 
 if TYPE_CHECKING:
     from envbuild.build.wheel_destination import InstalledFile, InstalledWheel
@@ -64,7 +65,7 @@ def read_wheel(wheel: Path, scheme: Mapping[str, str], *, python: str) -> Instal
 def unpack_wheel(wheel: Path, scheme: Mapping[str, str], root: Path, *, python: str) -> None:
     """Write what a wheel installs below a directory, which is made if absent.
 
-    Raises as `read_wheel`, also if another file is in the place of one of the wheel's.
+    Raises as `read_wheel`, also if a file of other bytes is in the place of one of the wheel's.
     """
     installed = read_wheel(wheel, scheme, python=python)
     try:
@@ -117,7 +118,16 @@ def _write(file: InstalledFile, root: Path) -> str:
         if not (root / parent).is_dir():
             (root / parent).mkdir(parents=True)
             (root / parent).chmod(0o755)
-    with path.open("xb") as target:
+    try:
+        target = path.open("xb")
+    except FileExistsError:
+        # Wheels of one project bring its licences each.
+        with Path(os.devnull).open("wb") as nowhere:
+            digest = copy_content(file.content, nowhere)
+        if path.is_symlink() or not path.is_file() or sha256(path) != digest:
+            raise
+        return digest
+    with target:
         digest = copy_content(file.content, target)
     path.chmod(file.mode)
     return digest

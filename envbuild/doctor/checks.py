@@ -26,7 +26,7 @@ from envbuild.system import apptainer, host, locks, network, process, squashfs, 
 from envbuild.system.apptainer import configuration
 from envbuild.system.configured import first_of
 from envbuild.system.emulation import emulator_of
-from envbuild.system.files import exists, is_directory, is_writable_directory
+from envbuild.system.files import exists, free_bytes, free_inodes, is_directory, is_writable_directory
 from envbuild.system.network import Client, NetworkError, RequestLimits
 from envbuild.system.redaction import redact
 from envbuild.system.space import NEEDED_TEMPORARY_BYTES, named_directories
@@ -556,14 +556,12 @@ def _check_space(
     fix: str,
     verbs: tuple[str, ...],
 ) -> Iterator[Diagnostic]:
-    status = os.statvfs(_existing(path))
-    free_bytes = status.f_bavail * status.f_frsize
-    free = f"{free_bytes / 1e9:.1f} GB are free, of {needed_bytes / 1e9:.0f} GB"
-    if free_bytes >= needed_bytes:
-        # A file system that allocates inodes on demand reports none.
-        if not status.f_files or status.f_favail >= NEEDED_INODES:
+    size_bytes, inodes = free_bytes(_existing(path)), free_inodes(_existing(path))
+    free = f"{size_bytes / 1e9:.1f} GB are free, of {needed_bytes / 1e9:.0f} GB"
+    if size_bytes >= needed_bytes:
+        if inodes is None or inodes >= NEEDED_INODES:
             return
-        free = f"{status.f_favail} files can still be made, of {NEEDED_INODES}"
+        free = f"{inodes} files can still be made, of {NEEDED_INODES}"
     problem = f"in `{path}` {free} that an image with a framework takes"
     why = "a build that finds the disk full ends, and resumes once there is room"
     yield Diagnostic(id, "warning", verbs, problem, why, fix)

@@ -43,6 +43,8 @@ class Form:
     """Raises a RequestError if an image (its manifest and path) cannot be written to a path."""
     write: Callable[[ImageFile, Path, Callable[[int], None]], Written]
     """Writes an image to a path; called with the number of bytes of each part that is read."""
+    times: int
+    """How many times the size of an image writing it needs beside the path, as an estimate if it is not 1."""
 
 
 def _check_file(_manifest: Manifest, image: Path, path: Path, *, form: str, magic: bytes) -> None:
@@ -148,10 +150,10 @@ def _written(form: str, *files: Path, identity: str = "") -> Written:
 
 
 FORMS: Mapping[str, Form] = {
-    "oci": Form(check=partial(_check_file, form="oci", magic=LAYOUT.encode()), write=_write_oci),
-    "shifter": Form(check=_check_shifter, write=_write_shifter),
+    "oci": Form(check=partial(_check_file, form="oci", magic=LAYOUT.encode()), write=_write_oci, times=3),
+    "shifter": Form(check=_check_shifter, write=_write_shifter, times=6),
     "squashfs": Form(
-        check=partial(_check_file, form="squashfs", magic=_SQUASHFS_MAGIC), write=_write_squashfs
+        check=partial(_check_file, form="squashfs", magic=_SQUASHFS_MAGIC), write=_write_squashfs, times=1
     ),
 }
 """The forms by their names for `envbuild export`."""

@@ -40,6 +40,7 @@ from envbuild.system.redaction import redact
 from envbuild.system.references import Reference
 from envbuild.system.registry import Repository
 
+HINT_EXPORT = "free some space, or name another directory with --to DIR"
 _THREADS = 4
 _NAMED = 10  # files that an error names
 
@@ -154,9 +155,22 @@ def export(pins: Sequence[Pin], cache: FileCache, to_dir: Path) -> None:
         raise RequestError(problem, hint=f"remove `{cache.path(pin)}` and run it again") from error
     except OSError as error:
         raise MachineError(
-            f"`{to_dir}` cannot be written: {error.strerror or error}",
-            hint="free some space, or name another directory with --to DIR",
+            f"`{to_dir}` cannot be written: {error.strerror or error}", hint=HINT_EXPORT
         ) from error
+
+
+def pins_to_export(pins: Sequence[Pin], to_dir: Path) -> list[Pin]:
+    """Return the locked files that `export` would write, each once; a file of the same length counts."""
+    names = _names_of(pins)
+    distinct = {pin.sha256: pin for pin in pins}
+    return [pin for digest, pin in distinct.items() if not _has_length(to_dir / names[digest], pin)]
+
+
+def _has_length(path: Path, pin: Pin) -> bool:
+    try:
+        return path.stat().st_size == pin.size_bytes
+    except OSError:
+        return False
 
 
 def _names_of(pins: Sequence[Pin]) -> dict[str, str]:

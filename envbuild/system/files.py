@@ -261,16 +261,24 @@ def is_full(error: OSError) -> bool:
 def what_is_full(path: Path) -> str:
     """Return what a full file system lacks: ``space`` or ``inodes`` (one per file)."""
     try:
-        status = os.statvfs(path)
+        return "inodes" if free_inodes(path) == 0 else "space"
     except OSError:
         return "space"
-    return "inodes" if status.f_files and not status.f_favail else "space"
 
 
 def free_bytes(directory: Path) -> int:
     """Return how many bytes this user can still write in a directory, quotas aside."""
     status = os.statvfs(directory)
     return status.f_bavail * status.f_frsize
+
+
+def free_inodes(directory: Path) -> int | None:
+    """Return how many files and directories this user can still make in a directory, quotas aside.
+
+    None if its file system has no limit of its own, and reports 0 in all, as Btrfs does (statvfs(3)).
+    """
+    status = os.statvfs(directory)
+    return status.f_favail if status.f_files else None
 
 
 def configuration_homes() -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,11 @@ _STDOUT_BYTES = 64 << 10
 _BLOCK_BYTES = 1024
 # Octal escapes of proc(5) for blanks and backslashes.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-# What `quota -w` and `lfs quota -q` print: file system, blocks used (`*` if too many), soft and hard limit.
-_ROW = re.compile(r"^\s*\S+\s+([0-9]+)\*?\s+([0-9]+)\s+([0-9]+)(\s|$)", re.MULTILINE)
+# What `quota -w` and `lfs quota -q` print: file system, blocks used (`*` if too many), soft and hard limit,
+# the time of grace if there is one (`6days`, `-`), and the same of files.
+_LIMITS = r"([0-9]+)\*?[ \t]+([0-9]+)[ \t]+([0-9]+)(?!\S)"
+_GRACE = r"(?:[ \t]+(?![0-9]+\*?(?:\s|$))\S+)?"
+_ROW = re.compile(rf"^[ \t]*\S+[ \t]+{_LIMITS}(?:{_GRACE}[ \t]+{_LIMITS})?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +35,23 @@ class Mount:
     """Its type (``lustre``)."""
 
 
-def quota_free_bytes(path: Path) -> int | None:
-    """Return how much this user may still write below an existing path; None if no quota is known.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a user's quota leaves; None without a limit, or if it is unknown."""
+
+    size_bytes: int | None = None
+    inodes: int | None = None
+    """Number of files and directories."""
+
+
+def quota_left(path: Path) -> Left:
+    """Return what this user may still write below an existing path.
 
     Asks `lfs quota` on Lustre, and `quota` elsewhere; both may be absent.
     """
     mount = mount_of(path)
     if mount is None:
-        return None
+        return Left()
     user = str(os.geteuid())
     if mount.kind == "lustre":
         line = ["lfs", "quota", "-q", "-u", user, mount.point]
@@ -46,24 +59,31 @@ def quota_free_bytes(path: Path) -> int | None:
         line = ["quota", "-w", "-u", "-f", mount.point]
     program = host.search_path(line[0])
     if program is None:
-        return None
+        return Left()
     try:
         finished = process.run(
             [program, *line[1:]], env=host.environment(), timeout_s=_TIMEOUT_S, stdout_bytes=_STDOUT_BYTES
         )
     except (EnvbuildError, OSError):
-        return None
+        return Left()
     # `quota` ends with 1 if a limit is exceeded.
-    return None if finished.timed_out else free_of(finished.stdout)
+    return Left() if finished.timed_out else left_of(finished.stdout)
 
 
-def free_of(text: str) -> int | None:
-    """Return the bytes that are left, as `quota -w` or `lfs quota -q` prints them; None without a limit."""
-    for used, soft, hard, _ in _ROW.findall(text):
-        # Writing stops at the hard limit; a soft one alone stops it after its days of grace.
-        if limit := int(hard) or int(soft):
-            return max(limit - int(used), 0) * _BLOCK_BYTES
-    return None
+def left_of(text: str) -> Left:
+    """Return what is left, as `quota -w` or `lfs quota -q` prints it: of the first rows with a limit."""
+    rows = [row.groups() for row in _ROW.finditer(text)]
+    blocks = next((left for row in rows if (left := _difference(row[:3])) is not None), None)
+    inodes = next((left for row in rows if (left := _difference(row[3:])) is not None), None)
+    return Left(size_bytes=None if blocks is None else blocks * _BLOCK_BYTES, inodes=inodes)
+
+
+def _difference(numbers: Sequence[str | None]) -> int | None:
+    """Return a limit less what is used; None without a limit."""
+    used, soft, hard = (int(number or 0) for number in numbers)
+    # Writing stops at the hard limit; a soft one alone stops it after its days of grace.
+    limit = hard or soft
+    return max(limit - used, 0) if limit else None
 
 
 def mount_of(path: Path) -> Mount | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envbuild.errors import MachineError
 from envbuild.system.configured import ConfiguredValue, first_of
-from envbuild.system.files import exists, what_is_full
+from envbuild.system.files import exists, free_bytes, free_inodes, what_is_full
 from envbuild.system.redaction import redact_text
 
 _SAYS_FULL = re.compile(
@@ -135,8 +135,7 @@ def _device(path: Path) -> int:
 
 def _free_bytes(path: Path) -> int:
     try:
-        status = os.statvfs(path)
+        # Inodes may be used up while there is space.
+        return 0 if free_inodes(path) == 0 else free_bytes(path)
     except OSError:
         return 0
-    # Inodes may be used up while there is space.
-    return 0 if status.f_files and not status.f_favail else status.f_bavail * status.f_frsize

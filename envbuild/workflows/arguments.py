@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from envbuild.errors import MachineError, RequestError
+from envbuild.errors import MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
-from envbuild.system.files import exists, free_bytes, is_below, is_directory
-from envbuild.system.quota import quota_free_bytes
+from envbuild.system.files import exists, free_bytes, free_inodes, is_below, is_directory
+from envbuild.system.quota import quota_left
 from envbuild.workflows.settings import store_root
 
 _LITTLE_BYTES = 1_000_000  # so little space is shown with `-v` alone
+_MANY_INODES = 1000  # fewer are not mentioned if there are enough
 
 
 def check_sources(directories: Sequence[Path]) -> None:
@@ -75,30 +77,81 @@ def check_room(
     emit: Emit,
     *,
     least: int | None = None,
+    inodes: int = 1,
+    least_inodes: int | None = None,
+    copied_from: Path | None = None,
     hint: str = "name a file elsewhere with -o NEW.sif, or free some space",
 ) -> None:
-    """Say how much space new files need in a directory, which need not exist; MachineError if there is less.
+    """Say what new files need in a directory, which need not exist; MachineError if there is less.
 
-    If that is an estimate, `least` is what they need in any case, in bytes. A quota that can be read
-    counts if it leaves less than the file system has; shared blocks need less.
+    `needed` is their size in bytes, and `inodes` the number of files and directories. For estimates, `least`
+    and `least_inodes` are what they need in any case. A quota that can be read counts if it leaves less than
+    the file system has. On the file system of a path `copied_from`, copies may share blocks, and need none.
     """
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if exists(path))
-    free, where = free_bytes(there), "free"
-    if (quota := quota_free_bytes(there)) is not None and quota < free:
-        free, where = quota, "free in your quota"
-    about, least = ("", needed) if least is None else ("about ", least)
-    text = f"{about}{_megabytes(needed)} are needed in `{directory}`, {_megabytes(free)} are {where}"
+    if copied_from is not None and copied_from.stat().st_dev == there.stat().st_dev:
+        least = 0
+    left = quota_left(there)
+    size = _Need(needed, least, free_bytes(there), left.size_bytes, shown=_megabytes)
+    files = _Need(inodes, least_inodes, free_inodes(there), left.inodes, shown=_inodes)
     is_little = needed < _LITTLE_BYTES
-    emit(
-        Note(text=text, detail=is_little) if free >= needed or free < least else Warned(text=text, hint=hint)
-    )
-    if free < least:
-        problem = (
-            f"there is no space for {_megabytes(least)} in `{directory}`: {_megabytes(free)} are {where}"
-        )
-        raise MachineError(problem, hint=hint)
+    errors = [size.check(directory, emit, hint, detail=is_little)]
+    if inodes >= _MANY_INODES or not files.is_met:
+        errors.append(files.check(directory, emit, hint))
+    raise_all([error for error in errors if error is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """How much new files need of a file system, in bytes or in inodes, and how much of it is free."""
+
+    needed: int
+    least: int | None
+    """What they need in any case; None if `needed` is exact."""
+    free: int | None
+    """None if the file system has no limit."""
+    quota: int | None
+    """None if the user has no limit, or none is known."""
+    _: KW_ONLY
+    shown: Callable[[int], str]
+    """Puts an amount in words."""
+
+    @property
+    def limit(self) -> tuple[int, str] | None:
+        """What is free, and of what; None without a limit."""
+        limits = ((self.free, "free"), (self.quota, "free in your quota"))
+        return min(((limit, name) for limit, name in limits if limit is not None), default=None)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether there is as much as is needed."""
+        return self.limit is None or self.limit[0] >= self.needed
+
+    def check(self, directory: Path, emit: Emit, hint: str, *, detail: bool = False) -> MachineError | None:
+        """Say what is needed in a directory, and what is free; return the error if that is too little."""
+        if self.limit is None:
+            return None
+        free, name = self.limit
+        about, least = ("", self.needed) if self.least is None else ("about ", self.least)
+        are_free = f"{self.shown(free)} {_be(free)} {name}"
+        text = f"{about}{self.shown(self.needed)} {_be(self.needed)} needed in `{directory}`, {are_free}"
+        is_short = free < least
+        emit(Note(text=text, detail=detail) if self.is_met or is_short else Warned(text=text, hint=hint))
+        if not is_short:
+            return None
+        problem = f"there is no space for {self.shown(least)} in `{directory}`: {are_free}"
+        return MachineError(problem, hint=hint)
 
 
 def _megabytes(size_bytes: int) -> str:
     """Return a size in words; of a few megabytes, the tenths decide."""
     return f"{size_bytes / 1e6:.{0 if size_bytes >= 10_000_000 else 1}f} MB"
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _inodes(count: int) -> str:
+    """Return a number of files and directories in words."""
+    return pluralize(count, "inode")

@@ -308,34 +308,46 @@ def _check_room(
     sizes = {pin.sha256: pin.size_bytes for pin in pins}
     needed = needed_space(missing, sizes, at_once=max(2, host.cores()))
     if missing:
-        fetched = sum(pin.size_bytes for pin in absent_files(needed_pins(missing, pins), store))
+        absent = absent_files(needed_pins(missing, pins), store)
+        fetched = sum(pin.size_bytes for pin in absent)
         check_room(
             store.path,
             fetched + needed.layers_bytes,
             settings.emit,
             least=fetched + needed.inputs_bytes // 2,
+            inodes=2 * len(absent) + needed.layers_inodes,
+            # Each file, and the squashfs and the record of each layer.
+            least_inodes=len(absent) + 2 * len(missing),
             hint="free some space, or name another store with --store DIR",
         )
     if needed.temporary_bytes:
         temporary = temporary_directories()[0]
         # Other directories may serve if this one does not: no reason to fail.
-        check_room(temporary.path, needed.temporary_bytes, settings.emit, least=0, hint=temporary.hint)
+        check_room(
+            temporary.path,
+            needed.temporary_bytes,
+            settings.emit,
+            least=0,
+            inodes=needed.temporary_inodes,
+            least_inodes=0,
+            hint=temporary.hint,
+        )
     keys = {layer.key for layer in missing}
     finished = {key: record.size_bytes for key in graph.image_keys if (record := store.get(key)) is not None}
     # By the device: images in several directories of one file system share what is free.
-    directories: dict[int, tuple[Path, int, int]] = {}
+    directories: dict[int, tuple[Path, int, int, int]] = {}
     for member in planned:
         own = LayerGraph.of([member.plan])
         image_bytes = sum(finished.get(key, 0) for key in own.image_keys)
         inputs_bytes = needed_space(own.needed(lambda key: key not in keys), sizes).inputs_bytes
         parent = member.image.parent
         device = parent.stat().st_dev
-        first, least, about = directories.get(device, (parent, 0, 0))
-        directories[device] = (first, least + image_bytes, about + image_bytes + inputs_bytes)
-    for device, (directory, least, about) in directories.items():
+        first, least, about, images = directories.get(device, (parent, 0, 0, 0))
+        directories[device] = (first, least + image_bytes, about + image_bytes + inputs_bytes, images + 1)
+    for device, (directory, least, about, images) in directories.items():
         # On one file system, blocks of layers and images may be shared.
         shared = store.exists and store.root.stat().st_dev == device
-        check_room(directory, about, settings.emit, least=0 if shared else least)
+        check_room(directory, about, settings.emit, least=0 if shared else least, inodes=images)
 
 
 def _pins(planned: Iterable[PlannedImage]) -> list[Pin]:

@@ -11,7 +11,7 @@ from envbuild.events import Emit, task
 from envbuild.image.export import FORMS, Written
 from envbuild.image.file import ImageFile
 from envbuild.image.verify import check_image_is_whole
-from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.choices import ExportFormat
 
 
@@ -30,6 +30,14 @@ def _export(image: ImageFile, form_name: ExportFormat, path: Path, emit: Emit) -
     form, size_bytes = FORMS[form_name], image.size_bytes
     form.check(image.manifest, image.path, path)
     check_outside_store(path)
+    check_room(
+        path.parent,
+        form.times * size_bytes,
+        emit,
+        least=None if form.times == 1 else 0,
+        copied_from=image.path,
+        hint="free some space, or name another path with -o",
+    )
     with task(emit, "verify", f"read {image.path.name}", total_bytes=size_bytes) as reading:
         check_image_is_whole(image, advanced=reading.advance)
     with task(emit, form_name, f"write {path.name}", total_bytes=size_bytes) as writing, _writing(path):

@@ -10,10 +10,10 @@ from pathlib import Path
 from envbuild.errors import RequestError
 from envbuild.lock.model import Lock, all_pins
 from envbuild.plan.model import InputFile, Layer
-from envbuild.resolve.fetch import FileOrigins, export, fetch, origins_of
+from envbuild.resolve.fetch import HINT_EXPORT, FileOrigins, export, fetch, origins_of, pins_to_export
 from envbuild.resolve.files import FileCache, Pin
 from envbuild.system.files import exists
-from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.lock import lock_spec, resolve_context
 from envbuild.workflows.plan import needed_pins
 from envbuild.workflows.settings import Settings
@@ -40,6 +40,15 @@ def fetch_spec(spec: Path, settings: Settings, *, to: Path, sources: Sequence[Pa
     pins = all_pins(locked.lock)
     with settings.store.in_use():
         cache = fetch_pins(pins, origins_of(locked.resolved), settings, sources=sources, offline=False)
+        new = pins_to_export(pins, to)
+        check_room(
+            to,
+            sum(pin.size_bytes for pin in new),
+            settings.emit,
+            inodes=len(new) + 1,
+            copied_from=cache.root,
+            hint=HINT_EXPORT,
+        )
         export(pins, cache, to)
     return Fetched(files=len(pins), size_bytes=sum(pin.size_bytes for pin in pins))
 

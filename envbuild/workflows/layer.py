@@ -17,7 +17,7 @@ from envbuild.store.gc_roots import Root, add_root
 from envbuild.store.store import Store
 from envbuild.store.transfer import Moved
 from envbuild.system.files import exists, is_directory
-from envbuild.workflows.arguments import check_outside_store, lock_path
+from envbuild.workflows.arguments import check_outside_store, check_room, lock_path
 from envbuild.workflows.lock import check_tools, read_locked
 from envbuild.workflows.plan import plan_image
 from envbuild.workflows.settings import Settings
@@ -62,6 +62,15 @@ def export_layers(
                 hint=f"`envbuild build {shell_path(spec)}{option}{output}` makes them",
             )
         with target.in_use():
+            new = [record for record in records if target.get_local(record.key) is None]
+            check_room(
+                target.path,
+                sum(record.size_bytes for record in new),
+                settings.emit,
+                inodes=2 * len(new),
+                copied_from=store.root,
+                hint="free some space, or name another directory with --to DIR",
+            )
             rows = transfer.export_layers(records, store, target)
             keys = tuple(sorted({record.key for record in records}))
             add_root(target, Root(path=str(lock_path(spec).absolute()), pinned=True, keys=keys))

@@ -48,7 +48,7 @@ from envbuild.system.apptainer import Apptainer
 from envbuild.system.configured import first_of
 from envbuild.system.fingerprint import HostFingerprint
 from envbuild.workflows.activity import log_activity
-from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.arguments import check_outside_store, check_room
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import for_one_container_per_rank, host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.images import NamedImage, existing_directory, named_images
@@ -60,6 +60,8 @@ from envbuild.workflows.striping import striped
 from envbuild.workflows.trust import check_signatures
 
 _LIMIT_S = 60.0
+_INODES = 10
+"""Files and directories that a module has besides the wrappers of its commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,16 @@ def _install_module(image: ImageFile, request: InstallRequest, settings: Setting
     check_not_replaced(installation)
     if request.name is None and request.version is None:
         check_replaces_its_kind(installation)
+    if not installation.release.is_dir():
+        check_room(
+            installation.root,
+            0 if request.link else image.size_bytes,
+            emit,
+            copied_from=request.image,
+            # A wrapper for each command; the others are those of a release, and of its module.
+            inodes=len(installation.commands) + _INODES,
+            hint="free some space, or name another directory with --root DIR",
+        )
     # The whole image is read, and then copied.
     total_bytes = image.size_bytes * (1 if request.link else 2)
     title = f"module {installation.layout.label}"

@@ -165,7 +165,8 @@ def fetch_parts(
     """Fetch parts, each of another digest, and return digest → bytes; `opened` closes the files."""
     fetched_bytes = sum(part.blob_bytes for part in parts)
     if parts:
-        check_room(settings.store.directory(PARTS), fetched_bytes, settings.emit, hint=HINT_STORE)
+        parts_directory = settings.store.directory(PARTS)
+        check_room(parts_directory, fetched_bytes, settings.emit, inodes=len(parts), hint=HINT_STORE)
     title = f"pull {repository.reference}"
     with task(settings.emit, "pull", title, total_bytes=fetched_bytes) as pulling:
 

@@ -82,7 +82,13 @@ def fetch_layers(graph: LayerGraph, settings: Settings) -> None:
         while absent := _absent(graph, store):
             size_bytes = sum(record.size_bytes for record in absent)
             # Blobs lie beside the layers that are assembled of them, a few at a time.
-            check_room(store.path, 2 * size_bytes, settings.emit, least=size_bytes, hint=HINT_STORE)
+            check_room(
+                store.path,
+                *(2 * size_bytes, settings.emit),
+                least=size_bytes,
+                inodes=2 * len(absent),
+                hint=HINT_STORE,
+            )
             title = f"fetch {pluralize(len(absent), 'layer')}"
             with (
                 store.in_use(lambda: settings.emit(Note(text="waiting for `envbuild cache prune`"))),

@@ -95,6 +95,8 @@ _FATAL = {
 # Builds for ROCm name other versions than those in the index.
 _OTHER_FOR_ROCM = {"vllm", "xformers", "torch"}
 _OF_ROCM = {"torch", "torchvision", "torchaudio", "xformers", "triton"}
+# Requirements with a marker: stored facts have what is required on one of the Pythons, and not on which.
+_ON_PYTHONS = {("vllm", "setuptools"): ">=3.12"}
 # Their own rows are made from the Pythons of all wheels of a series.
 _FRAMEWORKS = {"torch", "tensorflow", "jax"}
 _RULES = {
@@ -229,13 +231,17 @@ def _tables(name: str, releases: Sequence[Release], date: str) -> Iterator[Range
         if not ranges:
             continue
         rule = "NUMPY.of-framework" if (name, required) == ("tensorflow", "numpy") else _RULES.get(required)
-        excused = name in _OTHER_FOR_ROCM and required in _OF_ROCM
+        where = {}
+        if name in _OTHER_FOR_ROCM and required in _OF_ROCM:
+            where["frameworks.pytorch.accelerator"] = "!=rocm"
+        if pythons := _ON_PYTHONS.get((name, required)):
+            where["python.version"] = pythons
         yield new_table(
             rule or "PACKAGE.requires",
             if_=fact_of(name),
             needs=fact_of(required),
             ranges=ranges,
-            where={"frameworks.pytorch.accelerator": "!=rocm"} if excused else {},
+            where=where,
             severity="error" if (name, required) in _FATAL else "warning",
             source=f"Requires-Dist of {name}, read from the index",
             seen=date,

@@ -18,6 +18,9 @@ from envbuild.workflows.recipe_check import check_recipe
 from envbuild.workflows.settings import Settings
 from tests.support.controls import NAMES, RECIPES, every_control
 
+FOR_GPUS = {"vllm": {"cuda"}}
+"""Recipes of distributions that are published for GPUs alone, and their accelerators."""
+
 
 def recipe(name: str) -> Recipe:
     path = RECIPES / name / "recipe.yaml"
@@ -35,7 +38,7 @@ def variables_of(spec: Path) -> dict[str, str]:
 def test_the_promised_recipes_are_there() -> None:
     mpis = {"mpich", "openmpi", "intel-mpi", "openmpi-debian"}
     living = {"pytorch", "tensorflow", "tensorflow-mpi", "horovod", "keras", "jax"}
-    living |= {"spark", "ray", "deepspeed"}
+    living |= {"spark", "ray", "deepspeed", "vllm"}
     frozen = {"mxnet", "cntk", "caffe", "theano", "chainer"}
     additions = {"mlflow", "jupyterlab", "onnxruntime"}
     assert mpis | living | frozen | additions <= set(NAMES)
@@ -46,8 +49,12 @@ def test_it_keeps_the_rules(name: str, tmp_path: Path) -> None:
     settings = Settings.of(store=tmp_path, apptainer=None, recipes=[RECIPES], site=None)
     checked = check_recipe(name, settings)
     assert checked.controls
-    # What every image can hold must be there.
-    assert {"cpu", "any"} & checked.recipe.variants.keys()
+    families = {variant.partition("-")[0] for variant in checked.recipe.variants}
+    if name in FOR_GPUS:
+        assert families == FOR_GPUS[name]
+    else:
+        # What every image can hold must be there.
+        assert {"cpu", "any"} & families
     assert {choice.name for choice in checked.recipe.requires} <= set(NAMES)
 
 

@@ -65,6 +65,25 @@ def test_modes_are_the_same_everywhere(tmp_path: Path) -> None:
     assert scan(again) == scan(root)
 
 
+def test_wheels_may_share_a_file_of_the_same_bytes_alone(tmp_path: Path) -> None:
+    # As mkl and mkl-include do, with their licences.
+    first = make_wheel(
+        tmp_path / "a", "first-1.0-py3-none-any.whl", **{"first-1.0.data/data/share/licence.txt": "one"}
+    )
+    second = make_wheel(
+        tmp_path / "b", "second-1.0-py3-none-any.whl", **{"second-1.0.data/data/share/licence.txt": "one"}
+    )
+    other = make_wheel(
+        tmp_path / "c", "other-1.0-py3-none-any.whl", **{"other-1.0.data/data/share/licence.txt": "two"}
+    )
+    for wheel in (first, second):
+        root = unpacked(wheel, tmp_path / "root")
+    assert (root / "opt/env/share/licence.txt").read_text() == "one"
+    with pytest.raises(BuildError, match=r"`other-1\.0.*` could not be unpacked: .*licence\.txt"):
+        unpacked(other, root)
+    assert (root / "opt/env/share/licence.txt").read_text() == "one"
+
+
 def test_the_umask_changes_nothing(tmp_path: Path) -> None:
     roots = []
     for mask in (0o000, 0o077):

@@ -11,7 +11,7 @@ import pytest
 from envbuild.errors import MachineError
 from envbuild.events import Event, Note, Warned
 from envbuild.system import host, quota
-from envbuild.system.quota import free_of, quota_free_bytes
+from envbuild.system.quota import Left, left_of, quota_left
 from envbuild.workflows.arguments import check_room
 
 QUOTA = """\
@@ -45,31 +45,36 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("text", "free"),
+    ("text", "size_bytes", "inodes"),
     [
-        (QUOTA.format(used=1000, hard=60000), 59000 << 10),
-        (QUOTA.format(used="61000*", hard=60000), 0),
-        (QUOTA.format(used=1000, hard=0), 49000 << 10),
-        (LFS.format(used=5, hard=10), 5 << 10),
-        (LFS.format(used=5, hard=0), None),
-        ("Disk quotas for user bob (uid 1000): none\n", None),
-        ("", None),
-        ("nonsense 1 2\n", None),
+        (QUOTA.format(used=1000, hard=60000), 59000 << 10, None),
+        (QUOTA.format(used="61000*", hard=60000), 0, None),
+        (QUOTA.format(used=1000, hard=0), 49000 << 10, None),
+        (LFS.format(used=5, hard=10), 5 << 10, None),
+        (LFS.format(used=5, hard=0), None, None),
+        ("srv:/home  61000*  50000  60000  6days  10  100  200\n", 0, 190),
+        ("srv:/home  61000*  50000  60000   none  10  100    0\n", 0, 90),
+        ("srv:/home   1000       0      0          250*  100  200  00:42\n", None, 0),
+        ("/scratch   5   0   10   -   12   0   20   -\n", 5 << 10, 8),
+        ("srv:/home   1000\n   50000  60000\n", None, None),
+        ("Disk quotas for user bob (uid 1000): none\n", None, None),
+        ("", None, None),
+        ("nonsense 1 2\n", None, None),
     ],
 )
-def test_what_is_left(text: str, free: int | None) -> None:
-    assert free_of(text) == free
+def test_what_is_left(text: str, size_bytes: int | None, inodes: int | None) -> None:
+    assert left_of(text) == Left(size_bytes=size_bytes, inodes=inodes)
 
 
 @pytest.mark.parametrize(("kind", "text"), [("nfs4", QUOTA), ("lustre", LFS)])
 def test_the_quota_of_a_directory(tmp_path: Path, place: Place, kind: str, text: str) -> None:
     place(kind, text.format(used=0, hard=2000))
-    assert quota_free_bytes(tmp_path) == 2000 << 10
+    assert quota_left(tmp_path).size_bytes == 2000 << 10
 
 
 def test_without_a_program_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "search_path", lambda *_, **__: None)
-    assert quota_free_bytes(tmp_path) is None
+    assert quota_left(tmp_path) == Left()
 
 
 def test_a_quota_that_is_too_small_stops_before_the_start(tmp_path: Path, place: Place) -> None:
@@ -83,4 +88,16 @@ def test_a_quota_that_is_too_small_stops_before_the_start(tmp_path: Path, place:
     ):
         check_room(tmp_path, 3_000_000, events.append)
     check_room(tmp_path, 3_000_000, events.append, least=0)
+    assert isinstance(events[-1], Warned)
+
+
+def test_a_quota_of_files_stops_before_the_start(tmp_path: Path, place: Place) -> None:
+    place("lustre", "/scratch   5   0   0   -   12   0   2012   -\n")
+    events: list[Event] = []
+    check_room(tmp_path, 0, events.append, inodes=2000)
+    text = f"2000 inodes are needed in `{tmp_path}`, 2000 inodes are free in your quota"
+    assert events[1:] == [Note(text=text, detail=False)]
+    with pytest.raises(MachineError, match=r"no space for 2001 inodes in .*: 2000 inodes are free in your"):
+        check_room(tmp_path, 0, events.append, inodes=2001)
+    check_room(tmp_path, 0, events.append, inodes=2001, least_inodes=12)
     assert isinstance(events[-1], Warned)

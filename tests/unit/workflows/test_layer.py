@@ -23,6 +23,7 @@ from envbuild.store.records import LayerRecord, record_name
 from envbuild.store.store import Store
 from envbuild.store.verify import verify
 from envbuild.system.sealing import sealed
+from envbuild.workflows import arguments
 from envbuild.workflows import layer as workflow
 from envbuild.workflows.settings import Settings
 from tests.support.stores import aged, flip, layer
@@ -364,6 +365,15 @@ class TestExport:
         assert code == 2
         assert "layer a in the store is damaged" in err
         assert list(layers.records()) == []
+
+    def test_a_directory_without_inodes_gets_no_layer(
+        self, run: Run, layers: Store, planned: LayerRecord, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(arguments, "free_inodes", lambda _: 1)
+        code, _, err = run("export", "x.yaml", "--to", layers.path)
+        assert code == 5
+        assert f"there is no space for 2 inodes in `{layers.path}`: 1 inode is free" in err
+        assert layers.get(planned.key) is None
 
     def test_places_where_layers_do_not_belong(
         self, run: Run, store: Store, planned: LayerRecord, tmp_path: Path
