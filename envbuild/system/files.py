@@ -25,6 +25,8 @@ _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
 _READABLE = "check that it exists, and that you may read it"
 _WRITABLE = "name a file in a directory of yours"
+HINT_SETTINGS = "put a file there that you may read, or remove it"
+"""Hint for a file that is found by its place, not named."""
 _ROOM = "free some space, or name another place"
 
 
@@ -287,6 +289,22 @@ def settings_homes() -> tuple[Path, ...]:
     # Relative values are to be ignored (XDG Base Directory Specification).
     user = Path(configured) if configured.startswith("/") else _home() / ".config"
     return (user / "envbuild", _SYSTEM_CONFIGURATION)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a file of settings exists, or may exist in a directory that this user cannot enter.
+
+    A link counts, wherever it leads: its reader reports that it leads nowhere. A file of the machine's in a
+    closed directory is an error of its reader, too: nothing is known of what it requires. One of the user's
+    counts as absent, such as in the home directory of another account.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return settings_homes()[-1] in path.parents
+    return True
 
 
 def environment_paths(variable: str) -> tuple[Path, ...]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.quoting import shell_path
+from envbuild.system import host
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
+_MAX_LINKS = 40  # as Linux follows
 
 
 class PrivateTree:
@@ -77,20 +79,50 @@ def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple
 def check_settings(path: Path) -> None:
     """Refuse a file of settings that everybody can write to or replace; RequestError.
 
-    It names programs that this user runs, and whose work is trusted. If it cannot be examined, its reader
-    reports that.
+    It names programs that this user runs, and whose work is trusted. A group may write: many users have one
+    of their own. If it cannot be examined, its reader reports that.
     """
-    # A link can be replaced where it lies, and its file where that lies.
-    for entry in (path, path.parent, path.resolve().parent):
+    for entry in _on_the_way(path):
         try:
-            mode = entry.stat().st_mode
+            status = entry.lstat()
         except OSError:
-            continue
-        if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            return
+        is_directory = stat.S_ISDIR(status.st_mode)
+        is_open = bool(status.st_mode & stat.S_IWOTH) and not (is_directory and status.st_mode & stat.S_ISVTX)
+        if is_open and (is_directory or stat.S_ISREG(status.st_mode)):
+            close = f"`chmod o-w {shell_path(entry)}`"
+            hint = f"if its content is what you expect, {close}"
+            if entry != path and status.st_uid != os.geteuid():
+                hint = f"ask its owner, {host.user(status.st_uid)}, for {close}, or keep `{path}` elsewhere"
             raise RequestError(
-                f"everybody can write to `{entry}`, and so decides what envbuild runs",
-                hint=f"if its content is what you expect, `chmod o-w {shell_path(entry)}`",
+                f"everybody can write to `{entry}`, and so decides what envbuild runs", hint=hint
             )
+
+
+def _on_the_way(path: Path) -> Iterator[Path]:
+    """Yield each directory and file that opening a path passes, from ``/`` on, of links their targets.
+
+    A link can be replaced where it lies, and its file where that lies.
+    """
+    entry, links = Path("/"), 0
+    left = list(reversed(path.absolute().parts[1:]))
+    yield entry
+    while left:
+        name = left.pop()
+        step = entry.parent if name == ".." else entry / name
+        try:
+            target = step.readlink()
+        except OSError:  # not a link, or it cannot be examined
+            entry = step
+            yield entry
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return
+        left += reversed(target.parts)
+        if target.is_absolute():
+            left.pop()
+            entry = Path("/")
 
 
 def private_temporary_directory() -> Path:

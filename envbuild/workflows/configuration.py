@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from envbuild.errors import EnvbuildError
-from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values, is_there
+from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values
 from envbuild.spec.config import Config, JobDefaults
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Model
 from envbuild.system.configured import ConfiguredValue, values_of
+from envbuild.system.files import is_there
 from envbuild.workflows.settings import default_store
 
 # Of them all values count.
