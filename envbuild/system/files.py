@@ -331,8 +331,26 @@ def append_line(path: Path, line: bytes) -> None:
 
     The file is made if it does not exist. OSError: it cannot be opened or written, or is not a regular file.
     """
+    with _open_to_append(path, os.O_CREAT) as descriptor:
+        if os.write(descriptor, line + b"\n") != len(line) + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def check_can_append(path: Path) -> None:
+    """Raise the OSError with which `append_line` would end, as far as that shows without writing."""
+    try:
+        with _open_to_append(path):
+            pass
+    except FileNotFoundError:
+        if path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK):
+            return
+        raise
+
+
+@contextlib.contextmanager
+def _open_to_append(path: Path, more_flags: int = 0) -> Iterator[int]:
     # Without waiting: a pipe without a reader would never open.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | more_flags
     try:
         descriptor = os.open(path, flags, 0o644)
     except OSError as error:
@@ -342,8 +360,7 @@ def append_line(path: Path, line: bytes) -> None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IrregularError(errno.EINVAL, "it is not a regular file", str(path))
-        if os.write(descriptor, line + b"\n") != len(line) + 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        yield descriptor
     finally:
         os.close(descriptor)
 

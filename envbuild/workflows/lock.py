@@ -241,7 +241,9 @@ class _Locking:
                     file or before, architecture
                 )
                 file = newer or file
-                changes += [f"{architecture}: {change}" for change in other.changes]
+                # Without a lock there was no target either, as the first of them says.
+                listed = other.changes if before is not None else other.changes[1:]
+                changes += [f"{architecture}: {change}" for change in listed]
         others = _other_locks(file or before, resolved.architecture)
         stale_targets = tuple(_stale_targets(others, self.spec, self.settings, self.content))
         return replace(locked, changes=(*locked.changes, *changes), stale_targets=stale_targets), file
