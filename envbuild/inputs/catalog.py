@@ -37,6 +37,7 @@ from envbuild.system.files import (
     read_input,
     settings_homes,
 )
+from envbuild.system.links import real_path
 from envbuild.system.privacy import check_settings
 
 _RECIPE = "recipe.yaml"
@@ -181,7 +182,7 @@ def recipe_of_path(name: str, recipes: Sequence[Path] = ()) -> tuple[str, tuple[
         return name, tuple(recipes)
     path = Path(name)
     directory = Path(os.path.abspath(path.parent if path.name == _RECIPE else path))  # noqa: PTH100
-    if not exists(directory / _RECIPE):
+    if not is_there(directory / _RECIPE):
         hint = f"name the directory that holds {_RECIPE}"
         raise RequestError(f"there is no recipe at `{name}`", hint=hint)
     if not re.fullmatch(NAME, directory.name):
@@ -315,7 +316,7 @@ def _read_below(directory: Path, name: str) -> bytes:
     # A link may lead to a job or patch of a recipe beside it.
     shared = ("verify", "bench", "patches")
     if not is_below(path, directory) and not (
-        is_below(path, directory.parent) and path.resolve().parent.name in shared
+        is_below(path, directory.parent) and real_path(path).parent.name in shared
     ):
         raise RequestError(
             f"`{name}` leads out of the recipe's directory",

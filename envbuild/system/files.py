@@ -14,6 +14,7 @@ from pathlib import Path
 import envbuild
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean
 from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.links import real_path
 from envbuild.system.redaction import redact_text
 
 # Limit of envbuild's own files.
@@ -113,10 +114,7 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
 
 def is_below(path: Path, directory: Path) -> bool:
     """Return whether a path, symbolic links followed, lies below a directory."""
-    try:
-        return path.resolve().is_relative_to(directory.resolve())
-    except (OSError, RuntimeError):
-        return False
+    return real_path(path).is_relative_to(real_path(directory))
 
 
 def exists(path: Path) -> bool:
@@ -198,7 +196,7 @@ def write_atomically(path: Path, data: bytes, *, hint: str = _WRITABLE) -> None:
     A symbolic link is followed; an existing file keeps its mode. RequestError: the place cannot be written,
     and the `hint` says what helps. MachineError: the disk is full or broken.
     """
-    target = path.resolve()
+    target = real_path(path)
     try:
         with atomic_file(target) as file:
             if target.exists():

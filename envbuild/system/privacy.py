@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.quoting import shell_path
 from envbuild.system import host
+from envbuild.system.links import follow, real_path
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
-_MAX_LINKS = 40  # as Linux follows
 
 
 class PrivateTree:
@@ -63,7 +63,7 @@ def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple
     """
     users = {*trusted, *_always_trusted()}
     opened = []
-    for parent in reversed(path.resolve().parents):
+    for parent in reversed(real_path(path).parents):
         try:
             status = parent.stat()
         except FileNotFoundError:
@@ -99,37 +99,29 @@ def check_settings(path: Path) -> None:
             )
 
 
-def _on_the_way(path: Path) -> Iterator[Path]:
-    """Yield each directory and file that opening a path passes, from ``/`` on, of links their targets.
+def _on_the_way(path: Path) -> list[Path]:
+    """Return each directory and file that opening a path passes, from ``/`` on, of links their targets.
 
     A link can be replaced where it lies, and its file where that lies.
     """
-    entry, links = Path("/"), 0
-    left = list(reversed(path.absolute().parts[1:]))
-    yield entry
-    while left:
-        name = left.pop()
-        step = entry.parent if name == ".." else entry / name
+    passed = [Path("/")]
+
+    def look(step: str) -> str | None:
         try:
-            target = step.readlink()
+            return str(Path(step).readlink())
         except OSError:  # not a link, or it cannot be examined
-            entry = step
-            yield entry
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            return
-        left += reversed(target.parts)
-        if target.is_absolute():
-            left.pop()
-            entry = Path("/")
+            passed.append(Path(step))
+            return ""
+
+    follow(str(path.absolute()), look)
+    return passed
 
 
 def private_temporary_directory() -> Path:
     """Return a directory for temporary files in which no other user can rename ours."""
     for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
         if path.is_dir() and not parents_others_can_write(path / "below"):
-            return path.resolve()
+            return real_path(path)
     raise MachineError(
         "others can write to all directories for temporary files",
         hint="name one of yours with TMPDIR, or a store elsewhere with --store DIR",

@@ -83,12 +83,14 @@ def test_a_failed_step_is_noted_and_the_next_goes_on(desk: Desk, tmp_path: Path,
     assert (tmp_path / "trial/doctor.txt").read_text().startswith("doctor\n")
     assert "results: " in done.stderr
     # All is well: review the site file, then go on.
-    program.write_text("#!/bin/sh\n[ \"$1\" != site ] || echo '# name: lab' >\"$4\"\n")
+    program.write_text('#!/bin/sh\n[ "$1" != site ] || echo \'# name: lab\' >"$4"\n')
     second: list[str | Path] = [SCRIPT, "-n", "0", "-o", tmp_path / "second", "-t", "7", image]
     desk.run(second, code=4, env={"ENVBUILD": str(program)})
     text = (tmp_path / "second/pilot.html").read_text()
     assert 'Review <a href="site.yaml">site.yaml</a>' in text
-    assert f"ENVBUILD_SITE={tmp_path}/second/site.yaml {SCRIPT} -o {tmp_path}/second-2 -n 0 -t 7 {image}" in text
+    assert (
+        f"ENVBUILD_SITE={tmp_path}/second/site.yaml {SCRIPT} -o {tmp_path}/second-2 -n 0 -t 7 {image}" in text
+    )
     refused = desk.run(line, code=2, env={"ENVBUILD": str(program)}).stderr
     assert "name another directory with -o" in refused
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.cli.main import main
 from envbuild.errors import EnvbuildError, render
-from envbuild.inputs.catalog import find_catalog, read_base, read_recipe
+from envbuild.inputs.catalog import find_catalog, read_base, read_recipe, recipe_of_path
 from envbuild.inputs.facts import read_facts
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.inputs.sites import choose_site, read_site
@@ -95,6 +96,13 @@ READERS: dict[str, tuple[str, Callable[[Machine], object]]] = {
         "project/pytorch/recipe.yaml",
         lambda machine: read_recipe("pytorch", recipes=[machine.project]),
     ),
+    "recipe by path": (
+        "project/pytorch/recipe.yaml",
+        lambda machine: (
+            recipe_of_path(str(machine.project / "pytorch"))
+            and read_recipe("pytorch", recipes=[machine.project])
+        ),
+    ),
     "rows of knowledge": ("centre/knowledge/rows.yaml", lambda _: read_knowledge()),
     "facts": ("project/facts.yaml", lambda machine: read_facts(machine.project / "facts.yaml")),
     "spec": ("project/spec.yaml", lambda machine: read_spec(machine.project / "spec.yaml")),
@@ -124,3 +132,37 @@ def test_a_bad_file_is_an_error_with_its_name_and_a_hint(machine: Machine, kind:
         assert error.hint
         assert "chmod" not in error.hint
     assert peak_bytes < 100 << 20
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["lock", "spec.yaml", "--offline"],
+        ["build", "spec.yaml", "--locked", "--offline"],
+        ["build", "spec.yaml", "--offline", "-o", "loop"],
+        ["build", "spec.yaml", "--offline", "--store", "loop"],
+        ["lock", "loop", "--offline"],
+        ["plan", "loop/spec.yaml", "spec.yaml"],
+        ["layer", "import", "loop"],
+        ["test", "loop"],
+        ["inspect", "loop"],
+        ["cache", "du", "--store", "loop"],
+    ],
+    ids=" ".join,
+)
+def test_a_loop_of_links_in_an_argument_is_an_error(
+    machine: Machine, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(machine.project)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(machine.project / "cache"))
+    for name in ("loop", "spec.lock.yaml"):
+        Path(name).symlink_to(name)
+    Path("spec.yaml").write_text('name: small\nversion: "1"\n')
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "error: " in said
+    assert "hint: " in said
+    assert "loop" in said or "spec.lock.yaml" in said
