@@ -56,11 +56,17 @@ fi
 mkdir -- "$results" || wrong "\`$results\` cannot be made: name another directory with -o"
 results=$(cd -- "$results" && pwd -P)
 page=$results/pilot.html
-failed=0 rows=''
+rows='' bad=() untried=()
 
 queue=()
 [ -z "$partition" ] || queue+=(--partition "$partition")
 [ -z "$account" ] || queue+=(--account "$account")
+# The same pilot in another directory.
+again=("$0" -o "$results-2" -n "$nodes" -t "$minutes")
+[ -z "$spec" ] || again+=(-s "$spec")
+[ -z "$partition" ] || again+=(-p "$partition")
+[ -z "$account" ] || again+=(-A "$account")
+[ -z "$image" ] || again+=("$image")
 
 shown() { printf '%q ' "$@" | sed 's/ $//'; }
 
@@ -74,7 +80,34 @@ row() {
     write_page 'The pilot has not ended.'
 }
 
-# write_page SENTENCE: the page with the rows so far. A full disk leaves the page that was there.
+# links NAME…: links to the outputs of steps.
+links() {
+    local name separator=''
+    for name; do
+        printf '%s<a href="%s.txt">%s</a>' "$separator" "$name" "$name"
+        separator=', '
+    done
+}
+
+# next_steps: what a reader of the page does now.
+next_steps() {
+    printf '<h2>Next</h2>\n<ol>\n'
+    if [ ${#bad[@]} -gt 0 ]; then
+        printf '<li>Read the whole output of %s: its end says what is wrong and what to do.</li>\n' "$(links "${bad[@]}")"
+    fi
+    if [ -f "$results/site.yaml" ]; then
+        printf '<li>Review <a href="site.yaml">site.yaml</a>, and add what a probe cannot know: comments in it name that. %s:<pre>%s</pre></li>\n' \
+            'Then run the pilot again with it' "$(escaped "ENVBUILD_SITE=$(shown "$results/site.yaml") $(shown "${again[@]}")")"
+    fi
+    if [ ${#bad[@]} -eq 0 ]; then
+        printf '<li>Write specs of your own: <code>%s init</code> begins one. docs/howto/operate-many.md goes on from there.</li>\n' \
+            "$(escaped "$envbuild")"
+    fi
+    printf '<li>%s</li>\n</ol>\n' \
+        'To send the page on, read its files first: they name this machine, its users and its paths.'
+}
+
+# write_page SENTENCE [HTML]: the page with the rows so far. A full disk leaves the page that was there.
 write_page() {
     local name
     {
@@ -104,21 +137,17 @@ td:first-child, .bad, .good { font-weight: 600; }
 <h1>Pilot of envbuild</h1>
 <p>$(escaped "$version, on $(uname -n)")<br>$(escaped "nodes of jobs: $nodes${partition:+, partition $partition}")</p>
 <p><strong>$1</strong></p>
+${2-}
 <table>
 <thead><tr><th>step</th><th>result</th><th>command, and the end of its output</th><th>output</th></tr></thead>
 <tbody>
 $rows</tbody>
 </table>
 END
-        if [ -f "$results/site.yaml" ]; then
-            printf '<p>Review <a href="site.yaml">site.yaml</a>, and run the pilot again with <code>%s</code>.</p>\n' \
-                "$(escaped "ENVBUILD_SITE=$(shown "$results/site.yaml")")"
-        fi
         for name in test nodes bench; do
             [ ! -f "$results/$name.html" ] || printf '<p><a href="%s.html">Page of %s</a></p>\n' "$name" "$name"
         done
-        printf '%s\n' '<p>The files name this machine, its users and its paths: read them before you send them on.</p>' \
-            '</body>' '</html>'
+        printf '%s\n' '</body>' '</html>'
     } >"$page.new" && mv -- "$page.new" "$page"
 }
 
@@ -134,7 +163,7 @@ step() {
         130) outcome='interrupted' ;;
         *) outcome="ended with $code" ;;
     esac
-    if [ "$code" != 0 ]; then failed=$((failed + 1)) mark=bad lines=15; fi
+    if [ "$code" != 0 ]; then bad+=("$name") mark=bad lines=15; fi
     text=$(tail -c 4000 "$results/$file" | grep -av '^next: ' | tail -n "$lines" | tr -d '\000-\010\013-\037')
     [ -z "$text" ] || text="<pre>$(escaped "$text")</pre>"
     row "$name" "$mark" "$outcome" "<code>$(escaped "$(shown "$@")")</code>$text" "$file"
@@ -149,19 +178,21 @@ skip() {
     shift
     for name; do
         printf '%-16s not tried: %s\n' "$name" "$reason" >&2
+        untried+=("$name")
         row "$name" open 'not tried' "$(escaped "$reason")"
     done
 }
 
 finish() {
     local sentence="Every step that was tried ended well."
-    [ "$failed" = 0 ] || sentence="$failed of the steps did not end well: their files say why, and what to do."
-    if ! write_page "$sentence"; then
+    [ ${#bad[@]} -eq 0 ] || sentence="${#bad[@]} of the steps did not end well: $(links "${bad[@]}")."
+    [ ${#untried[@]} -eq 0 ] || sentence+=" Not tried: $(printf '%s\n' "${untried[@]}" | paste -sd, | sed 's/,/, /g')."
+    if ! write_page "$sentence" "$(next_steps)"; then
         printf 'error: `%s` was not written, or lacks steps; the steps above count\n' "$page" >&2
         exit 4
     fi
     printf '\nresults: %s\n' "$page" >&2
-    if [ "$failed" = 0 ]; then exit 0; fi
+    if [ ${#bad[@]} -eq 0 ]; then exit 0; fi
     exit 4
 }
 

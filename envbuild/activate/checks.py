@@ -55,6 +55,8 @@ def check_verdict(
 def _hint_to_test(verdict: TestVerdict | None) -> str:
     if verdict is not None and verdict.state == "cpu-only":
         return "`envbuild test` it where there is a GPU, or from here with `--nodes 1`"
+    if verdict is not None and verdict.state == "failed":
+        return "`envbuild test` shows what failed: correct that, and test the new image"
     return "`envbuild test` it on this host"
 
 

@@ -34,6 +34,7 @@ from envbuild.image.sifformat import Descriptor, Kind
 from envbuild.squashfs.reader import Squashfs
 from envbuild.squashfs.splice import Splice
 from envbuild.system.files import atomic_file, copy_range, is_full, write_at
+from envbuild.system.links import real_path
 
 # Errors that another path avoids.
 _ERRORS_OF_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
@@ -227,7 +228,7 @@ def write_statements(
     frame = head.ljust(sifformat.DESCRIPTORS_OFFSET, b"\0") + b"".join(table)
     source = image.file.fileno()
     try:
-        with atomic_file(path.resolve(), check=image.check_still_there) as file:
+        with atomic_file(real_path(path), check=image.check_still_there) as file:
             os.fchmod(file, stat.S_IMODE(os.fstat(source).st_mode))
             size = own_end - sifformat.DATA_OFFSET
             copy_range(source, sifformat.DATA_OFFSET, size, file, sifformat.DATA_OFFSET, advanced)

@@ -16,6 +16,7 @@ from envbuild.digests import sha256_of
 from envbuild.errors import Location, RequestError
 from envbuild.image import sifformat
 from envbuild.image.sifformat import Descriptor, Header, Kind, PartitionType
+from envbuild.quoting import shell_path
 
 MANIFEST = "envbuild.manifest"
 LOCK = "envbuild.lock"
@@ -171,7 +172,7 @@ def read_tables(file: BinaryIO, path: Path) -> SifFile:
     size = os.fstat(file.fileno()).st_size
     start = os.pread(file.fileno(), sifformat.HEADER_BYTES, 0)
     if start[32:41] != sifformat.MAGIC:
-        raise damaged(path, "is not a SIF", hint=_what_else(start))
+        raise damaged(path, "is not a SIF", hint=_what_else(path, start))
     if len(start) < sifformat.HEADER_BYTES:
         raise damaged(path, f"is cut short: its header ends at byte {sifformat.HEADER_BYTES} of {size}")
     try:
@@ -206,8 +207,11 @@ def read_tables(file: BinaryIO, path: Path) -> SifFile:
     )
 
 
-def _what_else(start: bytes) -> str:
-    """Return a hint on what a file is that is not a SIF, by its first bytes."""
+def _what_else(path: Path, start: bytes) -> str:
+    """Return a hint on what a file is that is not a SIF, by its name and its first bytes."""
+    if path.suffix in (".yaml", ".yml"):
+        image = path.with_suffix(".sif")
+        return f"of a spec, `envbuild build {shell_path(path)}` makes the image `{image}`"
     kinds = {
         b"\x1f\x8b": "it is a gzip archive; ",
         b"PK\x03\x04": "it is a zip archive; ",

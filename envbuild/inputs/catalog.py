@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
-from envbuild.inputs.config import use_files
+from envbuild.inputs.config import file_values, use_files
 from envbuild.jobs.judge import Job
 from envbuild.spec.base import BaseImage
 from envbuild.spec.check import not_known, recipe_not_known
@@ -27,13 +27,18 @@ from envbuild.spec.recipe_rules import TUTORIAL, RecipeSource, benchmark_errors,
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system.configured import values_of
 from envbuild.system.files import (
+    HINT_SETTINGS,
     configuration_homes,
     exists,
     is_below,
     is_directory,
+    is_there,
     list_directory,
     read_input,
+    settings_homes,
 )
+from envbuild.system.links import real_path
+from envbuild.system.privacy import check_settings
 
 _RECIPE = "recipe.yaml"
 M = TypeVar("M", bound=BaseModel)
@@ -48,6 +53,13 @@ class Catalog:
     bases: tuple[Path, ...]
     sites: tuple[Path, ...]
     """Directories in search order; some may not exist."""
+    settings: tuple[Path, ...] = ()
+    """Directories of settings: the user's, the machine's, and those that a configuration file names."""
+
+    def check(self, path: Path) -> None:
+        """Raise a RequestError for a file of settings that everybody can write to or replace."""
+        if any(directory in path.parents for directory in self.settings):
+            check_settings(path)
 
     def recipe_names(self) -> tuple[str, ...]:
         """Return the names of all recipes, sorted."""
@@ -55,13 +67,13 @@ class Catalog:
             name
             for directory in self.recipes
             for name in list_directory(directory)
-            if re.fullmatch(NAME, name) and exists(directory / name / _RECIPE)
+            if re.fullmatch(NAME, name) and is_there(directory / name / _RECIPE)
         }
         return tuple(sorted(names))
 
     def recipe(self, name: str) -> Path | None:
         """Return the directory of a recipe, if it exists."""
-        return next((path / name for path in self.recipes if exists(path / name / _RECIPE)), None)
+        return next((path / name for path in self.recipes if is_there(path / name / _RECIPE)), None)
 
     def readable_recipes(self, names: Iterable[str]) -> list[Recipe]:
         """Read recipes; those with errors, and those that do not exist, are omitted."""
@@ -126,6 +138,7 @@ def find_catalog(recipes: Sequence[Path] = ()) -> Catalog:
         recipes=(*(Path(entry.value) for entry in named), *(home / "recipes" for home in homes)),
         bases=tuple(home / "base-images" for home in homes),
         sites=tuple(home / "sites" for home in homes),
+        settings=(*(Path(entry.value) for entry in file_values("recipes")), *settings_homes()),
     )
 
 
@@ -169,7 +182,7 @@ def recipe_of_path(name: str, recipes: Sequence[Path] = ()) -> tuple[str, tuple[
         return name, tuple(recipes)
     path = Path(name)
     directory = Path(os.path.abspath(path.parent if path.name == _RECIPE else path))  # noqa: PTH100
-    if not exists(directory / _RECIPE):
+    if not is_there(directory / _RECIPE):
         hint = f"name the directory that holds {_RECIPE}"
         raise RequestError(f"there is no recipe at `{name}`", hint=hint)
     if not re.fullmatch(NAME, directory.name):
@@ -178,9 +191,11 @@ def recipe_of_path(name: str, recipes: Sequence[Path] = ()) -> tuple[str, tuple[
     return directory.name, (directory.parent, *recipes)
 
 
-def load_file(model: type[M], path: Path, at: Location | None = None) -> Loaded[M]:
-    """Read a file of a model; `at` is where it is named."""
-    return load(model, read_input(path, limit_bytes=MAX_BYTES, at=at), path)
+def load_file(
+    model: type[M], path: Path, at: Location | None = None, *, hint: str | None = None
+) -> Loaded[M]:
+    """Read a file of a model; `at` is where it is named, and `hint` helps if there is no file to read."""
+    return load(model, read_input(path, limit_bytes=MAX_BYTES, at=at, hint=hint), path)
 
 
 def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
@@ -195,9 +210,11 @@ def load_recipe(catalog: Catalog, name: str) -> RecipeSource | None:
         for file in list_directory(directory / kind)
         if file.endswith(suffixes)
     ]
-    files: dict[str, bytes] = {}
     if exists(directory / TUTORIAL):
         names.append(TUTORIAL)
+    files: dict[str, bytes] = {}
+    for file in (_RECIPE, *names):
+        catalog.check(directory / file)
     for file in (_RECIPE, *names):
         content = reading.collect(partial(_read_below, directory, file))
         if content is not None:
@@ -254,6 +271,8 @@ def read_benchmarks(names: Iterable[str], *, recipes: Sequence[Path] = ()) -> tu
         directory = catalog.recipe(name)
         if source is None or directory is None:
             continue
+        for file in files:
+            catalog.check(directory / "bench" / file)
         contents = {
             file: content
             for file in files
@@ -297,14 +316,14 @@ def _read_below(directory: Path, name: str) -> bytes:
     # A link may lead to a job or patch of a recipe beside it.
     shared = ("verify", "bench", "patches")
     if not is_below(path, directory) and not (
-        is_below(path, directory.parent) and path.resolve().parent.name in shared
+        is_below(path, directory.parent) and real_path(path).parent.name in shared
     ):
         raise RequestError(
             f"`{name}` leads out of the recipe's directory",
             at=Location(path=path),
             hint="a symbolic link may lead to a job or patch of a recipe beside it; copy the file",
         )
-    return read_input(path, limit_bytes=MAX_BYTES)
+    return read_input(path, limit_bytes=MAX_BYTES, hint=HINT_SETTINGS)
 
 
 def load_base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
@@ -312,7 +331,8 @@ def load_base(catalog: Catalog, name: str) -> Loaded[BaseImage] | None:
     path = catalog.base(name)
     if path is None:
         return None
-    loaded = load_file(BaseImage, path, at=Location(path=path))
+    catalog.check(path)
+    loaded = load_file(BaseImage, path, at=Location(path=path), hint=HINT_SETTINGS)
     check_name(loaded, loaded.value.name, "base image")
     return loaded
 
@@ -337,4 +357,4 @@ def _stems(directories: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _first_file(directories: Sequence[Path], name: str) -> Path | None:
-    return next((path / f"{name}.yaml" for path in directories if exists(path / f"{name}.yaml")), None)
+    return next((path / f"{name}.yaml" for path in directories if is_there(path / f"{name}.yaml")), None)

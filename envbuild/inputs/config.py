@@ -15,7 +15,7 @@ from envbuild.spec.load import Loaded, load
 from envbuild.spec.yamlfile import MAX_BYTES
 from envbuild.system import host
 from envbuild.system.configured import ConfiguredValue, read_files_by
-from envbuild.system.files import read_input, settings_homes
+from envbuild.system.files import HINT_SETTINGS, is_there, read_input, settings_homes
 from envbuild.system.privacy import check_settings
 
 if TYPE_CHECKING:
@@ -64,21 +64,6 @@ def config_files() -> tuple[Path, ...]:
     return tuple(dict.fromkeys((Path(named) if named else user, centre)))
 
 
-def is_there(path: Path) -> bool:
-    """Return whether a file exists, or may exist in a directory that this user cannot enter.
-
-    The centre's then is an error: nothing is known of what it requires. The user's counts as absent, such as
-    in the home directory of another account.
-    """
-    try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return path == config_files()[-1]
-    return True
-
-
 def file_values(key: str, configs: tuple[Loaded[Config], ...] | None = None) -> list[ConfiguredValue]:
     """Return the values of a key (``store``, ``jobs.time``) in the files, by default those of this machine.
 
@@ -98,7 +83,9 @@ def _read(path: Path) -> Loaded[Config]:
     from envbuild.spec.config import Config  # noqa: PLC0415
 
     check_settings(path)
-    hint = f"{VARIABLE} names it; set it to a file that exists, or unset it"
+    hint = HINT_SETTINGS
+    if str(path) == os.environ.get(VARIABLE):
+        hint = f"{VARIABLE} names it; set it to a file that exists, or unset it"
     return load(Config, read_input(path, limit_bytes=MAX_BYTES, hint=hint), path)
 
 

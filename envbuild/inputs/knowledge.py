@@ -10,6 +10,7 @@ from envbuild.inputs.catalog import ErrorCollector, load_file
 from envbuild.rules.knowledge import Knowledge, KnowledgeFile, shipped
 from envbuild.rules.rulebook import rule_ids
 from envbuild.system.files import list_directory, settings_homes
+from envbuild.system.privacy import check_settings
 
 _DIRECTORY = "knowledge"
 MAX_FILES = 200  # of a directory
@@ -25,7 +26,7 @@ def read_knowledge(given: Path | None = None) -> Knowledge:
     knowledge, reading = shipped(), ErrorCollector()
     for home in (machine, user):
         for path in reading.collect(partial(_files, home / _DIRECTORY)) or ():
-            read = partial(_read, path, may_silence=home == machine)
+            read = partial(_read_settings, path, may_silence=home == machine)
             knowledge = _with(knowledge, reading.collect(read), path)
     if given is not None:
         knowledge = _with(knowledge, reading.collect(partial(_read, given, may_silence=True)), given)
@@ -45,6 +46,11 @@ def _files(directory: Path) -> list[Path]:
             hint="put the rows into fewer files",
         )
     return [directory / name for name in names]
+
+
+def _read_settings(path: Path, *, may_silence: bool) -> KnowledgeFile:
+    check_settings(path)
+    return _read(path, may_silence=may_silence)
 
 
 def _read(path: Path, *, may_silence: bool) -> KnowledgeFile:

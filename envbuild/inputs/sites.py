@@ -20,7 +20,15 @@ from envbuild.spec.model import SITE_NAME, EnvSpec
 from envbuild.spec.partitions import each_partition, in_partition
 from envbuild.spec.site import Site
 from envbuild.spec.yamlfile import MAX_BYTES
-from envbuild.system.files import environment_paths, exists, is_directory, read_input, settings_homes
+from envbuild.system.files import (
+    HINT_SETTINGS,
+    environment_paths,
+    exists,
+    is_directory,
+    is_there,
+    read_input,
+    settings_homes,
+)
 from envbuild.system.privacy import check_settings
 
 _YAML = (".yaml", ".yml")
@@ -115,7 +123,8 @@ def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "
     site_name, _, partition = name.partition("/")
     path = catalog.site(site_name)
     if path is not None:
-        loaded = load_file(Site, path)
+        catalog.check(path)
+        loaded = load_file(Site, path, hint=HINT_SETTINGS)
         check_name(loaded, loaded.value.name, "site")
     else:
         own = (_load_own(file) for file in _own_sites())
@@ -130,9 +139,9 @@ def _site_named(catalog: Catalog, name: str, at: Location | None, *, by: str = "
 
 
 def _own_sites() -> tuple[Path, ...]:
-    return tuple(filter(exists, (home / "site.yaml" for home in settings_homes())))
+    return tuple(filter(is_there, (home / "site.yaml" for home in settings_homes())))
 
 
 def _load_own(path: Path) -> Loaded[Site]:
     check_settings(path)
-    return load_file(Site, path)
+    return load_file(Site, path, hint=HINT_SETTINGS)

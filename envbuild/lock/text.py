@@ -24,6 +24,7 @@ HEADER = """\
 # `envbuild lock SPEC --upgrade [NAME...]` takes newer versions.
 """
 MAX_BYTES = 4 << 20  # some ten thousand pins
+MAX_VALUES = 300_000  # of as many
 
 _RESTORE = (
     "restore it from version control, use the version of envbuild that wrote it, or delete it and run"
@@ -67,12 +68,12 @@ def _lines(target: Target) -> Iterator[str]:
 
 def load_file(text: bytes, path: Path, *, hint: str = _RESTORE) -> LockFile:
     """Read a lock file, which is untrusted; raise all errors with line, column and `hint`."""
-    return load_model(LockFile, text, path, max_bytes=MAX_BYTES, hint=hint).value
+    return load_model(LockFile, text, path, max_bytes=MAX_BYTES, max_values=MAX_VALUES, hint=hint).value
 
 
 def load(text: bytes, path: Path, *, hint: str = _RESTORE) -> Lock:
     """Read a lock file with one target, as `load_file`; RequestError if it has several."""
-    loaded = load_model(LockFile, text, path, max_bytes=MAX_BYTES, hint=hint)
+    loaded = load_model(LockFile, text, path, max_bytes=MAX_BYTES, max_values=MAX_VALUES, hint=hint)
     locks = loaded.value.locks
     if len(locks) > 1:
         names = " and ".join(lock.architecture for lock in locks)

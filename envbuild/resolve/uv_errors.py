@@ -274,7 +274,12 @@ class UvErrors:
             if entry.name in _MODULES:
                 hints.append(_module_hint(entry.name))
             elif versions := self.nearest_versions(entry.requirement):
-                hints.append(f"the nearest versions of `{entry.name}` are {' and '.join(versions)}")
+                nearest = (
+                    f"version of `{entry.name}` is"
+                    if len(versions) == 1
+                    else f"versions of `{entry.name}` are"
+                )
+                hints.append(f"the nearest {nearest} {' and '.join(versions)}")
             elif "+" in str(entry.requirement.specifier):
                 label = str(entry.requirement.specifier).partition("+")[2]
                 hints.append(

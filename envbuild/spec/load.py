@@ -13,7 +13,7 @@ from envbuild.formats import NEWER, FormatError, check_format, hint_for
 from envbuild.spec.error_messages import explain, locate_problems, misspelt_keys
 from envbuild.spec.model import EnvSpec
 from envbuild.spec.validators import validator
-from envbuild.spec.yamlfile import MAX_BYTES, Document, read_yaml
+from envbuild.spec.yamlfile import MAX_BYTES, MAX_VALUES, Document, read_yaml
 
 M = TypeVar("M")
 
@@ -42,10 +42,16 @@ class Loaded(Generic[M]):
 
 
 def load(
-    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, hint: str = ""
+    model: type[M],
+    content: bytes,
+    path: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_values: int = MAX_VALUES,
+    hint: str = "",
 ) -> Loaded[M]:
     """Read one file, or raise all its errors; `path` names it in messages, `hint` replaces their hints."""
-    loaded, errors = examine(model, content, path, max_bytes=max_bytes)
+    loaded, errors = examine(model, content, path, max_bytes=max_bytes, max_values=max_values)
     for error in errors:
         if error.hint != NEWER:  # which no other hint can replace
             error.hint = hint or error.hint
@@ -56,7 +62,12 @@ def load(
 
 
 def examine(
-    model: type[M], content: bytes, path: Path, *, max_bytes: int = MAX_BYTES
+    model: type[M],
+    content: bytes,
+    path: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_values: int = MAX_VALUES,
 ) -> tuple[Loaded[M] | None, list[EnvbuildError]]:
     """Return the model of a file, if it can be read, and all its errors in order of place.
 
@@ -64,7 +75,10 @@ def examine(
     as a whole or not at all.
     """
     try:
-        document = read_yaml(content, path, max_bytes=max_bytes, may_be_empty=_may_be_empty(model))
+        may_be_empty = _may_be_empty(model)
+        document = read_yaml(
+            content, path, max_bytes=max_bytes, max_values=max_values, may_be_empty=may_be_empty
+        )
     except EnvbuildError as error:
         return None, bounded([error])
     other_format = None if document.errors else _other_format(model, document)

@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envbuild.errors import EnvbuildError, Hint, Location, RequestError, SpecKey
-from envbuild.spec.accelerators import ANY, KNOWN_VARIANT, NAMES
+from envbuild.spec.accelerators import ANY, BY_VENDOR, KNOWN_VARIANT, NAMES
 from envbuild.spec.base import BaseImage
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Choice, EnvSpec
@@ -213,13 +213,19 @@ def unknown_accelerator_errors(
         return
     if name not in NAMES:
         known = ", ".join(f"`{family}`" for family in NAMES)
-        yield RequestError(f"unknown accelerator `{name}`", at=at, hint=f"write one of: {known}")
+        named = BY_VENDOR.get(name)
+        hint: Hint = (
+            f"write one of: {known}"
+            if named is None
+            else ["for its GPUs write ", SpecKey("accelerator", named.name)]
+        )
+        yield RequestError(f"unknown accelerator `{name}`", at=at, hint=hint)
         return
     known_variants = read_variants()
     releases = sorted({variant for variant in known_variants if variant.startswith(f"{name}-")})
     if known_variants and not any(accelerator.admits(variant.partition("-")[2]) for variant in releases):
         ways = ", ".join(map(_as_written, releases))
-        hint: Hint = f"there are: {ways}" if ways else ["write ", SpecKey("accelerator", name)]
+        hint = f"there are: {ways}" if ways else ["write ", SpecKey("accelerator", name)]
         yield RequestError(f"no recipe is for `{name}` {accelerator.constraint}", at=at, hint=hint)
 
 

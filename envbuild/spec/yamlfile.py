@@ -19,6 +19,7 @@ from envbuild.errors import EnvbuildError, Location, RequestError, raise_all
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
+MAX_VALUES = 50_000  # and keys; each costs time and memory, and its error ten times as much
 MAX_TAG_DIRECTIVES = 16  # libyaml compares each with all before it; nothing here needs one
 
 Loc = tuple[str | int, ...]
@@ -98,17 +99,23 @@ def name_of(loc: Loc) -> str:
 
 
 def read_yaml(
-    content: bytes, path: Path, *, max_bytes: int = MAX_BYTES, may_be_empty: bool = False
+    content: bytes,
+    path: Path,
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_values: int = MAX_VALUES,
+    may_be_empty: bool = False,
 ) -> Document:
     """Read one YAML mapping; errors that leave the rest readable are in the document.
 
     A file with nothing but comments is an error unless it `may_be_empty`: then it is a mapping without keys.
-    A file that is too large, not UTF-8, not YAML or not a mapping raises these and all errors up to there.
+    A file that is too large, not UTF-8, not YAML or not a mapping raises these and all errors up to there; so
+    does one with more than `max_values` keys and values.
     """
     text = _decode(content, path, max_bytes)
     document = Document(path=path)
     try:
-        _Builder(text, document, may_be_empty=may_be_empty).build()
+        _Builder(text, document, max_values=max_values, may_be_empty=may_be_empty).build()
     except EnvbuildError as error:
         document.errors.append(error)
         raise_all(document.errors)
@@ -162,8 +169,8 @@ def _after(before: str, path: Path) -> Location:
 
 
 class _Builder:
-    def __init__(self, text: str, document: Document, *, may_be_empty: bool) -> None:
-        self._events: Iterator[_Event] = yaml.parse(text, Loader=_Loader)
+    def __init__(self, text: str, document: Document, *, max_values: int, may_be_empty: bool) -> None:
+        self._events = self._limited(yaml.parse(text, Loader=_Loader), max_values)
         self._document = document
         self._may_be_empty = may_be_empty
         self._aliases: set[str] = set()  # in the errors already
@@ -292,6 +299,17 @@ class _Builder:
         if level >= MAX_DEPTH and not isinstance(event, yaml.CollectionEndEvent):
             hint = "remove brackets: no key here holds so many lists in one another"
             raise RequestError(f"nested deeper than {MAX_DEPTH} levels", at=self._at(event), hint=hint)
+
+    def _limited(self, events: Iterator[_Event], max_values: int) -> Iterator[_Event]:
+        """Yield the events; raise an error for a key or value that is one too many, skipped ones included."""
+        count = 0
+        for event in events:
+            count += isinstance(event, yaml.NodeEvent)
+            if count > max_values:
+                problem = f"the file has more than {max_values:,} keys and values"
+                hint = "split it, or remove what is not needed"
+                raise RequestError(problem, at=self._at(event), hint=hint)
+            yield event
 
     def _alias(self, event: _Event) -> None:
         if event.anchor not in self._aliases:

@@ -13,6 +13,7 @@ from envbuild.errors import MachineError, RequestError
 from envbuild.formats import FormatError, hint_for
 from envbuild.quoting import shell_path
 from envbuild.system import host
+from envbuild.system.links import real_path
 from envbuild.system.privacy import OTHERS_WRITE
 
 STORE_FORMAT = 1
@@ -80,7 +81,7 @@ def mark_store(descriptor: int) -> None:
 def not_opened(path: Path, error: OSError, hint: str = _ANOTHER) -> RequestError | MachineError:
     """Return the error for a store directory that cannot be opened or created."""
     if path.is_symlink():
-        return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{path.resolve()}`")
+        return RequestError(f"the store `{path}` is a link", hint=f"name its directory: `{real_path(path)}`")
     if isinstance(error, NotADirectoryError | FileExistsError):
         return RequestError(f"`{error.filename}` is not a directory, so it is not a store", hint=hint)
     return MachineError(f"the store `{path}` cannot be opened: {error.strerror}", hint=hint)

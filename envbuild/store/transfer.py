@@ -17,6 +17,7 @@ from envbuild.store.records import LayerRecord, blob_name, read_record
 from envbuild.store.store import Store
 from envbuild.system import host
 from envbuild.system.files import copy, list_directory
+from envbuild.system.links import real_path
 from envbuild.system.squashfs import digests
 
 _COPY_AGAIN = "copy it again from where the layers were exported"
@@ -104,7 +105,7 @@ def trusted_store(directory: Path, owners: Collection[int]) -> DirectoryUpstream
     if not (directory / MARKER).is_file():
         raise _no_layers_in(directory)
     try:
-        return DirectoryUpstream(directory.resolve(), owners)
+        return DirectoryUpstream(real_path(directory), owners)
     except RequestError as error:
         raise RequestError(
             error.problem,

@@ -218,7 +218,7 @@ def find(path: Path | None = None) -> Apptainer:
     """
     given = first_of("apptainer", "--apptainer", path)
     # Absolute: it is started in another directory.
-    program = Path(given.value).absolute() if given is not None else _on_path()
+    program = Path(given.value).absolute() if given is not None else on_path()
     if not program.is_file():
         named = f", which {given.origin} names" if given is not None and path is None else ""
         raise MachineError(f"there is no Apptainer at `{program}`{named}", hint=_HINT)
@@ -236,7 +236,8 @@ def find(path: Path | None = None) -> Apptainer:
     return Apptainer(program=program, version=version if name == "apptainer" else f"{name} {version}")
 
 
-def _on_path() -> Path:
+def on_path() -> Path:
+    """Return the Apptainer on PATH, else the SingularityCE; MachineError if there is neither."""
     for name in ("apptainer", "singularity"):
         with contextlib.suppress(MachineError):
             return host.find_program(name)

@@ -14,6 +14,7 @@ from pathlib import Path
 import envbuild
 from envbuild.errors import EnvbuildError, Location, MachineError, RequestError, did_you_mean
 from envbuild.system.leftovers import own_name, sweep
+from envbuild.system.links import real_path
 from envbuild.system.redaction import redact_text
 
 # Limit of envbuild's own files.
@@ -25,6 +26,8 @@ _SYSTEM_CONFIGURATION = Path("/etc/envbuild")
 
 _READABLE = "check that it exists, and that you may read it"
 _WRITABLE = "name a file in a directory of yours"
+HINT_SETTINGS = "put a file there that you may read, or remove it"
+"""Hint for a file that is found by its place, not named."""
 _ROOM = "free some space, or name another place"
 
 
@@ -111,10 +114,7 @@ def read_input(path: Path, *, limit_bytes: int, at: Location | None = None, hint
 
 def is_below(path: Path, directory: Path) -> bool:
     """Return whether a path, symbolic links followed, lies below a directory."""
-    try:
-        return path.resolve().is_relative_to(directory.resolve())
-    except (OSError, RuntimeError):
-        return False
+    return real_path(path).is_relative_to(real_path(directory))
 
 
 def exists(path: Path) -> bool:
@@ -196,7 +196,7 @@ def write_atomically(path: Path, data: bytes, *, hint: str = _WRITABLE) -> None:
     A symbolic link is followed; an existing file keeps its mode. RequestError: the place cannot be written,
     and the `hint` says what helps. MachineError: the disk is full or broken.
     """
-    target = path.resolve()
+    target = real_path(path)
     try:
         with atomic_file(target) as file:
             if target.exists():
@@ -297,6 +297,22 @@ def settings_homes() -> tuple[Path, ...]:
     return (user / "envbuild", _SYSTEM_CONFIGURATION)
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a file of settings exists, or may exist in a directory that this user cannot enter.
+
+    A link counts, wherever it leads: its reader reports that it leads nowhere. A file of the machine's in a
+    closed directory is an error of its reader, too: nothing is known of what it requires. One of the user's
+    counts as absent, such as in the home directory of another account.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return settings_homes()[-1] in path.parents
+    return True
+
+
 def environment_paths(variable: str) -> tuple[Path, ...]:
     """Return the paths that an environment variable lists; none if it is not set."""
     return tuple(Path(part) for part in os.environ.get(variable, "").split(os.pathsep) if part)
@@ -321,8 +337,26 @@ def append_line(path: Path, line: bytes) -> None:
 
     The file is made if it does not exist. OSError: it cannot be opened or written, or is not a regular file.
     """
+    with _open_to_append(path, os.O_CREAT) as descriptor:
+        if os.write(descriptor, line + b"\n") != len(line) + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def check_can_append(path: Path) -> None:
+    """Raise the OSError with which `append_line` would end, as far as that shows without writing."""
+    try:
+        with _open_to_append(path):
+            pass
+    except FileNotFoundError:
+        if path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK):
+            return
+        raise
+
+
+@contextlib.contextmanager
+def _open_to_append(path: Path, more_flags: int = 0) -> Iterator[int]:
     # Without waiting: a pipe without a reader would never open.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | more_flags
     try:
         descriptor = os.open(path, flags, 0o644)
     except OSError as error:
@@ -332,8 +366,7 @@ def append_line(path: Path, line: bytes) -> None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IrregularError(errno.EINVAL, "it is not a regular file", str(path))
-        if os.write(descriptor, line + b"\n") != len(line) + 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        yield descriptor
     finally:
         os.close(descriptor)
 

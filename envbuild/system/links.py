@@ -1,9 +1,11 @@
-"""Follow symbolic links within a file system, which need not be mounted."""
+"""Follow symbolic links, also within a file system that is not mounted."""
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Callable
+from pathlib import Path
 
 _MAX_LINKS = 40
 
@@ -33,3 +35,12 @@ def follow(path: str, look: Callable[[str], str | None], *, start: str = "/") ->
         else:
             here = below
     return here, ""
+
+
+def real_path(path: Path) -> Path:
+    """Return the absolute path, symbolic links followed; never raises.
+
+    A loop of links stays as it is, so that the error of opening it is reported. `Path.resolve` raises one of
+    its own before Python 3.13.
+    """
+    return Path(os.path.realpath(path))

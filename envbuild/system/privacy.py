@@ -13,6 +13,8 @@ from pathlib import Path
 
 from envbuild.errors import MachineError, RequestError
 from envbuild.quoting import shell_path
+from envbuild.system import host
+from envbuild.system.links import follow, real_path
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_PASS = stat.S_IXGRP | stat.S_IXOTH
@@ -61,7 +63,7 @@ def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple
     """
     users = {*trusted, *_always_trusted()}
     opened = []
-    for parent in reversed(path.resolve().parents):
+    for parent in reversed(real_path(path).parents):
         try:
             status = parent.stat()
         except FileNotFoundError:
@@ -77,27 +79,49 @@ def parents_others_can_write(path: Path, trusted: Collection[int] = ()) -> tuple
 def check_settings(path: Path) -> None:
     """Refuse a file of settings that everybody can write to or replace; RequestError.
 
-    It names programs that this user runs, and whose work is trusted. If it cannot be examined, its reader
-    reports that.
+    It names programs that this user runs, and whose work is trusted. A group may write: many users have one
+    of their own. If it cannot be examined, its reader reports that.
     """
-    # A link can be replaced where it lies, and its file where that lies.
-    for entry in (path, path.parent, path.resolve().parent):
+    for entry in _on_the_way(path):
         try:
-            mode = entry.stat().st_mode
+            status = entry.lstat()
         except OSError:
-            continue
-        if mode & stat.S_IWOTH and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            return
+        is_directory = stat.S_ISDIR(status.st_mode)
+        is_open = bool(status.st_mode & stat.S_IWOTH) and not (is_directory and status.st_mode & stat.S_ISVTX)
+        if is_open and (is_directory or stat.S_ISREG(status.st_mode)):
+            close = f"`chmod o-w {shell_path(entry)}`"
+            hint = f"if its content is what you expect, {close}"
+            if entry != path and status.st_uid != os.geteuid():
+                hint = f"ask its owner, {host.user(status.st_uid)}, for {close}, or keep `{path}` elsewhere"
             raise RequestError(
-                f"everybody can write to `{entry}`, and so decides what envbuild runs",
-                hint=f"if its content is what you expect, `chmod o-w {shell_path(entry)}`",
+                f"everybody can write to `{entry}`, and so decides what envbuild runs", hint=hint
             )
+
+
+def _on_the_way(path: Path) -> list[Path]:
+    """Return each directory and file that opening a path passes, from ``/`` on, of links their targets.
+
+    A link can be replaced where it lies, and its file where that lies.
+    """
+    passed = [Path("/")]
+
+    def look(step: str) -> str | None:
+        try:
+            return str(Path(step).readlink())
+        except OSError:  # not a link, or it cannot be examined
+            passed.append(Path(step))
+            return ""
+
+    follow(str(path.absolute()), look)
+    return passed
 
 
 def private_temporary_directory() -> Path:
     """Return a directory for temporary files in which no other user can rename ours."""
     for path in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):  # noqa: S108  # checked
         if path.is_dir() and not parents_others_can_write(path / "below"):
-            return path.resolve()
+            return real_path(path)
     raise MachineError(
         "others can write to all directories for temporary files",
         hint="name one of yours with TMPDIR, or a store elsewhere with --store DIR",

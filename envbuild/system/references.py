@@ -59,7 +59,7 @@ class Reference:
         match = _REFERENCE.fullmatch(bare) if len(bare) <= 1024 else None
         # `team/pytorch` without a host would be a different registry for each tool.
         if match is None or not re.search(r"[.:\]]|^localhost$", match["host"]):
-            problem = f"`{redact(text[:200])}` does not name an image in a registry"
+            problem = f"`{redact(bare[:200])}` does not name an image in a registry"
             raise RequestError(problem, hint=HINT_REFERENCE)
         tag, digest = match["tag"] or "", match["digest"] or ""
         repository = match["repository"]

@@ -10,6 +10,7 @@ from envbuild.errors import MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
 from envbuild.system.files import exists, free_bytes, free_inodes, is_below, is_directory
+from envbuild.system.links import real_path
 from envbuild.system.quota import quota_left
 from envbuild.workflows.settings import store_root
 
@@ -67,7 +68,7 @@ def check_outside_store(
     except RequestError:
         return  # a user without a home has no default store
     # Any store counts: the output of one run may lie in the store of another.
-    if is_below(path, root) or any(exists(parent / MARKER) for parent in path.resolve().parents):
+    if is_below(path, root) or any(exists(parent / MARKER) for parent in real_path(path).parents):
         raise RequestError(f"`{path}` is inside the store", hint=hint)
 
 

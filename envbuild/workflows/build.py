@@ -31,6 +31,7 @@ from envbuild.store.gc_roots import add_root
 from envbuild.store.records import LayerRecord
 from envbuild.system import host
 from envbuild.system.files import make_directory
+from envbuild.system.links import real_path
 from envbuild.system.space import temporary_directories
 from envbuild.workflows.activity import log_activity
 from envbuild.workflows.arguments import check_outside_store, check_room, check_sources, lock_path
@@ -229,7 +230,7 @@ def _check_paths(spec: Path, many: bool, request: BuildRequest, settings: Settin
     lock = lock_path(spec)
     hint = "name another directory with -o DIR/" if many or request.directory is not None else ""
     check_target(path, keep=(spec, lock), hint=hint)
-    if path.resolve() == lock.resolve():
+    if real_path(path) == real_path(lock):
         raise RequestError(
             f"`{path}` is where the spec's lock will be", hint="name another file with -o IMAGE.sif"
         )

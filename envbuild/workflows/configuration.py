@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from envbuild.errors import EnvbuildError
-from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values, is_there
+from envbuild.errors import EnvbuildError, MachineError
+from envbuild.inputs.config import POLICIES, config_files, examine_configs, file_values
 from envbuild.spec.config import Config, JobDefaults
 from envbuild.spec.load import Loaded
 from envbuild.spec.model import Model
+from envbuild.system import apptainer
 from envbuild.system.configured import ConfiguredValue, values_of
+from envbuild.system.files import check_can_append, is_there
 from envbuild.workflows.settings import default_store
 
 # Of them all values count.
@@ -39,7 +42,7 @@ class Configuration:
     """The files in their order → whether each exists."""
     values: tuple[ConfigurationValue, ...]
     notes: tuple[str, ...]
-    """Values without effect."""
+    """Values without effect, and logs that cannot be written."""
     errors: tuple[EnvbuildError, ...]
     """All errors of the files."""
 
@@ -67,7 +70,7 @@ def show_configuration(given: Mapping[str, Path | None]) -> Configuration:
     return Configuration(
         files={str(path): is_there(path) for path in config_files()},
         values=tuple(values),
-        notes=tuple(_without_effect(configs)),
+        notes=(*_without_effect(configs), *_closed_logs(configs)),
         errors=tuple(errors),
     )
 
@@ -88,8 +91,13 @@ def _values(key: str, given: list[str], configs: tuple[Loaded[Config], ...]) -> 
 
 
 def _default(key: str) -> str | bool | None:
+    if key == "store":
+        return str(default_store())
+    if key == "apptainer":
+        with contextlib.suppress(MachineError):
+            return str(apptainer.on_path())
     defaults: dict[str, str | bool] = {"tmpdir": "/var/tmp", "require_pass": False}  # noqa: S108
-    return str(default_store()) if key == "store" else defaults.get(key)
+    return defaults.get(key)
 
 
 def _shown(value: object) -> str | int | bool:
@@ -107,3 +115,12 @@ def _without_effect(configs: tuple[Loaded[Config], ...]) -> Iterator[str]:
         is_loose = key in user.value.model_fields_set and not getattr(user.value, key)
         if is_loose and getattr(centre.value, key):
             yield f"{user.at(key)}: `{key}` has no effect: {centre.at(key)} counts, too"
+
+
+def _closed_logs(configs: tuple[Loaded[Config], ...]) -> Iterator[str]:
+    """Yield a note for each log that this user cannot write."""
+    for log in _values("log", [], configs):
+        try:
+            check_can_append(Path(log.value))
+        except OSError as error:
+            yield f"{log.origin}: the log `{log.value}` cannot be written: {error.strerror}"

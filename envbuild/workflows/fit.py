@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from envbuild.errors import RequestError
 from envbuild.inputs.knowledge import read_knowledge
 from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.rules.from_site import stack_facts
@@ -16,7 +15,7 @@ from envbuild.spec.site import Site
 from envbuild.workflows.explain import VERDICTS, Verdict, is_undecided, verdict_of, verdict_on
 from envbuild.workflows.forecast import KnownImage, known_image, rule_data
 from envbuild.workflows.images import NamedImage
-from envbuild.workflows.inputs import sites_of
+from envbuild.workflows.inputs import no_site, sites_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 
@@ -84,9 +83,7 @@ def judge_fits(
     """Judge images at the site of the settings, as `explain` does; RequestError if no site is known."""
     sites, knowledge = sites_of(settings), read_knowledge()
     if not sites:
-        raise RequestError(
-            "no site is known", hint="name one with --site SITE; `envbuild site ls` lists them"
-        )
+        raise no_site()
 
     def fit(member: Member[NamedImage], settings: Settings) -> SiteFit:
         image = known_image(member, settings)

@@ -37,7 +37,7 @@ from envbuild.rules.rulebook import function_rules, judge
 from envbuild.spec.site import Site
 from envbuild.workflows.explain import VERDICTS, Verdict, verdict_of
 from envbuild.workflows.images import NamedImage, named_images
-from envbuild.workflows.inputs import sites_of
+from envbuild.workflows.inputs import no_site, sites_of
 from envbuild.workflows.members import Member, Members
 from envbuild.workflows.settings import Settings
 
@@ -290,7 +290,7 @@ def _asked(
 def _pairs(sites: Sequence[Site], later: Sequence[Site]) -> list[tuple[Site, Site]]:
     """Pair each partition with itself after the change; both files have the same partitions."""
     if not sites:
-        raise RequestError("no site is known", hint="name the site as it is now with --site SITE")
+        raise no_site()
     suffixes = [[site.name.partition("/")[2] for site in group] for group in (sites, later)]
     if suffixes[0] != suffixes[1]:
         raise RequestError(

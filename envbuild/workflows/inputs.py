@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from envbuild.errors import RequestError
 from envbuild.inputs.sites import read_site
 from envbuild.launch.schedulers import queue_of_job
 from envbuild.rules.pmi import warn_of_odd_types
@@ -31,6 +32,12 @@ def partition_here(site: Loaded[Site]) -> Loaded[Site]:
     """Return the partition of a site that this job runs in; the facts that all share if that is unknown."""
     name = site.value.partition_of_queue(queue_of_job())
     return common_site(site) if name is None else in_partition(site, name)
+
+
+def no_site() -> RequestError:
+    """Return the error of a command that needs to know a site."""
+    hint = "name one with --site SITE: `envbuild site ls` lists them, `envbuild site probe` drafts one"
+    return RequestError("no site is known", hint=hint)
 
 
 def sites_of(settings: Settings) -> tuple[Site, ...]:

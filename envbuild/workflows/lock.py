@@ -45,7 +45,7 @@ from envbuild.spec.base import BaseImage
 from envbuild.spec.model import RegistryImage
 from envbuild.spec.resolved import ResolvedSpec
 from envbuild.spec.spec_edits import recipes_by_name
-from envbuild.system.files import is_directory, read_input, write_atomically
+from envbuild.system.files import is_directory, is_there, read_input, write_atomically
 from envbuild.workflows.arguments import check_outside_store, lock_path
 from envbuild.workflows.failures import explain_full
 from envbuild.workflows.members import Members
@@ -241,7 +241,9 @@ class _Locking:
                     file or before, architecture
                 )
                 file = newer or file
-                changes += [f"{architecture}: {change}" for change in other.changes]
+                # Without a lock there was no target either, as the first of them says.
+                listed = other.changes if before is not None else other.changes[1:]
+                changes += [f"{architecture}: {change}" for change in listed]
         others = _other_locks(file or before, resolved.architecture)
         stale_targets = tuple(_stale_targets(others, self.spec, self.settings, self.content))
         return replace(locked, changes=(*locked.changes, *changes), stale_targets=stale_targets), file
@@ -608,7 +610,7 @@ def reject_lock(spec: Path, changes: Sequence[str]) -> NoReturn:
 def read_lock_file(spec: Path) -> LockFile | None:
     """Return the lock beside a spec; None if there is none."""
     path = lock_path(spec)
-    if not path.exists():
+    if not is_there(path):
         return None
     hint = (
         "restore it from version control, use the version of envbuild that wrote it, or delete it and run"

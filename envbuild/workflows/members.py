@@ -20,6 +20,7 @@ from envbuild.events import (
     TaskStarted,
     Warned,
 )
+from envbuild.system.links import real_path
 from envbuild.system.process import thread_pool
 from envbuild.workflows.settings import Settings
 
@@ -123,7 +124,7 @@ class Members(Generic[T]):
         writers: dict[Path, Member[T]] = {}
         for member in self.done:
             for path in outputs(member):
-                real = path.parent.resolve() / path.name
+                real = real_path(path.parent) / path.name
                 if (other := writers.setdefault(real, member)) is not member:
                     raise RequestError(
                         f"`{other.name}` and `{member.name}` would both write `{path}`",

@@ -195,6 +195,7 @@ def _readme_errors(directory: Path) -> Errors:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() == BLANK:
             at = Location(path=path, line=number, column=1)
+            hint = f"write it in place of `{BLANK}`: versions, what jobs prove, pitfalls, observations"
             yield RequestError("this section is still empty", at=at, hint=hint)
 
 

@@ -15,6 +15,7 @@ from envbuild.spec.model import EnvSpec
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
 from envbuild.system.files import is_directory, list_directory, open_regular
+from envbuild.system.links import real_path
 from envbuild.workflows.arguments import lock_path
 from envbuild.workflows.members import Members
 
@@ -43,7 +44,7 @@ def specs_of(words: Sequence[Path], emit: Emit) -> Members[None]:
     for word in words:
         # A link to a directory is followed if it is named, and a file is taken as it is named.
         for path in _specs_below(word, emit) if is_directory(word) else [word]:
-            specs.setdefault(path.parent.resolve() / path.name, path)
+            specs.setdefault(real_path(path.parent) / path.name, path)
     members = Members.of(sorted(specs.values()), many=True)
     members.check_outputs(lambda member: [lock_path(member.path)])
     return members

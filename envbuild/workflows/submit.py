@@ -45,6 +45,7 @@ from envbuild.store.submission import (
 )
 from envbuild.system import locks
 from envbuild.system.descriptors import with_real_paths
+from envbuild.system.links import real_path
 from envbuild.workflows.build import (
     BuildRequest,
     PlannedImage,
@@ -279,7 +280,7 @@ def _submitting(scheduler: Submitter, settings: Settings) -> Iterator[None]:
 
 def _job_name(store: Store) -> str:
     """Return the name of all jobs over a store: they can be found even if no id was recorded."""
-    return f"envbuild-{hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:12]}"
+    return f"envbuild-{hashlib.sha256(os.fsencode(real_path(store.path))).hexdigest()[:12]}"
 
 
 def _build_tasks(

@@ -12,6 +12,7 @@ from envbuild.image.file import ImageFile
 from envbuild.image.statements import judge_image
 from envbuild.inputs.config import read_configs
 from envbuild.system.envelopes import Verifier
+from envbuild.system.privacy import check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +50,17 @@ def valid_keys(files: Iterable[tuple[str, Location | None]]) -> tuple[Verifier, 
     # Only signatures need the package `cryptography`.
     from envbuild.system.keys import PublicKey  # noqa: PLC0415
 
+    def read(file: str, at: Location | None) -> Verifier:
+        check_settings(Path(file))
+        return PublicKey.read(Path(file), at=at)
+
     revoked = {
-        entry if entry.startswith("SHA256:") else PublicKey.read(Path(entry), at=at).fingerprint
+        entry if entry.startswith("SHA256:") else read(entry, at).fingerprint
         for config in read_configs()
         for number, entry in enumerate(config.value.revoked)
         for at in [config.at("revoked", number)]
     }
-    keys = [PublicKey.read(Path(file), at=at) for file, at in files]
+    keys = [read(file, at) for file, at in files]
     return tuple(key for key in keys if key.fingerprint not in revoked)
 
 

@@ -329,6 +329,10 @@ def test_a_pass_can_be_required(images, place, settings):
     with pytest.raises(CheckError, match=r"no test that passed on this host: UNTESTED \(never tested here\)"):
         install_module(image, root=root, link=False, settings=settings, require_pass=True)
     assert not root.exists()
+    verdicts.record(settings.store, report_of(image, "FAIL", fingerprint(find())))
+    with pytest.raises(CheckError, match=r"no test that passed on this host: FAIL \(") as caught:
+        install_module(image, root=root, link=False, settings=settings, require_pass=True)
+    assert caught.value.hint.startswith("`envbuild test` shows what failed: correct that")
     verdicts.record(settings.store, report_of(image, "PASS", fingerprint(find())))
     assert install_module(image, root=root, link=False, settings=settings, require_pass=True).changed
 

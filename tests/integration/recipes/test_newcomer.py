@@ -45,6 +45,7 @@ def test_an_untouched_template_is_skipped_and_refused(desk: Desk, untouched: Pat
     assert "SKIP tabulate.sums" in desk.run(inside).stdout
     told = desk.envbuild("recipes", "check", "tabulate", "--recipes", "ours", code=2).stderr
     assert told.count("error: this section is still empty") == 2
+    assert told.count("hint: write it in place of `…`") == 2
     assert told.count("error: this job is still the template") == 1
 
 

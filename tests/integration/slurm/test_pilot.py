@@ -75,10 +75,22 @@ def test_a_failed_step_is_noted_and_the_next_goes_on(desk: Desk, tmp_path: Path,
     assert (ended["probe"], ended["extend"], ended["extended"]) == ("worked", "worked", "worked")
     assert {ended[name] for name in (*STEPS[2:3], *STEPS[4:])} == {"not tried"}
     text = page.read_text()
-    assert "2 of the steps did not end well" in text
+    assert "2 of the steps did not end well: " in text
+    assert 'Read the whole output of <a href="doctor.txt">doctor</a>, <a href="build.txt">build</a>' in text
+    assert "Not tried: probe-node, check, test, nodes, vet, bench, module, load, kernel." in text
+    assert "begins one" not in text
     assert "error: &lt;b&gt; &amp; &quot;c&quot;</pre>" in text
     assert (tmp_path / "trial/doctor.txt").read_text().startswith("doctor\n")
     assert "results: " in done.stderr
+    # All is well: review the site file, then go on.
+    program.write_text('#!/bin/sh\n[ "$1" != site ] || echo \'# name: lab\' >"$4"\n')
+    second: list[str | Path] = [SCRIPT, "-n", "0", "-o", tmp_path / "second", "-t", "7", image]
+    desk.run(second, code=4, env={"ENVBUILD": str(program)})
+    text = (tmp_path / "second/pilot.html").read_text()
+    assert 'Review <a href="site.yaml">site.yaml</a>' in text
+    assert (
+        f"ENVBUILD_SITE={tmp_path}/second/site.yaml {SCRIPT} -o {tmp_path}/second-2 -n 0 -t 7 {image}" in text
+    )
     refused = desk.run(line, code=2, env={"ENVBUILD": str(program)}).stderr
     assert "name another directory with -o" in refused
 

@@ -91,6 +91,21 @@ def test_the_first_of_option_variable_user_and_centre_counts(
     assert "ENVBUILD_CONFIG" in caught.value.hint
 
 
+def test_without_a_file_the_defaults_are_shown(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "bin/apptainer"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(program.parent))
+    program.chmod(0o755)
+    rows = shown(capsys)
+    assert rows["apptainer"] == [(str(program), "default")]
+    assert rows["tmpdir"] == [("/var/tmp", "default")]
+    assert rows["require_pass"] == [(False, "default")]
+    assert rows["jobs.partition"] == rows["upstreams"] == [(None, "default")]
+
+
 def test_lists_are_put_together(
     user: Path,
     centre: Path,

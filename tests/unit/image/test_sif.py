@@ -471,6 +471,9 @@ def test_what_is_no_sif(tmp_path: Path) -> None:
     for content, hint in contents.items():
         path.write_bytes(content)
         assert problem_of(path) == ("`IMAGE.sif` is not a SIF", hint)
+    spec = path.rename(tmp_path / "spec.yaml")
+    makes = f"of a spec, `envbuild build {spec}` makes the image `{tmp_path}/spec.sif`"
+    assert problem_of(spec) == ("`spec.yaml` is not a SIF", makes)
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:

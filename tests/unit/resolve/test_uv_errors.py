@@ -172,7 +172,7 @@ def test_a_build_that_no_index_has_is_not_corrected_to_itself() -> None:
     missing = error(text, "idna==3.4+cu113")
     assert str(missing.hint).startswith("`+cu113` is a build that the configured indexes do not have")
     nearest = error(text, "idna==3.4+cu113", nearest=["3.4"])
-    assert nearest.hint == "the nearest versions of `idna` are 3.4"
+    assert nearest.hint == "the nearest version of `idna` is 3.4"
 
 
 def test_without_a_network_all_that_is_missing_is_one_error() -> None:
@@ -219,5 +219,5 @@ def test_requirements_are_compared_as_they_are_parsed() -> None:
 
     writer = replace(errors("Gamma[x]>=2"), nearest_versions=nearest)
     failure = UvFailure(kind="no-solution", missing=frozenset({"gamma"}), names=("gamma",))
-    assert writer.failure(failure).hint == "the nearest versions of `gamma` are 1"
+    assert writer.failure(failure).hint == "the nearest version of `gamma` is 1"
     assert [str(requirement) for requirement in asked] == ["Gamma[x]>=2"]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,7 @@ from envbuild.spec.load import examine, load, load_spec
 from envbuild.spec.model import Choice, EnvSpec, Packages, Prepend
 from envbuild.spec.recipe import Recipe
 from envbuild.spec.site import Site
-from envbuild.spec.yamlfile import MAX_BYTES, MAX_DEPTH
+from envbuild.spec.yamlfile import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 
 TOP = Path(__file__).parents[3]
 HERE = Path("spec.yaml")
@@ -182,25 +182,29 @@ def test_a_file_has_its_limits() -> None:
     ]
 
 
-@pytest.mark.redteam
-@pytest.mark.parametrize("before", ["labels: ", "? ", "labels: !x ", "name: again\nname: ", "files: [? "])
-@pytest.mark.parametrize("opening", ["[", "{", "{a: ", "[? ", "{? "])
-def test_nothing_is_parsed_beyond_the_greatest_depth(
-    before: str, opening: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parser's time grows with the square of the depth, also in what is skipped."""
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of events that are `parsed`."""
     counts: Counter[str] = Counter()
     parse = yaml.parse
 
     def counted(*words: Any, **named: Any) -> Iterator[Any]:
         for event in parse(*words, **named):
-            counts["events"] += 1
+            counts["parsed"] += 1
             yield event
 
     monkeypatch.setattr(yaml, "parse", counted)
+    return counts
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize("before", ["labels: ", "? ", "labels: !x ", "name: again\nname: ", "files: [? "])
+@pytest.mark.parametrize("opening", ["[", "{", "{a: ", "[? ", "{? "])
+def test_nothing_is_parsed_beyond_the_greatest_depth(before: str, opening: str, events: Counter[str]) -> None:
+    """The parser's time grows with the square of the depth, also in what is skipped."""
     last = problems(f"name: demo\n{before}{opening * 100_000}")[-1]
     assert last.endswith(f"nested deeper than {MAX_DEPTH} levels")
-    assert counts["events"] < 100
+    assert events["parsed"] < 100
 
 
 def test_the_greatest_depth_is_the_same_in_what_is_skipped() -> None:
@@ -208,6 +212,29 @@ def test_the_greatest_depth_is_the_same_in_what_is_skipped() -> None:
         for depth, is_too_deep in ((MAX_DEPTH - 1, False), (MAX_DEPTH, True)):
             text = f"{MINIMAL}{before}{'[' * depth}{']' * depth}\n"
             assert any("nested deeper" in problem for problem in problems(text)) == is_too_deep
+
+
+@pytest.mark.redteam
+@pytest.mark.parametrize(
+    "many",
+    [
+        lambda count: f"from_source: [{'1,' * count}]\n",
+        lambda count: "".join(f"k{number}: 1\n" for number in range(count)),
+        lambda count: "name: x\n" * count,
+        lambda count: f"labels: !x [{'1,' * count}]\n",
+    ],
+    ids=["wrong values", "unknown keys", "repeated keys", "skipped values"],
+)
+def test_nothing_is_parsed_beyond_the_greatest_number_of_values(
+    many: Callable[[int], str], events: Counter[str]
+) -> None:
+    """Each of them may be an error, of which fifty are shown."""
+    too_many = f"the file has more than {MAX_VALUES:,} keys and values"
+    assert not any(too_many in problem for problem in problems(many(MAX_VALUES // 2 - 10)))
+    events.clear()
+    last = problems(many(MAX_VALUES))[-1]
+    assert events["parsed"] < MAX_VALUES + 10
+    assert too_many in last or last.endswith(" more errors")
 
 
 @pytest.mark.redteam

@@ -99,6 +99,11 @@ def test_other_texts_are_no_names_and_show_no_password(text: str) -> None:
     assert "u:p" not in str(caught.value)
 
 
+def test_a_text_that_is_not_a_name_is_shown_with_its_tag() -> None:
+    with pytest.raises(RequestError, match=r"`ubuntu:24\.04` does not name an image in a registry"):
+        Reference.parse("docker://ubuntu:24.04")
+
+
 def test_a_blob_goes_and_comes_back_and_is_not_sent_twice(registry: Registry, tmp_path: Path) -> None:
     digest, sent = push(registry, tmp_path)
     assert registry.blobs == {digest: DATA}

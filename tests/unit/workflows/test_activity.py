@@ -17,6 +17,7 @@ from envbuild.jobs.report import CheckResult
 from envbuild.store.report import Report
 from envbuild.system import files, host
 from envbuild.workflows.activity import log_activity
+from envbuild.workflows.configuration import show_configuration
 from envbuild.workflows.extend import extend_image
 from envbuild.workflows.module import InstallRequest, install_module
 from envbuild.workflows.settings import Settings
@@ -110,6 +111,17 @@ def test_a_log_that_cannot_be_written_is_a_warning(log: Path, config: Path, kind
     assert isinstance(warning, Warned)
     assert f"was not written: {reason}" in warning.text
     assert f"{config}:1:6" in (warning.hint or "")
+    (note,) = show_configuration({}).notes
+    assert note.startswith(f"{config}:1:6: the log `")
+    assert f"cannot be written: {reason}" in note
+
+
+def test_a_log_that_can_be_written_has_no_note_and_is_not_made(log: Path) -> None:
+    assert show_configuration({}).notes == ()
+    assert not log.exists()
+    log.touch()
+    assert show_configuration({}).notes == ()
+    assert log.read_bytes() == b""
 
 
 def test_nothing_is_logged_by_default(config: Path, tmp_path: Path) -> None:

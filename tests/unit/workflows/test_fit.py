@@ -177,7 +177,9 @@ def test_without_a_site_nothing_is_judged(apps: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["check", "--all", "apps"])
     assert ended.value.code == 2
-    assert "no site is known" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no site is known" in said
+    assert "`envbuild site probe`" in said
     with pytest.raises(SystemExit) as ended:
         main(["check", "--all", "apps", "--srun"])
     assert ended.value.code == 2

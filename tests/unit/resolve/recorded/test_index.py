@@ -59,8 +59,8 @@ def test_python_requirements_that_cannot_be_met(desk: Desk, python: list[str], p
     ("python", "hint"),
     [
         ("gamma==1.2", "the nearest versions of `gamma` are 1.0 and 1.5"),
-        ("gamma==9.*", "the nearest versions of `gamma` are 1.5"),
-        ("gamma>=2", "the nearest versions of `gamma` are 1.5"),
+        ("gamma==9.*", "the nearest version of `gamma` is 1.5"),
+        ("gamma>=2", "the nearest version of `gamma` is 1.5"),
         ("pandsa[excel]>=2", "did you mean `pandas[excel]>=2`?"),
         ("Scikit_Lern", "did you mean `scikit-learn`?"),
         (
