@@ -121,10 +121,9 @@ write_page() {
 <style>
 :root { color-scheme: light dark; --bad: #b3261e; --good: #1a6e37; --line: #d5dae0; }
 @media (prefers-color-scheme: dark) { :root { --bad: #ff8a80; --good: #6fcf8e; --line: #38414b; } }
-body { margin: 0 auto; padding: 1.5rem 1.25rem; max-width: 76rem; font: 1rem/1.5 system-ui, sans-serif; }
+body { margin: 0 auto; padding: 1.5rem 1.25rem; max-width: 76rem; font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 table { width: 100%; border-collapse: collapse; }
 th, td { padding: .5rem .75rem .5rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
 pre { margin: .25rem 0; padding: .25rem .5rem; white-space: pre-wrap; border-left: 3px solid var(--line); }
 td:first-child, td:last-child, .bad, .good, .open { white-space: nowrap; }
 td:first-child, .bad, .good { font-weight: 600; }
