@@ -81,8 +81,8 @@ class ForkServer:
         out, written_out = os.pipe()
         err, written_err = os.pipe()
         with status, os.fdopen(out, "rb", 0) as stdout_pipe, os.fdopen(err, "rb", 0) as stderr_pipe:
-            # One message of one byte: requests of several threads do not mix. Nor is a descriptor closed twice:
-            # by then another thread may have its number.
+            # One message of one byte: requests of several threads do not mix. Nor is a descriptor closed
+            # twice: by then another thread may have its number.
             with theirs, os.fdopen(written_out, "wb", 0), os.fdopen(written_err, "wb", 0):
                 socket.send_fds(self._ours, [b"!"], [theirs.fileno(), written_out, written_err])
             status.sendall(len(request).to_bytes(4, "big") + request)
