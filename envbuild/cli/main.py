@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import itertools
@@ -225,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     completion.prepare_completion()
     # At the default threshold, garbage collection takes a tenth of a command's time.
     gc.set_threshold(_YOUNG)
+    # Nor does the exit look for any: that takes another.
+    atexit.register(gc.freeze)
     _allow_open_files()
     try:
         code = _run(expand_upgrade(sys.argv[1:] if arguments is None else arguments))

@@ -13,23 +13,19 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
-
-import requests
-from requests.adapters import HTTPAdapter
-from requests.auth import AuthBase
-from urllib3 import BaseHTTPResponse, Retry
-from urllib3.exceptions import HTTPError
 
 from envbuild.errors import MachineError
 from envbuild.system import process
 from envbuild.system.files import copy
 from envbuild.system.redaction import redact
+
+if TYPE_CHECKING:
+    import requests
 
 _CHUNK_BYTES = 256 * 1024
 MAX_FILE_BYTES = 64 << 30  # a longer answer has no end
@@ -69,10 +65,12 @@ def dead_proxy(address: str) -> ProxyError | None:
 
     To be asked once a request failed: what failed names the server, not the proxy.
     """
+    from requests.utils import should_bypass_proxies  # noqa: PLC0415  # as in `Client`
+
     scheme = urlsplit(address).scheme.lower()
     names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
     name = next(filter(os.environ.get, names), None)
-    if scheme not in ("http", "https") or name is None or requests.utils.should_bypass_proxies(address, None):
+    if scheme not in ("http", "https") or name is None or should_bypass_proxies(address, None):
         return None
     value = os.environ[name]
     try:
@@ -166,12 +164,22 @@ class Client:
         hint: str = "",
         netrc: bool = True,
     ) -> None:
+        # requests takes 60 ms, and many commands send nothing.
+        from envbuild.system import sessions  # noqa: PLC0415
+
         self._limits = limits or RequestLimits()
         self._reach_hint, self._address_hint = hint or _REACH, hint or _ADDRESS
         self._proxies = dict(proxies or {})
-        kind = requests.Session if netrc else _SessionWithoutNetrc
-        self._session = _session(kind(), self._limits, self._proxies)
-        self._single = _session(kind(), replace(self._limits, attempts=1), self._proxies)
+        session = partial(
+            sessions.open_session,
+            pause_s=self._limits.pause_s,
+            longest_pause_s=self._limits.longest_pause_s,
+            transient=_TRANSIENT,
+            certificates=trusted_certificates(),
+            proxies=self._proxies,
+            netrc=netrc,
+        )
+        self._session, self._single = session(attempts=self._limits.attempts), session(attempts=1)
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +269,7 @@ class Client:
         address: str,
         *,
         headers: Mapping[str, str],
-        authorize: AuthBase,
+        authorize: Callable[[requests.PreparedRequest], requests.PreparedRequest],
         body: bytes | BinaryIO = b"",
         once: bool = False,
         follow: bool = True,
@@ -321,10 +329,12 @@ class Client:
         headers: Mapping[str, str] | None = None,
         session: requests.Session | None = None,
         body: bytes | BinaryIO = b"",
-        authorize: AuthBase | None = None,
+        authorize: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
         *,
         follow: bool = True,
     ) -> Iterator[requests.Response]:
+        import requests  # noqa: PLC0415  # as in `__init__`
+
         shown = redact(address)
         timeout = (self._limits.connect_s, self._limits.read_s)
         try:
@@ -357,6 +367,8 @@ class Client:
 
     def chunks(self, response: requests.Response, limit_bytes: int, too_long: str) -> Iterator[bytes]:
         """Yield the bytes of an answer as they come, whatever their encoding."""
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415  # as in `__init__`
+
         size, started = 0, time.monotonic()
         try:
             # `iter_content` would wait for whole chunks, and unpack more than was sent.
@@ -376,45 +388,8 @@ class Client:
             raise BrokenOffError(problem, hint=self._reach_hint) from error
 
 
-class _Retry(Retry):
-    """Retries that end with the run, and whose pauses are limited whatever a server's Retry-After says."""
-
-    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        asked_s = self.get_retry_after(response) if response is not None else None
-        process.pause(min(asked_s or self.get_backoff_time(), self.backoff_max))
-
-
-class _SessionWithoutNetrc(requests.Session):
-    """A session that adds no password of a netrc to a redirected request."""
-
-    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """Drop the password of a request that leads to another host."""
-        if self.should_strip_auth(response.request.url, prepared_request.url):  # type: ignore[no-untyped-call]
-            prepared_request.headers.pop("Authorization", None)
-
-
 class BrokenOffError(NetworkError):
     """A transfer ended before the file did."""
-
-
-def _session(
-    session: requests.Session, limits: RequestLimits, proxies: Mapping[str, str]
-) -> requests.Session:
-    session.proxies.update(proxies)
-    session.verify = trusted_certificates()  # REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE still win over this
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # threads cannot share any
-    retry = _Retry(
-        total=limits.attempts - 1,
-        other=0,  # a certificate stays what it is
-        backoff_factor=limits.pause_s,
-        backoff_max=limits.longest_pause_s,
-        status_forcelist=_TRANSIENT,
-        allowed_methods=None,  # what is sent with POST can be repeated: a question, or the begin of an upload
-        raise_on_status=False,
-    )
-    for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retry))
-    return session
 
 
 def _local_length(path: Path) -> int:

@@ -21,11 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 from urllib.parse import urlencode, urljoin, urlsplit
-
-import requests
-from requests.auth import AuthBase
 
 from envbuild.digests import canonical_json, sha256_of
 from envbuild.errors import MachineError
@@ -41,6 +38,9 @@ from envbuild.system.references import (
     Reference,
 )
 from envbuild.system.registry_logins import Login, find_login, login_files
+
+if TYPE_CHECKING:
+    import requests
 
 _ACCEPTED = ", ".join(
     (
@@ -69,7 +69,7 @@ class RegistryError(MachineError):
         self.gone = gone
 
 
-class _Header(AuthBase):
+class _Header:
     """Adds a header to the first request; requests drops it where it is redirected to another host."""
 
     def __init__(self, value: str) -> None:

@@ -20,6 +20,9 @@ UV_RELEASE = "0.13"
 _PACKAGES = frozenset({"installer", "zlib-ng", "zstandard"})
 
 _VERSION_FLAG = {"mksquashfs": "-version"}
+# Perl takes a quarter of a second to print what its script says.
+_VERSION_IN_SCRIPT = {"mmdebstrap": re.compile(rb"^our \$VERSION = '([\w.~+-]+)';$", re.MULTILINE)}
+_HEAD_BYTES = 64 << 10
 # Libraries that decide a program's output.
 _LIBRARIES = {"mksquashfs": r"^lib(zstd|z)\.so"}
 
@@ -61,6 +64,24 @@ def locate(name: str) -> Path:
 def _program(name: str) -> ToolIdentity:
     """Return the identity of a program, of which compression libraries are a part."""
     program = locate(name)
+    version = _version_in_script(name, program) or _printed_version(name, program)
+    digests = [_digest(path) for path in (program, *_libraries(name, program))]
+    joined = "\n".join(digests).encode()
+    digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
+    return ToolIdentity(name=name, version=version, digest=f"sha256:{digest}")
+
+
+def _version_in_script(name: str, program: Path) -> str:
+    """Return the version that a script would print; empty if its beginning does not assign it."""
+    if name not in _VERSION_IN_SCRIPT:
+        return ""
+    with contextlib.suppress(OSError), program.open("rb") as file:
+        if match := _VERSION_IN_SCRIPT[name].search(file.read(_HEAD_BYTES)):
+            return f"{name} {match[1].decode()}"
+    return ""
+
+
+def _printed_version(name: str, program: Path) -> str:
     finished = process.run(
         [program, _VERSION_FLAG.get(name, "--version")], env=host.environment(), timeout_s=30
     )
@@ -68,10 +89,7 @@ def _program(name: str) -> ToolIdentity:
     # mksquashfs 4.5 ends with code 1 after it has printed its version.
     if finished.timed_out or not version:
         raise MachineError(f"`{program}` does not print its version", hint=f"try `{finished.command}`")
-    digests = [_digest(path) for path in (program, *_libraries(name, program))]
-    joined = "\n".join(digests).encode()
-    digest = digests[0] if len(digests) == 1 else hashlib.sha256(joined).hexdigest()
-    return ToolIdentity(name=name, version=version, digest=f"sha256:{digest}")
+    return version
 
 
 def _package(name: str) -> ToolIdentity:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.forked import fork_server
 from tests.support.hostmpi import HostMpi, unpack
 from tests.support.installed import install
 from tests.support.places import make_place, swept
@@ -60,23 +61,29 @@ class Desk:
         timeout: float = 1500,
         script: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command at this desk."""
+        """Run a command at this desk, in a forked process if the server of the installed one serves it."""
         place = cwd or self.place
         line = [str(word) for word in argv]
         if self.cluster is not None:
             line = self.cluster.on_login(line, cwd=place, root=self.root)
         elif self.root:
             line = as_root(line)
-        finished = subprocess.run(
-            line,
-            cwd=place,
-            env={**os.environ, "ENVBUILD_STORE": str(self.store), **self.env, **(env or {})},
-            input=script,
-            capture_output=True,
-            text=True,
-            umask=umask,
-            timeout=timeout,
-        )
+        environment = {**os.environ, "ENVBUILD_STORE": str(self.store), **self.env, **(env or {})}
+        if not script and fork_server(self.command).serves(line, environment):
+            finished = fork_server(self.command).run(
+                line, cwd=place, env=environment, umask=umask, timeout=timeout
+            )
+        else:
+            finished = subprocess.run(
+                line,
+                cwd=place,
+                env=environment,
+                input=script,
+                capture_output=True,
+                text=True,
+                umask=umask,
+                timeout=timeout,
+            )
         if code is not None:
             assert finished.returncode == code, f"{line}\n{finished.stdout}\n{finished.stderr}"
         return finished
@@ -117,13 +124,14 @@ def alone(common: Path, name: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def installed(common: Path) -> Path:
-    """Install envbuild from its wheel, where other users can run it, too; return the command."""
+def installed(common: Path) -> Iterator[Path]:
+    """Install envbuild from its wheel, where other users can run it, too; yield the command."""
     command = common / "venv/bin/envbuild"
     with alone(common, "venv"):
         if not command.exists():
             install(common)
-    return command
+    with closing(fork_server(command)):
+        yield command
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.support.forked import fork_server
 from tests.support.mirrors import write_wheel
 from tests.support.users import becoming
 
@@ -149,11 +150,18 @@ class Ground:
         umask: int = 0o022,
         timeout: float = 300,
     ) -> subprocess.CompletedProcess[str]:
-        """Run envbuild at a desk."""
-        return subprocess.run(
+        """Run envbuild at a desk, in a forked process if its server serves the command."""
+        line, environment = (
             self.line(words, root=root, before=before),
+            self.environment(store or desk / "store", env),
+        )
+        server = fork_server(self.command)
+        if server.serves(line, environment):
+            return server.run(line, cwd=desk, env=environment, umask=umask, timeout=timeout, errors="replace")
+        return subprocess.run(
+            line,
             cwd=desk,
-            env=self.environment(store or desk / "store", env),
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
