@@ -1,7 +1,8 @@
-"""A store without space while packages are resolved: the store is named, and no index or archive."""
+"""File systems without space or inodes: the one that is full is named, and no index or archive."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mirrors import Mirror, mirror, write_deb, write_index, write_lists, write_wheel
+from tests.support.small_images import BASE, small_image
 
 SCRIPT = """
 import sys
@@ -72,3 +74,25 @@ def test_a_store_without_space_is_named_alone(server: Mirror, tmp_path: Path, si
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"5 error: no space left in the store `{place}/store`\n"), done.stdout
     assert done.stdout.count("error:") == 1
+
+
+@pytest.mark.parametrize(("inodes", "code"), [(1, 5), (50, 0)])
+def test_a_file_system_without_inodes_is_named_before_anything_is_written(
+    tmp_path: Path, inodes: int, code: int
+) -> None:
+    image = small_image(tmp_path, BASE, name="image.sif")
+    small = tmp_path / "small"
+    small.mkdir()
+    namespace = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
+    # The directory that is mounted takes an inode itself.
+    mount = f'mount -t tmpfs -o nr_inodes={inodes} tmpfs "$1" && cd "$1" && shift && "$@"; echo "$?" *'
+    words: list[str | Path] = [sys.executable, "-m", "envbuild.cli.main", "export", image]
+    words += ["--format", "squashfs", "-o", "x.squashfs"]
+    done = subprocess.run(
+        [*namespace, "sh", "-c", mount, "sh", small, *words],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1] == (f"{code} *" if code else "0 x.squashfs"), done.stderr
+    assert ("there is no space for 1 inode in `.`: 0 inodes are free" in done.stderr) is bool(code)
