@@ -95,8 +95,8 @@ _FATAL = {
 # Builds for ROCm name other versions than those in the index.
 _OTHER_FOR_ROCM = {"vllm", "xformers", "torch"}
 _OF_ROCM = {"torch", "torchvision", "torchaudio", "xformers", "triton"}
-# Requirements with a marker: stored facts have what is required on one of the Pythons, and not on which.
-_ON_PYTHONS = {("vllm", "setuptools"): ">=3.12"}
+# Suffix of a fact: the Pythons on which a distribution is required, if it is not on all.
+_ON = "@python"
 # Their own rows are made from the Pythons of all wheels of a series.
 _FRAMEWORKS = {"torch", "tensorflow", "jax"}
 _RULES = {
@@ -138,7 +138,7 @@ def read(names: Iterable[str] = PACKAGES.all) -> dict[str, Any]:
 def changes(name: str, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the last release, and what each one changes in the facts of the one before.
 
-    Of requirements it has the ranges that are required on one of the Pythons.
+    Of requirements it has the ranges that are required on one of the Pythons, and on which, if not on all.
     """
     made_again = {Version(version).base_version for version in releases if Version(version).is_postrelease}
     changed: dict[str, dict[str, Any]] = {}
@@ -156,23 +156,37 @@ def changes(name: str, releases: Mapping[str, Mapping[str, Any]]) -> dict[str, A
 
 def _reduced(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     facts = {key: stated[key] for key in ("python", "tags") if stated.get(key)}
+    supported = SpecifierSet(",".join(facts.values()))
+    pythons = tuple(python for python in _PYTHONS if supported.contains(python)) or _PYTHONS
     for required, lines in stated.items():
         if required in ("python", "tags"):
             continue
-        if (texts := _on_pythons(tuple(lines), "")) and "" not in texts:
-            facts[required] = sorted(texts)
+        texts = _on_pythons(tuple(lines), "", pythons)
+        if texts and "" not in texts.values():
+            facts[required] = sorted({*texts.values()})
+            if on := _range_of(tuple(texts), pythons):
+                facts[f"{required}{_ON}"] = on
         for extra in (each for each in EXTRAS if (each.package, each.required) == (name, required)):
-            if texts := _on_pythons(tuple(lines), extra.extra) - {""}:
-                facts[f"{required}[{extra.extra}]"] = sorted(texts)
+            if of_extra := {*_on_pythons(tuple(lines), extra.extra, pythons).values()} - {""}:
+                facts[f"{required}[{extra.extra}]"] = sorted(of_extra)
     return facts
 
 
+def _range_of(pythons: Sequence[str], supported: Sequence[str]) -> str:
+    """Return the range from the first to the last of some Pythons; empty for all that are supported."""
+    bounds = [f">={pythons[0]}"] if pythons[0] != supported[0] else []
+    return ",".join([*bounds, f"<{following(pythons[-1])}"] if pythons[-1] != supported[-1] else bounds)
+
+
 @cache
-def _on_pythons(lines: tuple[str, ...], extra: str) -> frozenset[str]:
-    """Return the ranges that requirements state on each Python; an empty text if one is without a range."""
-    texts: set[str] = set()
+def _on_pythons(lines: tuple[str, ...], extra: str, pythons: tuple[str, ...]) -> dict[str, str]:
+    """Return Python → the range that requirements state on it, empty if they state none.
+
+    A Python on which none of them counts is left out.
+    """
+    texts: dict[str, str] = {}
     requirements = [requirement for line in lines if (requirement := _requirement(line))]
-    for python in _PYTHONS:
+    for python in pythons:
         environment = {**marker_environment(python, "amd64"), "extra": extra}
         applying = [
             requirement
@@ -181,8 +195,8 @@ def _on_pythons(lines: tuple[str, ...], extra: str) -> frozenset[str]:
         ]
         if applying:
             clauses = (str(clause) for requirement in applying for clause in requirement.specifier)
-            texts.add(",".join(sorted(clauses)))
-    return frozenset(texts)
+            texts[python] = ",".join(sorted(clauses))
+    return texts
 
 
 def _requirement(line: str) -> Requirement | None:
@@ -218,7 +232,8 @@ def rows(inputs: Mapping[str, Input]) -> Iterator[Ranges]:
 
 
 def _tables(name: str, releases: Sequence[Release], date: str) -> Iterator[Ranges]:
-    stated = {key for _, facts in releases for key in facts} - {"python", "tags"}
+    keys = {key for _, facts in releases for key in facts} - {"python", "tags"}
+    stated = {key for key in keys if not key.endswith(_ON)}
     strict = {f"{extra.required}[{extra.extra}]" for extra in EXTRAS if extra.is_strict}
     package = _TITLES.get(name, name)
     for key in sorted(stated):
@@ -226,27 +241,26 @@ def _tables(name: str, releases: Sequence[Release], date: str) -> Iterator[Range
         if of_extra and required in stated:
             continue
         lower_alone = bool(of_extra) and key not in strict
-        found = _runs(name, releases, partial(_required, name, key, lower_alone=lower_alone))
-        ranges = {span: range_ for span, range_ in found if not _says_nothing(required, range_)}
-        if not ranges:
-            continue
         rule = "NUMPY.of-framework" if (name, required) == ("tensorflow", "numpy") else _RULES.get(required)
         where = {}
         if name in _OTHER_FOR_ROCM and required in _OF_ROCM:
             where["frameworks.pytorch.accelerator"] = "!=rocm"
-        if pythons := _ON_PYTHONS.get((name, required)):
-            where["python.version"] = pythons
-        yield new_table(
-            rule or "PACKAGE.requires",
-            if_=fact_of(name),
-            needs=fact_of(required),
-            ranges=ranges,
-            where=where,
-            severity="error" if (name, required) in _FATAL else "warning",
-            source=f"Requires-Dist of {name}, read from the index",
-            seen=date,
-            fix=f"take the {_TITLES.get(required, required)} that it requires, or another {package}",
-        )
+        for on in sorted({facts.get(f"{key}{_ON}") or "" for _, facts in releases}):
+            value = partial(_required, name, key, on=on, lower_alone=lower_alone)
+            found = _runs(name, releases, value)
+            ranges = {span: range_ for span, range_ in found if not _says_nothing(required, range_)}
+            if ranges:
+                yield new_table(
+                    rule or "PACKAGE.requires",
+                    if_=fact_of(name),
+                    needs=fact_of(required),
+                    ranges=ranges,
+                    where=where | ({"python.version": on} if on else {}),
+                    severity="error" if (name, required) in _FATAL else "warning",
+                    source=f"Requires-Dist of {name}, read from the index",
+                    seen=date,
+                    fix=f"take the {_TITLES.get(required, required)} that it requires, or another {package}",
+                )
     python, origin = (
         (_of_tags, "tags of the wheels") if name in PACKAGES.compiled else (_of_python, "Requires-Python")
     )
@@ -306,9 +320,12 @@ def _bound(version: Version) -> str:
     return text if version.post is None else f"{text}.post{version.post}"
 
 
-def _required(name: str, key: str, facts: Mapping[str, Any], *, lower_alone: bool) -> str:
-    """Return the range that a release requires of a distribution on any Python; empty if it requires none."""
-    if not facts.get(key):
+def _required(name: str, key: str, facts: Mapping[str, Any], *, on: str, lower_alone: bool) -> str:
+    """Return the range that a release requires of a distribution on the Pythons of a range (`on`).
+
+    Empty if it requires none, or on other Pythons.
+    """
+    if not facts.get(key) or (facts.get(f"{key}{_ON}") or "") != on:
         return ""
     required = key.partition("[")[0]
     is_series = name not in PACKAGES.each_release or required in ("torch", "torchvision", "torchaudio")

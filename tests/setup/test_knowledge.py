@@ -383,6 +383,36 @@ class TestRequirements:
         tables = self.tables("vllm", {"0.6.3": old, **first, "0.6.4.post1": new})
         assert [*tables["packages.vllm frameworks.pytorch.version"]] == ranges
 
+    def test_what_is_required_on_some_pythons_is_said_of_these(self) -> None:
+        lines = ['setuptools>=77,<81; python_version > "3.11"']
+        both = [*lines, 'setuptools>=60,<70; python_version <= "3.11"']
+        facts = {
+            "0.9.0": {"python": ">=3.10", "setuptools": lines},
+            "0.9.1": {"python": ">=3.10", "setuptools": both},
+            # All that it supports.
+            "0.9.2": {"python": ">=3.12", "setuptools": lines},
+            "0.9.3": {"python": ">=3.10", "setuptools": ['setuptools<70; python_version < "3.12"']},
+        }
+        changed = {"vllm": python_requirements.changes("vllm", facts)}
+        entry = stored.Input(
+            origin="here",
+            licence="facts",
+            date="2026-11-28",
+            digest=stored.digest_of_facts(changed),
+            until="2026-11-28",
+            facts=changed,
+        )
+        found = {
+            table.where.get("python.version", ""): dict(table.ranges)
+            for table in python_requirements.rows({"index-requirements": entry})
+            if table.needs == "packages.setuptools"
+        }
+        assert found == {
+            "": {">=0.9.1,<0.9.2": ">=60,<81", ">=0.9.2,<0.9.3": ">=77,<81"},
+            ">=3.12": {">=0.9.0,<0.9.1": ">=77,<81"},
+            "<3.12": {">=0.9.3,<0.9.4": "<70"},
+        }
+
     def test_of_an_extra_the_lower_bound_counts(self) -> None:
         lines = ["torch<2.9,>=2.1; extra == 'torch'", "torch>=9; extra == 'other'", "torch (>=1.*)"]
         tables = self.tables("transformers", {"4.50.0": {"torch": lines}})
