@@ -347,7 +347,10 @@ class _Check:
             written: list[str | SpecKey] = ["write ", SpecKey("mpi", name)]
             return written if mpi is None else [*written, " instead of ", SpecKey("mpi", mpi.name)]
         if kind is not None:
-            return [f"name `{name}` ", SpecKey(SPEC_KEYS[kind], holds_names=True)]
+            # A user who meant another framework sees by it that the recipe is not for that one.
+            source = self._inputs.recipes.get(dependency.by)
+            purpose = f" (`{dependency.by}`: {source.loaded.value.summary})" if source else ""
+            return [f"name `{name}` ", SpecKey(SPEC_KEYS[kind], holds_names=True), purpose]
         if name in catalog.recipe_names():
             return f"the recipe `{name}` cannot be read: `envbuild recipes check {name}` says why"
         return f"no recipe has that name; `envbuild recipes check {dependency.by}` checks the recipe"
