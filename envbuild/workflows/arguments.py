@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from envbuild.errors import MachineError, RequestError, pluralize, raise_all
+from envbuild.errors import Location, MachineError, RequestError, pluralize, raise_all
 from envbuild.events import Emit, Note, Warned
 from envbuild.store.opening import MARKER
+from envbuild.system import host
 from envbuild.system.files import exists, free_bytes, free_inodes, is_below, is_directory
 from envbuild.system.links import real_path
 from envbuild.system.quota import quota_left
@@ -54,6 +55,16 @@ def output_or_directory(text: str | None) -> tuple[Path | None, Path | None]:
         raise RequestError("the output path is empty", hint="name a file, or a directory: -o DIR/")
     path = Path(text)
     return (None, path) if text.endswith("/") or is_directory(path) else (path, None)
+
+
+def check_architecture(image: Path, architecture: str, *, hint: str) -> None:
+    """Raise a RequestError if an image is for another processor than that of this machine."""
+    if architecture != host.architecture():
+        raise RequestError(
+            f"`{image.name}` is for {architecture}, and this machine is {host.architecture()}",
+            at=Location(path=image),
+            hint=hint,
+        )
 
 
 def check_outside_store(

@@ -35,6 +35,7 @@ from envbuild.launch.context import NO_HOST_LIBS, HostLibraries
 from envbuild.launch.start import with_gpus
 from envbuild.system.apptainer import Bind
 from envbuild.system.files import exists, sha256
+from envbuild.workflows.arguments import check_architecture
 from envbuild.workflows.bench_bare import bare_environment
 from envbuild.workflows.hosting import lasting_stage
 from envbuild.workflows.nodes import RANKS_PER_NODE
@@ -270,6 +271,7 @@ def subject_of(image: ImageFile, request: BenchRequest, settings: Settings) -> S
     """Return an image whose benchmarks can start here; raises as `bench_image`."""
     prepared = prepare(image, _test_request(image.path, request, max(request.nodes, default=0)), settings)
     container, launcher = prepared.container, prepared.launcher
+    check_architecture(image.path, container.runnable.architecture, hint="measure it where it can start")
     names = dict.fromkeys([*container.runnable.recipes, *(job.recipe for job in container.jobs)])
     for_gpus = container.runnable.accelerator != "cpu"
     known = [

@@ -30,7 +30,7 @@ from envbuild.spec.site import Site
 from envbuild.system import host, process
 from envbuild.system.apptainer import Apptainer
 from envbuild.system.files import exists
-from envbuild.workflows.arguments import check_outside_store
+from envbuild.workflows.arguments import check_architecture, check_outside_store
 from envbuild.workflows.failures import explain_failure
 from envbuild.workflows.hosting import host_libraries_for, warn_of_absent_binds
 from envbuild.workflows.inputs import site_of
@@ -109,6 +109,7 @@ def _image(
         warn_if_older(image, settings.emit)
         digest = identity_of(image, settings.store)
         runnable, python = runnable_of(image, digest), added_python(image)
+        check_architecture(path, runnable.architecture, hint="install the kernel where it can start")
         if image.built_by_envbuild:
             title = f"compare {path.name}"
             with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:

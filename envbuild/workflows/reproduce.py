@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 
 from envbuild.build.run import BuildContext
 from envbuild.build.workdir import traversable_directory
-from envbuild.errors import EnvbuildError, Location, RequestError
+from envbuild.errors import EnvbuildError, RequestError
 from envbuild.events import Note, Warned, task
 from envbuild.image.compare import (
     LayerDifference,
@@ -33,8 +33,8 @@ from envbuild.spec.base import by_digest
 from envbuild.spec.python_platform import PythonTarget
 from envbuild.spec.python_request import OriginRule, PythonRequest
 from envbuild.store.store import Store
-from envbuild.system import host, tools
-from envbuild.workflows.arguments import check_sources
+from envbuild.system import tools
+from envbuild.workflows.arguments import check_architecture, check_sources
 from envbuild.workflows.fetch import fetch_inputs
 from envbuild.workflows.make import make_image
 from envbuild.workflows.settings import Settings
@@ -95,7 +95,9 @@ def reproduce_image(
 
 def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path], offline: bool) -> Reproduced:
     check_provenance(image)
-    _check_architecture(image)
+    check_architecture(
+        image.path, image.lock.architecture, hint="build it again on a machine of its architecture"
+    )
     with task(settings.emit, "verify", f"read {image.path.name}", total_bytes=image.size_bytes) as reading:
         check_image_is_whole(image, advanced=reading.advance)
     differing_tools = other_tools(
@@ -155,16 +157,6 @@ def _reproduce(image: ImageFile, settings: Settings, *, sources: Sequence[Path],
             differences=tuple(
                 differences_by_layer(comparison, {name: record.tree for name, record in made.records.items()})
             ),
-        )
-
-
-def _check_architecture(image: ImageFile) -> None:
-    locked, here = image.lock.architecture, host.architecture()
-    if locked != here:
-        raise RequestError(
-            f"`{image.path.name}` is for {locked}, and this machine is {here}",
-            at=Location(path=image.path),
-            hint="build it again on a machine of its architecture",
         )
 
 

@@ -162,6 +162,13 @@ def test_more_ranks_than_cores_have_no_efficiency(machine: Machine) -> None:
     assert table.rows[-1][-1] == "oversubscribed"
 
 
+def test_an_image_for_another_processor_is_refused(machine: Machine) -> None:
+    machine.manifest = manifest_of_stage(architecture="arm64", recipes={"demo": "1"})
+    with pytest.raises(RequestError, match=r"`a\.sif` is for arm64, and this machine is amd64"):
+        machine.bench()
+    assert not machine.ran
+
+
 @pytest.mark.parametrize(
     ("boots", "oversubscribed"),
     [(("one", "one"), True), (("one", "two"), False), (("", ""), False)],
