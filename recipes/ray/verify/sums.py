@@ -61,7 +61,10 @@ def main() -> None:
     with nodes.joined() as (rank, size):
         if rank == 0:
             with nodes.driver(size) as ray:
-                places = [{"num_cpus": 1, "resources": {nodes.resource(other): 1}} for other in range(size)]
+                # A share of its node's resource: a task that waits for others keeps it, unlike its CPU.
+                places = [
+                    {"num_cpus": 1, "resources": {nodes.resource(other): 0.25}} for other in range(size)
+                ]
                 remote_share, remote_gather = ray.remote(share_of), ray.remote(gather)
                 shares = [remote_share.options(**place).remote(other) for other, place in enumerate(places)]
                 received = [
