@@ -9,7 +9,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
 from envbuild.quoting import shell_path
 
@@ -30,5 +30,5 @@ def command(
     if json:
         print_json({"directory": str(to), "files": fetched.files, "size_bytes": fetched.size_bytes})
     print_message(f"{to}: {fetched.files} files, {fetched.size_bytes / 1e6:.0f} MB")
-    words = shell_path(spec), shell_path(to)
-    print_message(f"next: envbuild build {words[0]} --offline --from {words[1]}")
+    given = options.given_again(recipes=recipes, site=site, architecture=architecture)
+    print_next(f"build {shell_path(spec)}{given} --offline --from {shell_path(to)}")

@@ -10,7 +10,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_data, print_json, print_message
+from envbuild.cli.output import print_data, print_json, print_message, print_next
 from envbuild.quoting import shell_path
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def command(
     elif output is None:
         print_data(imported.text)
     if output is not None:
-        print_message(f"next: envbuild lock {shell_path(output)}")
+        print_next(f"lock {shell_path(output)}{options.given_again(recipes=recipes)}")
 
 
 def format_notes(imported: Imported, *, written: Path | None = None) -> list[str]:

@@ -146,7 +146,7 @@ def command(
     text = workflows.init.spec_text(choices, draft, path, schema=schema)
     for written in workflows.init.write_spec(path, text, schema=schema):
         print_message(f"{written}: written")
-    print_next(f"build {shell_path(path)}")
+    print_next(f"build {shell_path(path)}{options.given_again(recipes=recipes)}")
 
 
 def _ask_all(draft: SpecDraft, choices: Choices, path: Path) -> SpecDraft:

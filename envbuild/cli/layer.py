@@ -9,7 +9,7 @@ import typer
 
 from envbuild import workflows
 from envbuild.cli import options
-from envbuild.cli.output import print_json, print_message
+from envbuild.cli.output import print_json, print_message, print_next
 from envbuild.cli.progress import session
 from envbuild.errors import raise_all
 from envbuild.quoting import shell_path
@@ -72,4 +72,4 @@ def import_(
     raise_all(moved.wrong)
     new = sum(row.state == "imported" for row in moved.layers)
     print_message(f"{new} of {len(moved.layers)} layers imported, {moved.size_bytes / 1e6:.0f} MB")
-    print_message("next: envbuild build SPEC --locked")
+    print_next("build SPEC --locked")

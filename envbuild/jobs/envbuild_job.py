@@ -240,7 +240,7 @@ def _cpus():
 
 def _boot():
     # type: () -> str
-    """Return the id of the running kernel, which tells machines apart; empty if it is not shown."""
+    """Return the id of the running kernel, which differs between machines; empty if it cannot be read."""
     try:
         with io.open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

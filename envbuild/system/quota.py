@@ -37,7 +37,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a user's quota leaves; None without a limit, or if it is unknown."""
+    """The rest of a user's quota; None without a limit, or if it is unknown."""
 
     size_bytes: int | None = None
     inodes: int | None = None

@@ -119,7 +119,7 @@ class _Need:
 
     needed: int
     least: int | None
-    """What they need in any case; None if `needed` is exact."""
+    """The amount that they need in any case; None if `needed` is exact."""
     free: int | None
     """None if the file system has no limit."""
     quota: int | None
@@ -130,7 +130,7 @@ class _Need:
 
     @property
     def limit(self) -> tuple[int, str] | None:
-        """What is free, and of what; None without a limit."""
+        """The smaller of the two amounts that are free, and its name; None without a limit."""
         limits = ((self.free, "free"), (self.quota, "free in your quota"))
         return min(((limit, name) for limit, name in limits if limit is not None), default=None)
 

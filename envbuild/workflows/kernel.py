@@ -38,6 +38,7 @@ from envbuild.workflows.older import warn_if_older
 from envbuild.workflows.settings import Settings
 
 _LIMIT_S = 120.0
+_ELSEWHERE = "install the kernel where it can start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def _image(
         warn_if_older(image, settings.emit)
         digest = identity_of(image, settings.store)
         runnable, python = runnable_of(image, digest), added_python(image)
-        check_architecture(path, runnable.architecture, hint="install the kernel where it can start")
+        check_architecture(path, runnable.architecture, hint=_ELSEWHERE)
         if image.built_by_envbuild:
             title = f"compare {path.name}"
             with task(settings.emit, "verify", title, total_bytes=image.size_bytes) as reading:
@@ -141,6 +142,7 @@ def _module(name: str, root: Path) -> _StartedImage:
         problem = f"the module `{layout.label}` is broken: {'; '.join(module.problems)}"
         raise RequestError(problem, hint="install it again")
     with ImageFile.open(module.image) as image:
+        check_architecture(image.path, image.architecture, hint=_ELSEWHERE)
         python = added_python(image)
     launcher = layout.home / "bin/python3"
     return _StartedImage(path=module.image, label=layout.label, python=python, launcher=launcher)

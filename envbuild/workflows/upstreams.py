@@ -84,7 +84,8 @@ def fetch_layers(graph: LayerGraph, settings: Settings) -> None:
             # Blobs lie beside the layers that are assembled of them, a few at a time.
             check_room(
                 store.path,
-                *(2 * size_bytes, settings.emit),
+                2 * size_bytes,
+                settings.emit,
                 least=size_bytes,
                 inodes=2 * len(absent),
                 hint=HINT_STORE,

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from envbuild.errors import MachineError
 from envbuild.rules.facts import Fact, Value
-from envbuild.rules.knowledge import KnowledgeFile, shipped
+from envbuild.rules.knowledge import KnowledgeFile, Ranges, shipped
 from envbuild.rules.rulebook import judge
 from envbuild.system.network import Client
 from tests.support.mirrors import mirror
@@ -329,7 +329,7 @@ class TestRequirements:
     ) -> None:
         assert python_requirements.loosest(texts, is_series=is_series) == range_
 
-    def tables(self, name: str, releases: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, str]]:
+    def rows(self, name: str, releases: Mapping[str, Mapping[str, object]]) -> list[Ranges]:
         facts = {name: python_requirements.changes(name, releases)}
         entry = stored.Input(
             origin="here",
@@ -339,8 +339,10 @@ class TestRequirements:
             until="2026-11-28",
             facts=facts,
         )
-        tables = python_requirements.rows({"index-requirements": entry})
-        return {f"{table.if_} {table.needs}": dict(table.ranges) for table in tables}
+        return list(python_requirements.rows({"index-requirements": entry}))
+
+    def tables(self, name: str, releases: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, str]]:
+        return {f"{table.if_} {table.needs}": dict(table.ranges) for table in self.rows(name, releases)}
 
     def test_releases_that_state_the_same_are_one_range(self) -> None:
         tables = self.tables(
@@ -393,18 +395,9 @@ class TestRequirements:
             "0.9.2": {"python": ">=3.12", "setuptools": lines},
             "0.9.3": {"python": ">=3.10", "setuptools": ['setuptools<70; python_version < "3.12"']},
         }
-        changed = {"vllm": python_requirements.changes("vllm", facts)}
-        entry = stored.Input(
-            origin="here",
-            licence="facts",
-            date="2026-11-28",
-            digest=stored.digest_of_facts(changed),
-            until="2026-11-28",
-            facts=changed,
-        )
         found = {
             table.where.get("python.version", ""): dict(table.ranges)
-            for table in python_requirements.rows({"index-requirements": entry})
+            for table in self.rows("vllm", facts)
             if table.needs == "packages.setuptools"
         }
         assert found == {
